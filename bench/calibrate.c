@@ -21,8 +21,7 @@ static int sketch(struct calibration *c) {
     struct strbuf text = STRBUF_INIT;
     strbuf_format(&text, form, c->options->device ? c->options->device : device_name_at(0));
     int status = strbuf_status(&text);
-    if (!status)
-        status = cluster_open_text("calibrate", strbuf_text(&text), text.length, &c->cluster);
+    THEN(status, cluster_open_text("calibrate", strbuf_text(&text), text.length, &c->cluster));
     strbuf_free(&text);
     return status;
 }
@@ -90,8 +89,7 @@ static int write_file(struct calibration *c, const struct cluster *cluster, cons
     note_others(c, source, sizeof source);
     int status = cluster_write(cluster, source, &text);
     struct cluster again;
-    if (!status)
-        status = cluster_open_text(output, strbuf_text(&text), text.length, &again);
+    THEN(status, cluster_open_text(output, strbuf_text(&text), text.length, &again));
     if (!status) {
         cluster_close(&again);
         status = file_write_atomic(output, strbuf_text(&text), text.length);
@@ -104,17 +102,14 @@ static int write_file(struct calibration *c, const struct cluster *cluster, cons
 
 static int prepare(struct calibration *c, struct bench_options *options, struct bench_dataset *dataset) {
     struct model_config model;
-    int status = bench_model_config(options->model, &model);
-    if (status)
-        return status;
+    TRY(bench_model_config(options->model, &model));
     options->seq_length = options->seq_length < model_positions(&model) ? options->seq_length : model_positions(&model);
     options->has_dropout = true;
     options->global_batch_size = options->micro_batch_size * options->ranks;
-    status = bench_training_run(options, true, 1, dataset, &c->run);
+    int status = bench_training_run(options, true, 1, dataset, &c->run);
     if (c->run.config.model.num_layers > CALIBRATE_LAYERS)
         c->run.config.model.num_layers = CALIBRATE_LAYERS;
-    if (!status)
-        status = sketch(c);
+    THEN(status, sketch(c));
     return status ? status : calibrate_list_products(c);
 }
 
@@ -125,19 +120,15 @@ static int measure(struct calibration *c, const char *output) {
     int status = calibrate_ranks(c);
     if (!status)
         add_text(c, &text);
-    if (!status)
-        status = strbuf_status(&text);
-    if (!status)
-        status = cluster_open_text("calibrate", strbuf_text(&text), text.length, &cluster);
+    THEN(status, strbuf_status(&text));
+    THEN(status, cluster_open_text("calibrate", strbuf_text(&text), text.length, &cluster));
     strbuf_free(&text);
     if (status)
         return status;
     log_info("%d products measured; steps follow", c->product_count);
     status = calibrate_steps(c, &cluster);
-    if (!status)
-        status = calibrate_serving(c, &cluster);
-    if (!status)
-        status = calibrate_verify(c, &cluster);
+    THEN(status, calibrate_serving(c, &cluster));
+    THEN(status, calibrate_verify(c, &cluster));
     if (!status && is_first)
         status = write_file(c, &cluster, output);
     cluster_close(&cluster);
@@ -151,8 +142,7 @@ int bench_calibrate(const struct bench_options *options, const char *output) {
     cores_meter_add(&c.meter);
     read_others(&c);
     int status = prepare(&c, &own, &dataset);
-    if (!status)
-        status = measure(&c, output);
+    THEN(status, measure(&c, output));
     if (status && options->world)
         comm_abort(options->world, status_text());
     cluster_close(&c.cluster);

@@ -47,10 +47,8 @@ static int time_size(struct comm *group, const struct comm_data *data, bool is_m
     for (int64_t i = 0; i < calls && !status; i++) {
         status = comm_barrier(group);
         double start = clock_seconds();
-        if (!status)
-            status = communicate(group, data, is_message);
-        if (!status)
-            status = stream_wait(data->stream);
+        THEN(status, communicate(group, data, is_message));
+        THEN(status, stream_wait(data->stream));
         times[i] = clock_seconds() - start;
     }
     *seconds = status ? 0 : bench_median(times, calls);

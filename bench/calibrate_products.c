@@ -16,8 +16,7 @@ static int add_product(struct calibration *c, const struct work_item *item, enum
         if (!memcmp(c->products[i].shape, item->work.shape, sizeof item->work.shape))
             return STATUS_OK;
     struct calibrate_product *products = realloc(c->products, (size_t)(c->product_count + 1) * sizeof *products);
-    if (!products)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(products));
     c->products = products;
     products[c->product_count] = (struct calibrate_product){.form = form};
     memcpy(products[c->product_count++].shape, item->work.shape, sizeof item->work.shape);
@@ -112,8 +111,7 @@ static int time_calls(const struct exec *exec, const struct ops *ops, const stru
     int count = -1, status = STATUS_OK;
     while (!status && (count < 1 || taken < product_seconds || (count < LEAST_CALLS && taken < long_seconds))) {
         status = ops->gemm(exec, call);
-        if (!status)
-            status = stream_wait(exec->stream);
+        THEN(status, stream_wait(exec->stream));
         start = count < 0 ? clock_seconds() : start;
         taken = clock_seconds() - begun;
         count++;
@@ -134,8 +132,7 @@ int calibrate_product(struct stream *stream, int precision, const struct calibra
     int status = STATUS_OK;
     for (int i = 0; i < 3 && !status; i++) {
         status = device_alloc(device, bytes[i], &memory[i]);
-        if (!status)
-            status = fill(stream, memory[i], i < 2 ? dtype : DTYPE_F32, bytes[i]);
+        THEN(status, fill(stream, memory[i], i < 2 ? dtype : DTYPE_F32, bytes[i]));
     }
     const struct gemm call = call_of(product, precision, memory);
     if (!status && !ops->gemm_supports(device, &call))
@@ -143,8 +140,7 @@ int calibrate_product(struct stream *stream, int precision, const struct calibra
     if (!status && (exec.workspace_bytes = ops->gemm_workspace(device, &call)))
         status = device_alloc(device, exec.workspace_bytes, &memory[3]);
     exec.workspace = memory[3];
-    if (!status)
-        status = time_calls(&exec, ops, &call, seconds);
+    THEN(status, time_calls(&exec, ops, &call, seconds));
     for (int i = 0; i < OPERANDS; i++)
         device_free(device, memory[i]);
     return status;

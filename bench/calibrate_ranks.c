@@ -37,8 +37,8 @@ static int find_processors(struct seat *seat) {
     struct calibration *c = seat->calibration;
     struct rank_seat *seats = calloc((size_t)seat->world->size, sizeof *seats);
     int cores = usable_cores(), here = 0;
-    int status = seats ? rank_site_survey(seat->world, seat->world->size, (int)c->options->threads, seats)
-                       : status_fail(STATUS_MEMORY, "out of memory");
+    int status =
+        seats ? rank_site_survey(seat->world, seat->world->size, (int)c->options->threads, seats) : status_no_memory();
     for (int rank = 0; rank < seat->world->size && !status; rank++)
         here += seats[rank].is_here;
     if (!status) {
@@ -54,10 +54,8 @@ static int find_processors(struct seat *seat) {
 static int open_seat(struct seat *seat) {
     const struct bench_options *o = seat->calibration->options;
     int status = find_processors(seat);
-    if (!status)
-        status = rank_site_find(seat->world, (int)o->threads, &seat->site);
-    if (!status)
-        status = device_open(o->device, rank_site_device(&seat->site, o->device), seat->site.threads, &seat->device);
+    THEN(status, rank_site_find(seat->world, (int)o->threads, &seat->site));
+    THEN(status, device_open(o->device, rank_site_device(&seat->site, o->device), seat->site.threads, &seat->device));
     const char *kind = seat->calibration->cluster.kind;
     bool has_number = device_uses_host_memory(kind) || strchr(kind, ':');
     snprintf(seat->name, sizeof seat->name, has_number ? "%s" : "%s:%d", kind,
@@ -70,8 +68,7 @@ static int measure_ceilings(struct seat *seat, struct calibration *found) {
     found->has_bf16 = true;
     for (int i = 0; i <= PRECISION_TF32; i++) {
         int status = comm_barrier(seat->world);
-        if (!status)
-            status = bench_measure_ceiling(seat->device, precision_dtype(i), i == PRECISION_TF32, &ceilings[i]);
+        THEN(status, bench_measure_ceiling(seat->device, precision_dtype(i), i == PRECISION_TF32, &ceilings[i]));
         if (status &&
             (status != STATUS_UNSUPPORTED || i == PRECISION_FP32 || i == seat->calibration->options->precision))
             return status_wrap(status, "--precision %s", precision_names[i]);
@@ -90,8 +87,7 @@ static int measure_products(struct seat *seat, double *seconds) {
     int status = STATUS_OK;
     for (int i = 0; i < c->product_count && !status; i++) {
         status = comm_barrier(seat->world);
-        if (!status)
-            status = calibrate_product(seat->stream, c->options->precision, &c->products[i], &seconds[i]);
+        THEN(status, calibrate_product(seat->stream, c->options->precision, &c->products[i], &seconds[i]));
     }
     return status ? status : average(seat->world, seconds, c->product_count);
 }
@@ -107,10 +103,8 @@ static int list_ranks(const int *firsts, int size, int host, int *ranks) {
 
 static int measure_group(struct seat *seat, const int *ranks, int count, struct cost_link *link) {
     struct comm *group;
-    int status = comm_subgroup(seat->world, ranks, count, &group);
-    if (status)
-        return status;
-    status = calibrate_link(group, seat->stream, link);
+    TRY(comm_subgroup(seat->world, ranks, count, &group));
+    int status = calibrate_link(group, seat->stream, link);
     comm_close(group);
     return status;
 }
@@ -119,7 +113,7 @@ static int measure_links(struct seat *seat, int *firsts, int *ranks, struct cali
     int64_t mine = seat->site.first_on_host;
     int64_t *all = calloc((size_t)seat->world->size, sizeof *all);
     const struct comm_data data = {.send = &mine, .receive = all, .count = 1, .dtype = DTYPE_I64};
-    int status = all ? comm_all_gather(seat->world, &data) : status_fail(STATUS_MEMORY, "out of memory");
+    int status = all ? comm_all_gather(seat->world, &data) : status_no_memory();
     for (int rank = 0; rank < seat->world->size && !status; rank++)
         firsts[rank] = (int)all[rank];
     free(all);
@@ -137,8 +131,7 @@ static int measure_links(struct seat *seat, int *firsts, int *ranks, struct cali
 static int measure_steps(struct seat *seat, const struct calibrate_place *place, int64_t micro_batches,
                          struct bench_steps *steps) {
     int status = calibrate_alone(seat->calibration, place, micro_batches, steps);
-    if (!status)
-        status = average(seat->world, &steps->seconds, 1);
+    THEN(status, average(seat->world, &steps->seconds, 1));
     return status ? status : average(seat->world, steps->phases, PHASE_COUNT);
 }
 
@@ -146,10 +139,8 @@ static int measure_steps(struct seat *seat, const struct calibrate_place *place,
 static int measure_alone(struct seat *seat, struct calibrate_alone *found) {
     const struct calibrate_place place = {seat->world, seat->name, seat->site.threads};
     int status = measure_steps(seat, &place, 1, &found->one);
-    if (!status)
-        status = measure_steps(seat, &place, CALIBRATE_MICRO_BATCHES, &found->many);
-    if (!status)
-        status = calibrate_requests(seat->calibration, &place, found->requests);
+    THEN(status, measure_steps(seat, &place, CALIBRATE_MICRO_BATCHES, &found->many));
+    THEN(status, calibrate_requests(seat->calibration, &place, found->requests));
     return status ? status : average(seat->world, found->requests, CALIBRATE_REQUESTS);
 }
 
@@ -160,8 +151,7 @@ static int measure_round(struct seat *seat, struct rounds *rounds) {
     double start = clock_seconds();
     int status = measure_alone(seat, &rounds->found[rounds->count++]);
     double seconds = clock_seconds() - start;
-    if (!status)
-        status = average(seat->world, &seconds, 1);
+    THEN(status, average(seat->world, &seconds, 1));
     rounds->seconds = seconds > rounds->seconds ? seconds : rounds->seconds;
     return status;
 }
@@ -186,18 +176,13 @@ static int measure_all(struct seat *seat, double *seconds, int *firsts, int *ran
     struct calibration *c = seat->calibration, found = {0};
     struct rounds rounds = {.count = 0};
     int status = open_seat(seat);
-    if (!status)
-        status = measure_ceilings(seat, &found);
-    if (!status)
-        status = measure_round(seat, &rounds);
-    if (!status)
-        status = measure_products(seat, seconds);
-    if (!status)
-        status = measure_round(seat, &rounds);
+    THEN(status, measure_ceilings(seat, &found));
+    THEN(status, measure_round(seat, &rounds));
+    THEN(status, measure_products(seat, seconds));
+    THEN(status, measure_round(seat, &rounds));
     if (!status && seat->world->size > 1)
         status = measure_links(seat, firsts, ranks, &found);
-    if (!status)
-        status = measure_round(seat, &rounds);
+    THEN(status, measure_round(seat, &rounds));
     if (status || !seat->site.is_first_in_process)
         return status;
     memcpy(c->ceilings, found.ceilings, sizeof c->ceilings);
@@ -220,8 +205,7 @@ static int measure_rank(struct comm *world, void *context) {
     double *seconds = calloc(products, sizeof *seconds);
     int *firsts = calloc(2 * (size_t)world->size, sizeof *firsts);
     log_quiet(world->rank > 0);
-    int status = seconds && firsts ? measure_all(&seat, seconds, firsts, firsts + world->size)
-                                   : status_fail(STATUS_MEMORY, "out of memory");
+    int status = seconds && firsts ? measure_all(&seat, seconds, firsts, firsts + world->size) : status_no_memory();
     if (status)
         comm_fail(world, status);
     stream_close(seat.stream);
@@ -237,10 +221,8 @@ int calibrate_ranks(struct calibration *c) {
         return measure_rank(c->options->world, c);
     if (c->options->ranks > 1)
         return comm_local_run((int)c->options->ranks, measure_rank, c);
-    int status = comm_single_open(&alone);
-    if (status)
-        return status;
-    status = measure_rank(alone, c);
+    TRY(comm_single_open(&alone));
+    int status = measure_rank(alone, c);
     comm_close(alone);
     return status;
 }

@@ -25,8 +25,7 @@ int calibrate_requests(const struct calibration *c, const struct calibrate_place
         if (layout->input_len + layout->output_len > model_positions(&c->run.config.model))
             continue;
         status = comm_barrier(place->world);
-        if (!status)
-            status = bench_measure_requests(&options, layout->output_len, &seconds[i]);
+        THEN(status, bench_measure_requests(&options, layout->output_len, &seconds[i]));
     }
     return status;
 }

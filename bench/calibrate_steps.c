@@ -15,11 +15,9 @@ static int measure(const struct calibration *c, const struct train_run *run, str
 static int predict(const struct calibration *c, const struct train_run *run, const struct cluster *cluster,
                    struct cost_step *step) {
     struct cost_work work;
-    int status = cost_work_make(run, cluster, &work);
-    if (status)
-        return status;
+    TRY(cost_work_make(run, cluster, &work));
     struct walk walk = {0};
-    status = cost_step(run, (int)c->options->ranks, &work, cluster, step, &walk);
+    int status = cost_step(run, (int)c->options->ranks, &work, cluster, step, &walk);
     walk_free(&walk);
     cost_work_free(&work);
     return status;
@@ -143,8 +141,7 @@ static int find_speeds(const struct calibration *c, const struct train_run *run,
     if (!status)
         status = add_speed(cluster, c->options->precision, PHASE_OPTIMIZER,
                            amounts.work[PHASE_OPTIMIZER] / once[PHASE_OPTIMIZER]);
-    if (!status)
-        status = add_rest(amounts.work[PHASE_REST], once[PHASE_REST], c->options->precision, cluster);
+    THEN(status, add_rest(amounts.work[PHASE_REST], once[PHASE_REST], c->options->precision, cluster));
     struct config_quantity *other = &cluster->achieved[CLUSTER_OTHER];
     double share = amounts.work[PHASE_NORM] / micro_batch[PHASE_NORM] / cluster->memory_bandwidth.value;
     other->value = fmin(fmax(share, other->low), other->high);
@@ -217,9 +214,7 @@ int calibrate_verify(struct calibration *c, struct cluster *cluster) {
     int status = measure(c, &run, &measured);
     if (status || !measured.seconds)
         return status;
-    status = predict(c, &run, cluster, &step);
-    if (status)
-        return status;
+    TRY(predict(c, &run, cluster, &step));
     double error = step.seconds / measured.seconds - 1;
     cluster->achieved[CLUSTER_ERROR].value = fmax(fabs(error), 0.01);
     log_info("a step of %lld layers%s: %.4g s measured, %.4g s predicted, %+.1f%%",

@@ -48,7 +48,7 @@ static int write_plainly(const struct series *series, double *seconds) {
         descriptor = open(series->plain, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     int status = descriptor < 0 ? status_fail_errno("cannot create %s", series->plain)
                  : piece        ? STATUS_OK
-                                : status_fail(STATUS_MEMORY, "out of memory");
+                                : status_no_memory();
     if (!status) {
         memset(piece, 0x5a, PIECE);
         double start = clock_seconds();
@@ -74,8 +74,7 @@ static int timed_step(struct comm *world, struct trainer *trainer, double *secon
     struct train_record record;
     double start = clock_seconds();
     int status = trainer_step(trainer, &record);
-    if (!status)
-        status = comm_barrier(world);
+    THEN(status, comm_barrier(world));
     *seconds = clock_seconds() - start;
     return status;
 }
@@ -88,8 +87,7 @@ static int largest(struct comm *world, double *value) {
 static int save_waiting(struct comm *world, struct trainer *trainer, struct series *series, int64_t i) {
     int status = comm_barrier(world);
     double start = clock_seconds();
-    if (!status)
-        status = trainer_save(trainer);
+    THEN(status, trainer_save(trainer));
     if (!status && world->rank == 0)
         series->save[i] = clock_seconds() - start;
     return status;
@@ -109,18 +107,15 @@ static int save_beside(struct comm *world, struct trainer *trainer, struct serie
     for (int s = 0; s < MOST_STEPS && !is_saved && !status; s++) {
         double start = clock_seconds();
         status = timed_step(world, trainer, &seconds);
-        if (!status)
-            status = trainer_save_poll(trainer, &is_saved);
+        THEN(status, trainer_save_poll(trainer, &is_saved));
         extra += clock_seconds() - start - step;
     }
-    if (!status)
-        status = trainer_save_wait(trainer);
+    THEN(status, trainer_save_wait(trainer));
     if (status)
         return status;
     trainer_save_times(trainer, &copy, &write);
     status = largest(world, &copy);
-    if (!status)
-        status = largest(world, &write);
+    THEN(status, largest(world, &write));
     if (!status && world->rank == 0) {
         series->step[i] = step;
         series->copy[i] = copy;
@@ -144,8 +139,7 @@ static int run_series(struct comm *world, struct trainer *trainer, struct series
                 series->bytes = checkpoint_bytes(series->run.config.checkpoint.save, trainer_iteration(trainer));
             status = write_plainly(series, &series->plain_write[place]);
         }
-        if (!status)
-            status = comm_barrier(world);
+        THEN(status, comm_barrier(world));
     }
     if (world->rank == 0)
         snprintf(series->device, sizeof series->device, "%s", device_description(trainer_rank(trainer)->device));
@@ -157,8 +151,7 @@ static int run_rank(struct comm *world, void *context) {
     struct trainer *trainer;
     log_quiet(true);
     int status = trainer_open(&series->run, world, &trainer);
-    if (!status)
-        status = run_series(world, trainer, series);
+    THEN(status, run_series(world, trainer, series));
     if (status)
         comm_abort(world, status_text());
     trainer_close(trainer);
@@ -171,8 +164,7 @@ static int measure(struct series *series, const struct bench_options *options, s
                    const char *save, bool is_background) {
     size_t count = (size_t)options->steps;
     double *values = calloc(6 * count, sizeof *values);
-    if (!values)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(values));
     series->options = options;
     series->is_background = is_background;
     series->save = values;
@@ -233,19 +225,16 @@ int bench_checkpoint(const struct bench_options *options) {
     bool is_first = !options->world || options->world->rank == 0;
     char save[PATH_MAX];
     int status = bench_model_config(options->model, &model);
-    if (!status)
-        status = bench_dataset_open(&dataset, 1 << 20, model.vocab_size);
+    THEN(status, bench_dataset_open(&dataset, 1 << 20, model.vocab_size));
     snprintf(save, sizeof save, "%s/save", dataset.directory);
     struct comm_data path = {.send = save, .receive = save, .count = sizeof save, .dtype = DTYPE_U8};
     if (!status && options->world) /* the first rank's is sent to all */
         status = comm_broadcast(options->world, &path, 0);
-    if (!status)
-        status = measure(&foreground, options, &dataset, save, false);
+    THEN(status, measure(&foreground, options, &dataset, save, false));
     if (!status && is_first)
         status = print_saves(&foreground);
     background.bytes = foreground.bytes;
-    if (!status)
-        status = measure(&background, options, &dataset, save, true);
+    THEN(status, measure(&background, options, &dataset, save, true));
     if (!status && is_first)
         status = print_saves(&background);
     if (!status && is_first)

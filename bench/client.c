@@ -36,7 +36,7 @@ static int read_url(const char *url, struct client *client) {
 struct bufferevent *client_connect(struct client *client) {
     struct bufferevent *stream = bufferevent_socket_new(client->base, -1, BEV_OPT_CLOSE_ON_FREE);
     if (!stream) {
-        status_fail(STATUS_MEMORY, "out of memory");
+        status_no_memory();
         return NULL;
     }
     if (bufferevent_socket_connect_hostname(stream, NULL, AF_UNSPEC, client->host, client->port)) {
@@ -74,8 +74,7 @@ void client_text_end(struct client_text *text, const char *error) {
 
 int client_open(struct event_base *base, const char *url, enum client_protocol protocol, struct client **out) {
     struct client *client = *out = calloc(1, sizeof *client);
-    if (!client)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(client));
     client->base = base;
     client->wire = protocol == CLIENT_GRPC ? &client_grpc : &client_http;
     int status = read_url(url, client);

@@ -157,7 +157,7 @@ static int start_session(struct grpc_connection *connection) {
     const nghttp2_settings_entry settings[] = {{NGHTTP2_SETTINGS_ENABLE_PUSH, 0},
                                                {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, WINDOW}};
     if (nghttp2_session_callbacks_new(&callbacks))
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     nghttp2_session_callbacks_set_send_callback(callbacks, on_send);
     nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, on_data);
     nghttp2_session_callbacks_set_on_header_callback(callbacks, on_field);
@@ -168,7 +168,7 @@ static int start_session(struct grpc_connection *connection) {
         error = nghttp2_submit_settings(connection->session, NGHTTP2_FLAG_NONE, settings, 2);
     if (!error)
         error = nghttp2_session_set_local_window_size(connection->session, NGHTTP2_FLAG_NONE, 0, 4 * WINDOW);
-    return error ? status_fail(STATUS_MEMORY, "out of memory") : STATUS_OK;
+    return error ? status_no_memory() : STATUS_OK;
 }
 
 /* Finds a connection with room for a call. */
@@ -180,8 +180,7 @@ static int find_connection(struct client *client, struct grpc_connection **found
     if (connection)
         return STATUS_OK;
     connection = calloc(1, sizeof *connection);
-    if (!connection)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(connection));
     connection->client = client;
     int status = start_session(connection);
     if (!status && !(connection->stream = client_connect(client)))
@@ -225,7 +224,7 @@ static int pack(const struct client_text *text, struct call *call) {
         call->length = GRPC_PREFIX_BYTES + length;
     }
     free(tokens.ids);
-    return call->request ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(call->request);
 }
 
 static ssize_t read_request(nghttp2_session *session, int32_t id, uint8_t *bytes, size_t length, uint32_t *flags,
@@ -272,12 +271,11 @@ static int ask(struct client *client, struct client_text *text) {
     int status = find_connection(client, &connection);
     struct call *call = status ? NULL : calloc(1, sizeof *call);
     if (!call)
-        return status ? status : status_fail(STATUS_MEMORY, "out of memory");
+        return status ? status : status_no_memory();
     *call = (struct call){.connection = connection, .text = text, .status = -1};
     grpc_frames_begin(&call->frames, MOST_MESSAGE, false);
     status = pack(text, call);
-    if (!status)
-        status = submit(call);
+    THEN(status, submit(call));
     if (status)
         call_free(call);
     return status;

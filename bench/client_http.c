@@ -241,14 +241,14 @@ static void on_event(struct bufferevent *stream, short what, void *context);
 static struct http_connection *connection_new(struct client *client) {
     struct http_connection *connection = calloc(1, sizeof *connection);
     if (!connection) {
-        status_fail(STATUS_MEMORY, "out of memory");
+        status_no_memory();
         return NULL;
     }
     connection->client = client;
     connection->body = evbuffer_new();
     connection->stream = connection->body ? client_connect(client) : NULL;
     if (!connection->body)
-        status_fail(STATUS_MEMORY, "out of memory");
+        status_no_memory();
     if (!connection->stream) {
         connection_free(connection);
         return NULL;
@@ -287,7 +287,7 @@ static int write_request(struct http_connection *connection, const struct client
     strbuf_add(&head, strbuf_text(&body), body.length);
     int status = strbuf_status(&body) ? strbuf_status(&body) : strbuf_status(&head);
     if (!status && bufferevent_write(connection->stream, head.data, head.length))
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     strbuf_free(&body);
     strbuf_free(&head);
     return status;
@@ -307,9 +307,7 @@ static int ask(struct client *client, struct client_text *text) {
     bool is_reused = connection != NULL;
     if (!connection)
         connection = connection_new(client);
-    int status = connection ? write_request(connection, text) : STATUS_IO;
-    if (status)
-        return status;
+    TRY(connection ? write_request(connection, text) : STATUS_IO);
     put(connection, &client->busy);
     evbuffer_drain(connection->body, evbuffer_get_length(connection->body));
     connection->state = AT_STATUS;

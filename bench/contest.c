@@ -44,10 +44,8 @@ int bench_contest_measure(struct bench_contest *contest, int64_t steps) {
         status = take_turns(contest, ORDER_WARM_UP);
     for (int64_t i = 0; i < steps && !status; i++) {
         status = take_turns(contest, ORDER_STEP);
-        if (!status)
-            status = bench_transformers_measure(&contest->peer, "step");
-        if (!status)
-            status = print_step(contest, i);
+        THEN(status, bench_transformers_measure(&contest->peer, "step"));
+        THEN(status, print_step(contest, i));
     }
     return status ? status : take_turns(contest, ORDER_FINISH);
 }

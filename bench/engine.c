@@ -49,7 +49,7 @@ static int measure(struct engine_bench *bench, int i) {
     bench->figure = figures[i].name;
     int status = figures[i].measure(bench, &figure);
     if (!status && !figure)
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     if (!status)
         json_array_append(bench->figures, figure);
     json_decref(figure);
@@ -59,22 +59,18 @@ static int measure(struct engine_bench *bench, int i) {
 int bench_engine(const struct bench_options *options) {
     struct engine_bench bench = {.options = options, .is_shape = bench_is_shape(options->model)};
     int status = bench_model_config(options->model, &bench.config);
-    if (!status)
-        status = check(&bench);
+    THEN(status, check(&bench));
     bench.in = engine_bench_share(&bench, ENGINE_IN);
     bench.out = engine_bench_share(&bench, ENGINE_OUT);
     bench.figures = json_array();
-    if (!status)
-        status = bench_make_directory(bench.directory, "adapters");
-    if (!status)
-        status = engine_adapters_write(&bench);
+    THEN(status, bench_make_directory(bench.directory, "adapters"));
+    THEN(status, engine_adapters_write(&bench));
     for (int i = 0; i < FIGURES && !status; i++)
         if (is_chosen(options, i))
             status = measure(&bench, i);
-    if (!status)
-        status = bench_print(json_pack("{s:s, s:s, s:s, s:I, s:O}", "bench", "engine", "device", bench.device,
+    THEN(status, bench_print(json_pack("{s:s, s:s, s:s, s:I, s:O}", "bench", "engine", "device", bench.device,
                                        "precision", bench.dtype_text, "peak_rss_bytes", (json_int_t)memory_peak(),
-                                       "figures", bench.figures));
+                                       "figures", bench.figures)));
     if (bench.directory[0])
         file_remove_tree(bench.directory);
     json_decref(bench.figures);

@@ -74,22 +74,16 @@ static int write_adapter(const struct engine_bench *bench, int kind, struct devi
     struct peft *peft = NULL;
     struct model *model = NULL;
     int status = rank_open_single(&rank, device, 1);
-    if (!status)
-        status = peft_open(&adapters, &rank, &peft);
+    THEN(status, peft_open(&adapters, &rank, &peft));
     if (!status)
         options.hooks = peft_hooks(peft);
-    if (!status)
-        status = model_open(&options, &rank, false, NULL, &model);
-    if (!status)
-        status = model_initialise(model, 1);
-    if (!status)
-        status = peft_allocate(peft);
+    THEN(status, model_open(&options, &rank, false, NULL, &model));
+    THEN(status, model_initialise(model, 1));
+    THEN(status, peft_allocate(peft));
     if (!status)
         peft_set_base(peft, model_store(model));
-    if (!status)
-        status = peft_initialise(peft, 3);
-    if (!status)
-        status = export(bench, kind, &config, peft);
+    THEN(status, peft_initialise(peft, 3));
+    THEN(status, export(bench, kind, &config, peft));
     model_close(model);
     peft_close(peft);
     rank_close(&rank);
@@ -123,9 +117,7 @@ static int add_room(const struct engine_bench *bench, int kind, size_t count, si
     struct peft_bytes bytes;
     char path[96];
     engine_adapters_path(bench, kind, path);
-    int status = peft_bytes_read(path, ENGINE_ADAPTER_BYTES, &bytes);
-    if (status)
-        return status;
+    TRY(peft_bytes_read(path, ENGINE_ADAPTER_BYTES, &bytes));
     *room += count * (2 * bytes.length + (64 << 10));
     peft_bytes_free(&bytes);
     return STATUS_OK;
@@ -144,10 +136,8 @@ static int open_kinds(struct engine_bench *bench, int64_t sequences, struct bank
     int status = STATUS_OK;
     for (int kind = 0; kind < ADAPTER_KINDS && !status; kind++)
         status = add_room(bench, kind, 2, &options.adapter_memory);
-    if (!status)
-        status = engine_bench_open(bench, options, &bank->engine);
-    if (!status)
-        status = adapters_open(bank->engine, &bank->adapters);
+    THEN(status, engine_bench_open(bench, options, &bank->engine));
+    THEN(status, adapters_open(bank->engine, &bank->adapters));
     for (int kind = 0; kind < ADAPTER_KINDS && !status; kind++) {
         char name[NAME_BYTES];
         name_of(kind, name);
@@ -193,10 +183,8 @@ static int contest(struct engine_bench *bench, struct engine_group *measured, st
     for (int64_t i = 0; i < count && !status; i++) {
         double seconds, baseline;
         status = engine_group_step(measured, &seconds);
-        if (!status)
-            status = engine_group_step(other, &baseline);
-        if (!status)
-            status = engine_pairs_add(bench, pairs, seconds, baseline);
+        THEN(status, engine_group_step(other, &baseline));
+        THEN(status, engine_pairs_add(bench, pairs, seconds, baseline));
     }
     return status;
 }
@@ -214,14 +202,10 @@ int engine_figure_adapters(struct engine_bench *bench, json_t **figure) {
     struct engine_pairs pairs = {0};
     int slots[ENGINE_TEXTS];
     int status = open_kinds(bench, 2 * ENGINE_TEXTS, &bank);
-    if (!status)
-        status = take_kinds(&bank, slots);
-    if (!status)
-        status = engine_group_open(&measured, bank.engine, slots, ENGINE_TEXTS, bench->in);
-    if (!status)
-        status = engine_group_open(&base, bank.engine, NULL, ENGINE_TEXTS, bench->in);
-    if (!status)
-        status = contest(bench, &measured, &base, count_steps(bench, bench->in), &pairs);
+    THEN(status, take_kinds(&bank, slots));
+    THEN(status, engine_group_open(&measured, bank.engine, slots, ENGINE_TEXTS, bench->in));
+    THEN(status, engine_group_open(&base, bank.engine, NULL, ENGINE_TEXTS, bench->in));
+    THEN(status, contest(bench, &measured, &base, count_steps(bench, bench->in), &pairs));
     engine_group_close(&measured);
     engine_group_close(&base);
     *figure = engine_pairs_figure(bench, &pairs, true, ENGINE_TEXTS);
@@ -235,10 +219,8 @@ int engine_figure_adapters(struct engine_bench *bench, json_t **figure) {
 static int open_many(struct engine_bench *bench, struct bank *bank, char (*name)[NAME_BYTES]) {
     struct engine_options options = {.max_sequences = 2 * ENGINE_TEXTS, .has_no_prefix_cache = true};
     int status = add_room(bench, ADAPTER_GIVEN, MANY, &options.adapter_memory);
-    if (!status)
-        status = engine_bench_open(bench, options, &bank->engine);
-    if (!status)
-        status = adapters_open(bank->engine, &bank->adapters);
+    THEN(status, engine_bench_open(bench, options, &bank->engine));
+    THEN(status, adapters_open(bank->engine, &bank->adapters));
     for (int i = 0; i < MANY && !status; i++) {
         snprintf(name[i], sizeof name[i], "adapter-%d", i);
         status = add(bank, bench, name[i], ADAPTER_GIVEN);
@@ -257,10 +239,8 @@ static int contest_of_some(struct engine_bench *bench, struct bank *bank, char (
     if (status)
         return status;
     status = engine_group_open(&measured, bank->engine, slots, ENGINE_TEXTS, in);
-    if (!status)
-        status = engine_group_open(&base, bank->engine, NULL, ENGINE_TEXTS, in);
-    if (!status)
-        status = contest(bench, &measured, &base, bench->options->steps < most ? bench->options->steps : most, pairs);
+    THEN(status, engine_group_open(&base, bank->engine, NULL, ENGINE_TEXTS, in));
+    THEN(status, contest(bench, &measured, &base, bench->options->steps < most ? bench->options->steps : most, pairs));
     engine_group_close(&measured);
     engine_group_close(&base);
     return status ? status : give_slots(bank, slots);
@@ -287,14 +267,10 @@ int engine_figure_idle_bank(struct engine_bench *bench, json_t **figure) {
     struct engine_pairs pairs = {0};
     struct engine_options options = {.max_sequences = ENGINE_TEXTS, .has_no_prefix_cache = true};
     int status = open_kinds(bench, ENGINE_TEXTS, &bank);
-    if (!status)
-        status = engine_bench_open(bench, options, &plain);
-    if (!status)
-        status = engine_group_open(&measured, bank.engine, NULL, ENGINE_TEXTS, bench->in);
-    if (!status)
-        status = engine_group_open(&other, plain, NULL, ENGINE_TEXTS, bench->in);
-    if (!status)
-        status = contest(bench, &measured, &other, count_steps(bench, bench->in), &pairs);
+    THEN(status, engine_bench_open(bench, options, &plain));
+    THEN(status, engine_group_open(&measured, bank.engine, NULL, ENGINE_TEXTS, bench->in));
+    THEN(status, engine_group_open(&other, plain, NULL, ENGINE_TEXTS, bench->in));
+    THEN(status, contest(bench, &measured, &other, count_steps(bench, bench->in), &pairs));
     engine_group_close(&measured);
     engine_group_close(&other);
     *figure = engine_pairs_figure(bench, &pairs, true, ENGINE_TEXTS);
@@ -322,7 +298,7 @@ static int plan_swaps(const struct engine_bench *bench, int64_t tokens, struct s
     swaps->window = swaps->window ? swaps->window : 1;
     swaps->steps = windows * swaps->window < remaining ? windows * swaps->window : remaining;
     swaps->seconds = calloc((size_t)swaps->steps, sizeof *swaps->seconds);
-    return swaps->seconds ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(swaps->seconds);
 }
 
 /* Begins to replace the adapter by the files that it has already. */
@@ -332,8 +308,7 @@ static int begin_replacement(struct bank *bank, const char *name) {
     adapters_find(bank->adapters, name, &view);
     struct peft_limits limits = {.bytes = ENGINE_ADAPTER_BYTES};
     int status = adapter_files_read(&(struct peft_place){.path = view.directory}, &limits, &files);
-    if (!status)
-        status = adapters_begin(bank->adapters, name, &files, ADAPTER_REPLACE, 0);
+    THEN(status, adapters_begin(bank->adapters, name, &files, ADAPTER_REPLACE, 0));
     adapter_files_free(&files);
     return status;
 }
@@ -359,8 +334,7 @@ static int swap(struct bank *bank, struct engine_load *load, struct swaps *swaps
         load->gap_class = i / swaps->window % 2 ? SWAPPING : UNDISTURBED;
         if (load->gap_class == SWAPPING)
             status = continue_replacing(bank, name, swaps);
-        if (!status)
-            status = engine_load_step(load);
+        THEN(status, engine_load_step(load));
     }
     while (swaps->is_under_way && !status) { /* the last one, outside of all windows */
         bool is_done;
@@ -375,7 +349,7 @@ static int swap(struct bank *bank, struct engine_load *load, struct swaps *swaps
 static int begin_texts(struct engine_bench *bench, struct engine_load *load, const int slots[ENGINE_TEXTS], int64_t out,
                        struct engine_load_text texts[ENGINE_TEXTS]) {
     int32_t *prompt = calloc((size_t)bench->in, sizeof *prompt);
-    int status = prompt ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(prompt);
     for (int k = 0; k < ENGINE_TEXTS && !status; k++) {
         for (int64_t i = 0; i < bench->in; i++)
             prompt[i] = engine_token(&bench->config, (uint64_t)k, i);
@@ -413,16 +387,11 @@ static int measure_swaps(struct engine_bench *bench, int kind, json_t **figure) 
     int64_t out = model_positions(&bench->config) - bench->in - bench->options->peft.num_virtual_tokens;
     struct swaps swaps = {.kind = kind};
     int status = plan_swaps(bench, out, &swaps);
-    if (!status)
-        status = open_kinds(bench, ENGINE_TEXTS, &bank);
-    if (!status)
-        status = take_kinds(&bank, slots);
-    if (!status)
-        status = engine_load_open(&load, bank.engine, 0, 0);
-    if (!status)
-        status = begin_texts(bench, &load, slots, out, texts);
-    if (!status)
-        status = swap(&bank, &load, &swaps);
+    THEN(status, open_kinds(bench, ENGINE_TEXTS, &bank));
+    THEN(status, take_kinds(&bank, slots));
+    THEN(status, engine_load_open(&load, bank.engine, 0, 0));
+    THEN(status, begin_texts(bench, &load, slots, out, texts));
+    THEN(status, swap(&bank, &load, &swaps));
     if (!status)
         *figure = swap_figure(bench, &load, &swaps);
     engine_load_close(&load);

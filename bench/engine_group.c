@@ -56,8 +56,7 @@ int engine_group_open(struct engine_group *group, struct engine *engine, const i
     *group = (struct engine_group){.engine = engine};
     group->rows = calloc(ENGINE_ROWS, sizeof *group->rows);
     group->results = calloc(ENGINE_ROWS, sizeof *group->results);
-    if (!group->rows || !group->results)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(group->rows && group->results));
     for (; group->count < count; group->count++) {
         struct sequence_beginning text = {.slot = slots ? slots[group->count] : -1};
         int sequence = engine_sequence_open(engine, &text, NULL);

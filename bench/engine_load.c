@@ -66,7 +66,7 @@ int engine_load_submit(struct engine_load *load, const struct engine_load_reques
 int engine_load_step(struct engine_load *load) {
     int status = scheduler_step(load->scheduler);
     if (status >= 0 && load->is_out_of_memory)
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     return status < 0 ? status : STATUS_OK;
 }
 
@@ -81,7 +81,7 @@ int engine_load_run(struct engine_bench *bench, struct engine *engine, int depth
     struct engine_load load;
     struct engine_load_text texts[ENGINE_TEXTS];
     int32_t *prompt = calloc((size_t)bench->in, sizeof *prompt);
-    int status = prompt ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(prompt);
     int opened = engine_load_open(&load, engine, depth, 0);
     status = status ? status : opened;
     for (int k = 0; k < ENGINE_TEXTS && !status; k++) {

@@ -28,8 +28,7 @@ static int fill(const void *context) {
     int status = engine_bench_open(bench, options, &engine);
     for (int k = 0; k < ENGINE_TEXTS && !status; k++)
         slots[k] = engine_opened_slot(engine);
-    if (!status)
-        status = engine_group_open(&group, engine, slots, ENGINE_TEXTS, bench->in);
+    THEN(status, engine_group_open(&group, engine, slots, ENGINE_TEXTS, bench->in));
     double unused;
     for (int64_t i = 0; i < bench->out && !status; i++)
         status = engine_group_step(&group, &unused);

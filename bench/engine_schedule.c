@@ -17,14 +17,11 @@ int engine_figure_scheduler(struct engine_bench *bench, json_t **figure) {
     struct engine_options options = {.max_sequences = ENGINE_TEXTS, .has_no_prefix_cache = true};
     double measured, bare;
     int status = engine_bench_open(bench, options, &engine);
-    if (!status)
-        status = engine_group_run(engine, ENGINE_TEXTS, bench->in, bench->out, &bare);
+    THEN(status, engine_group_run(engine, ENGINE_TEXTS, bench->in, bench->out, &bare));
     for (int64_t i = 0; i < bench->options->steps && !status; i++) {
         status = engine_load_run(bench, engine, 0, &measured);
-        if (!status)
-            status = engine_group_run(engine, ENGINE_TEXTS, bench->in, bench->out, &bare);
-        if (!status)
-            status = engine_pairs_add(bench, &pairs, measured, bare);
+        THEN(status, engine_group_run(engine, ENGINE_TEXTS, bench->in, bench->out, &bare));
+        THEN(status, engine_pairs_add(bench, &pairs, measured, bare));
     }
     *figure = engine_pairs_figure(bench, &pairs, true, (double)(ENGINE_TEXTS * bench->out));
     engine_close(engine);
@@ -40,14 +37,12 @@ static int time_first_token(struct engine_bench *bench, struct engine_load *load
     int64_t shared = engine_bench_share(bench, ENGINE_SHARED), in = shared + engine_bench_share(bench, ENGINE_UNSHARED);
     struct engine_load_text text;
     int32_t *prompt = calloc((size_t)in, sizeof *prompt);
-    if (!prompt)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(prompt));
     for (int64_t i = 0; i < in; i++)
         prompt[i] = engine_token(&bench->config, i < shared ? 0 : unshared, i);
     struct engine_load_request request = {.slot = -1, .prompt = prompt, .in = in, .out = 1, .salt = salt};
     int status = engine_load_submit(load, &request, &text);
-    if (!status)
-        status = engine_load_finish(load, &text);
+    THEN(status, engine_load_finish(load, &text));
     *seconds = text.first - text.submitted;
     free(prompt);
     return status;
@@ -59,16 +54,12 @@ int engine_figure_prefix(struct engine_bench *bench, json_t **figure) {
     struct engine_pairs pairs = {0};
     double cached, uncached;
     int status = engine_bench_open(bench, (struct engine_options){.max_sequences = ENGINE_TEXTS}, &engine);
-    if (!status)
-        status = engine_load_open(&load, engine, 0, 0);
-    if (!status)
-        status = time_first_token(bench, &load, 0, 1, &uncached);
+    THEN(status, engine_load_open(&load, engine, 0, 0));
+    THEN(status, time_first_token(bench, &load, 0, 1, &uncached));
     for (int64_t i = 1; i <= bench->options->steps && !status; i++) {
         status = time_first_token(bench, &load, 0, 1 + (uint64_t)i, &cached);
-        if (!status)
-            status = time_first_token(bench, &load, (uint64_t)i, 1 + (uint64_t)i, &uncached);
-        if (!status)
-            status = engine_pairs_add(bench, &pairs, cached, uncached);
+        THEN(status, time_first_token(bench, &load, (uint64_t)i, 1 + (uint64_t)i, &uncached));
+        THEN(status, engine_pairs_add(bench, &pairs, cached, uncached));
     }
     *figure = engine_pairs_figure(bench, &pairs, false, 0);
     engine_load_close(&load);
@@ -118,17 +109,14 @@ static int run_round(struct incoming *in) {
     int64_t steps, unused;
     in->load.gap_class = BUSY;
     int status = run_prompt(in, &beside, &steps);
-    if (!status)
-        status = run_quiet(in, QUIET, steps);
+    THEN(status, run_quiet(in, QUIET, steps));
     in->load.gap_class = LOAD_NO_CLASS;
     for (int k = 0; k < ENGINE_TEXTS - 1; k++)
         scheduler_pause(in->load.scheduler, in->texts[k].number);
-    if (!status)
-        status = run_prompt(in, &alone, &unused);
+    THEN(status, run_prompt(in, &alone, &unused));
     for (int k = 0; k < ENGINE_TEXTS - 1; k++)
         scheduler_resume(in->load.scheduler, in->texts[k].number);
-    if (!status)
-        status = run_quiet(in, LOAD_NO_CLASS, 1);
+    THEN(status, run_quiet(in, LOAD_NO_CLASS, 1));
     return status ? status : engine_pairs_add(in->bench, &in->first_token, beside, alone);
 }
 
@@ -171,15 +159,12 @@ int engine_figure_prompts(struct engine_bench *bench, json_t **figure) {
     int status = engine_bench_open(bench, options, &engine);
     in.prompt = calloc((size_t)model_positions(&bench->config), sizeof *in.prompt);
     if (!status && !in.prompt)
-        status = status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = engine_load_open(&in.load, engine, 0, stretch);
-    if (!status)
-        status = begin_texts(&in);
+        status = status_no_memory();
+    THEN(status, engine_load_open(&in.load, engine, 0, stretch));
+    THEN(status, begin_texts(&in));
     for (int64_t i = 0; i < bench->options->steps && !status && !in.texts[0].is_done; i++)
         status = run_round(&in);
-    if (!status)
-        status = finish_prompts(&in, figure);
+    THEN(status, finish_prompts(&in, figure));
     engine_load_close(&in.load);
     engine_close(engine);
     free(in.prompt);
@@ -206,10 +191,8 @@ static int lead(struct stages *stages, struct engine *engine) {
     int status = engine_load_run(stages->bench, engine, 1, &other);
     for (int64_t i = 0; i < stages->bench->options->steps && !status; i++) {
         status = engine_load_run(stages->bench, engine, STAGES, &measured);
-        if (!status)
-            status = engine_load_run(stages->bench, engine, 1, &other);
-        if (!status)
-            status = engine_pairs_add(stages->bench, &stages->pairs, measured, other);
+        THEN(status, engine_load_run(stages->bench, engine, 1, &other));
+        THEN(status, engine_pairs_add(stages->bench, &stages->pairs, measured, other));
     }
     return status;
 }
@@ -227,12 +210,9 @@ static int run_stage(struct comm *world, void *context) {
                                      .first_layers = engine_first_layers(&stages->bench->config),
                                      .device_number = rank_site_device(&site, stages->bench->options->device),
                                      .threads = site.threads};
-    if (!status)
-        status = engine_bench_open(stages->bench, options, &engine);
-    if (!status)
-        status = engine_leads(engine) ? lead(stages, engine) : engine_follow(engine);
-    if (!status)
-        status = engine_end(engine);
+    THEN(status, engine_bench_open(stages->bench, options, &engine));
+    THEN(status, engine_leads(engine) ? lead(stages, engine) : engine_follow(engine));
+    THEN(status, engine_end(engine));
     if (status)
         comm_abort(world, status_text());
     engine_close(engine);

@@ -6,8 +6,7 @@
 
 int engine_pairs_add(struct engine_bench *bench, struct engine_pairs *pairs, double measured, double baseline) {
     int status = bench_series_add(&pairs->measured, measured);
-    if (!status)
-        status = bench_series_add(&pairs->baseline, baseline);
+    THEN(status, bench_series_add(&pairs->baseline, baseline));
     return status ? status
                   : bench_print(json_pack("{s:s, s:f, s:f}", "figure", bench->figure, "seconds", measured,
                                           "baseline_seconds", baseline));

@@ -52,9 +52,7 @@ static int open_rows(struct measurement *m) {
 /* The run that trains the adapter; seq_length counts its virtual tokens. */
 static int describe_run(struct measurement *m) {
     const struct bench_options *o = m->options;
-    int status = bench_training_run(o, false, bench_contest_iterations(o->steps), &m->dataset, &m->run);
-    if (status)
-        return status;
+    TRY(bench_training_run(o, false, bench_contest_iterations(o->steps), &m->dataset, &m->run));
     const struct run_config *run = &m->run.config;
     m->tuning = (struct tuning_options){
         .train = {&m->rows_item, 1},
@@ -87,12 +85,9 @@ static int open_files(struct measurement *m) {
     if (!status && model.vocab_size < TOKENS)
         status = status_fail(STATUS_USAGE, "bench finetune needs a vocabulary of %d or more, and %s has %lld", TOKENS,
                              o->model, (long long)model.vocab_size);
-    if (!status)
-        status = bench_dataset_open(&m->dataset, 8 * o->seq_length + 1, model.vocab_size);
-    if (!status)
-        status = open_rows(m);
-    if (!status)
-        status = describe_run(m);
+    THEN(status, bench_dataset_open(&m->dataset, 8 * o->seq_length + 1, model.vocab_size));
+    THEN(status, open_rows(m));
+    THEN(status, describe_run(m));
     return status ? status : describe_whole(m);
 }
 
@@ -135,12 +130,9 @@ static int load_once(struct measurement *m, const char *directory, double *secon
     double start = clock_seconds();
     int status = peft_files_open(&directory, 1, false, &files);
     struct peft_options options = {.adapters = status ? NULL : peft_files_configs(files), .count = 1, .model = &base};
-    if (!status)
-        status = peft_open(&options, rank, &peft);
-    if (!status)
-        status = peft_allocate(peft);
-    if (!status)
-        status = peft_load(peft, files);
+    THEN(status, peft_open(&options, rank, &peft));
+    THEN(status, peft_allocate(peft));
+    THEN(status, peft_load(peft, files));
     *seconds = clock_seconds() - start;
     peft_close(peft);
     peft_files_close(files);
@@ -156,8 +148,7 @@ static int time_loading(struct measurement *m, double *seconds) {
         status = peft_texts_make(&m->options->peft, 1, &m->run.config.model, m->dataset.directory,
                                  &(struct peft_notes){0}, &texts);
     struct peft_export export = {.texts = texts.items, .text_count = texts.count, .directory = directory};
-    if (!status)
-        status = peft_export(trainer_tuner(bench_runner_trainer(m->contest.runner)), &export);
+    THEN(status, peft_export(trainer_tuner(bench_runner_trainer(m->contest.runner)), &export));
     for (int i = 0; i < LOADS && !status; i++)
         status = load_once(m, directory, &times[i]);
     peft_texts_free(&texts);
@@ -205,8 +196,7 @@ static int print_summary(struct measurement *m, const struct figures *figures) {
                   (json_int_t)o->micro_batch_size, "seq_length", (json_int_t)o->seq_length, "dropout", o->has_dropout,
                   "seconds", seconds, "tokens_per_s", tokens / seconds, "model_tflops", flops / 1e12, "ceiling",
                   ceiling / 1e12, "ratio", flops / ceiling);
-    if (!object)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(object));
     json_object_set_new(object, "peak_rss_bytes", json_integer((json_int_t)figures->peak));
     bench_add_device_bytes(object, f->device_bytes);
     json_object_set_new(object, "planned_bytes", json_integer((json_int_t)f->planned_bytes));
@@ -243,10 +233,8 @@ static int measure_time(struct measurement *m) {
     int status = bench_runner_open(&m->run, (int)o->ranks, NULL, o->steps, 1, &contest->runner);
     if (!status && o->has_baseline)
         status = bench_runner_open(&m->whole, 1, NULL, o->steps, 1, &contest->baseline);
-    if (!status)
-        status = open_peer(m);
-    if (!status)
-        status = bench_contest_measure(contest, o->steps);
+    THEN(status, open_peer(m));
+    THEN(status, bench_contest_measure(contest, o->steps));
     return status ? status : bench_runner_obey(contest->runner, ORDER_CEILING_AFTER);
 }
 
@@ -259,16 +247,12 @@ int bench_finetune(const struct bench_options *options) {
                              options->world->size);
     if (!status && options->has_peer && !peft_is_of_peft(options->peft.type))
         status = status_fail(STATUS_USAGE, "--peer: PEFT has no %ss", peft_title(options->peft.type));
-    if (!status)
-        status = open_files(&m);
-    if (!status)
-        status = measure_memory(&m, &figures);
-    if (!status)
-        status = measure_time(&m);
+    THEN(status, open_files(&m));
+    THEN(status, measure_memory(&m, &figures));
+    THEN(status, measure_time(&m));
     if (!status && options->ranks == 1)
         status = time_loading(&m, &figures.load_seconds);
-    if (!status)
-        status = print_summary(&m, &figures);
+    THEN(status, print_summary(&m, &figures));
     bench_contest_close(&m.contest);
     close_files(&m);
     return status;

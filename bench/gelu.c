@@ -21,8 +21,7 @@ struct comparison {
 
 static int upload(struct comparison *c, int array, int64_t count) {
     int status = device_alloc(stream_device(c->exec.stream), (size_t)count * sizeof *c->host, &c->memory[array]);
-    if (!status)
-        status = stream_copy_to_device(c->exec.stream, c->memory[array], c->host, (size_t)count * sizeof *c->host);
+    THEN(status, stream_copy_to_device(c->exec.stream, c->memory[array], c->host, (size_t)count * sizeof *c->host));
     return status ? status : stream_wait(c->exec.stream);
 }
 
@@ -31,8 +30,7 @@ static int make_arrays(struct comparison *c) {
         c->host[i] = c->input[i] = bf16_from_float((float)(most * (2.0 * i / (VALUES - 1) - 1)));
     int status = upload(c, INPUT, VALUES);
     memset(c->host, 0, sizeof c->host);
-    if (!status)
-        status = upload(c, BIAS, COLUMNS);
+    THEN(status, upload(c, BIAS, COLUMNS));
     for (int array = SAVED; array < ARRAYS && !status; array++)
         status = upload(c, array, VALUES);
     for (int i = 0; i < COLUMNS; i++)
@@ -54,12 +52,9 @@ static int compute(struct comparison *c, const struct ops *ops, const struct gem
     const struct gelu gelu = {
         .count = VALUES, .type = DTYPE_BF16, .is_tanh = true, .x = c->memory[INPUT], .y = c->memory[OWN]};
     int status = ops->gemm(&c->exec, product);
-    if (!status)
-        status = ops->gelu_forward(&c->exec, &gelu);
-    if (!status)
-        status = stream_copy_to_host(c->exec.stream, c->of_product, c->memory[OF_PRODUCT], sizeof c->of_product);
-    if (!status)
-        status = stream_copy_to_host(c->exec.stream, c->own, c->memory[OWN], sizeof c->own);
+    THEN(status, ops->gelu_forward(&c->exec, &gelu));
+    THEN(status, stream_copy_to_host(c->exec.stream, c->of_product, c->memory[OF_PRODUCT], sizeof c->of_product));
+    THEN(status, stream_copy_to_host(c->exec.stream, c->own, c->memory[OWN], sizeof c->own));
     int waited = stream_wait(c->exec.stream);
     return status ? status : waited;
 }
@@ -87,15 +82,13 @@ int bench_compare_gelu(struct device *device, json_t **found) {
     const struct ops *ops = ops_for(device);
     struct comparison *c = calloc(1, sizeof *c);
     *found = NULL;
-    int status = c ? stream_open(device, &c->exec.stream) : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = make_arrays(c);
+    int status = c ? stream_open(device, &c->exec.stream) : status_no_memory();
+    THEN(status, make_arrays(c));
     struct gemm product = status ? (struct gemm){0} : product_of(c);
     if (!status && ops->gemm_supports(device, &product)) {
         c->exec.workspace_bytes = ops->gemm_workspace(device, &product);
         status = device_alloc(device, c->exec.workspace_bytes, &c->exec.workspace);
-        if (!status)
-            status = compute(c, ops, &product);
+        THEN(status, compute(c, ops, &product));
         *found = status ? NULL : describe(c);
     }
     for (int i = 0; c && i < ARRAYS; i++)

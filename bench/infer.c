@@ -62,14 +62,13 @@ static int open_inference(struct inference *t, int64_t rows, int64_t sequences) 
         .gemm_algorithms = o->gemm_algorithms,
     };
     int status = is_shape ? bench_model_config(o->model, &config) : STATUS_OK;
-    if (!status)
-        status = engine_open(&options, &t->engine);
+    THEN(status, engine_open(&options, &t->engine));
     t->row_count = rows;
     t->rows = calloc((size_t)rows, sizeof *t->rows);
     t->results = calloc((size_t)rows, sizeof *t->results);
     t->seconds = calloc((size_t)o->steps, sizeof *t->seconds);
     if (!status && (!t->rows || !t->results || !t->seconds))
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     return status;
 }
 
@@ -155,8 +154,7 @@ static int begin_measuring(struct inference *t) {
 static int end_measuring(struct inference *t, int64_t steps) {
     double seconds[PHASE_COUNT];
     int status = rank_take_phases(engine_rank(t->engine), seconds);
-    if (!status)
-        status = rank_time_phases(engine_rank(t->engine), false);
+    THEN(status, rank_time_phases(engine_rank(t->engine), false));
     if (!status && !t->phases)
         t->phases = bench_phases(seconds, t->total, steps);
     return status;
@@ -207,32 +205,23 @@ int bench_prefill(const struct bench_options *options) {
     struct bench_ceiling before, after;
     int status = open_inference(&t, options->seq_length * options->micro_batch_size, options->micro_batch_size);
     double unused;
-    if (!status)
-        status = open_peer(&t, options->seq_length, options->steps);
-    if (!status)
-        status = measure_ceiling(&t, &before);
+    THEN(status, open_peer(&t, options->seq_length, options->steps));
+    THEN(status, measure_ceiling(&t, &before));
     for (int i = 0; i < 2 && !status; i++) {
         status = prefill_once(&t, &unused);
         bench_pause();
-        if (!status)
-            status = bench_transformers_warm_up(&t.peer, "prefill");
+        THEN(status, bench_transformers_warm_up(&t.peer, "prefill"));
     }
-    if (!status)
-        status = begin_measuring(&t);
+    THEN(status, begin_measuring(&t));
     for (int64_t i = 0; i < options->steps && !status; i++) {
         status = prefill_once(&t, &t.seconds[i]);
         t.total += t.seconds[i];
-        if (!status)
-            status = bench_transformers_measure(&t.peer, "prefill");
-        if (!status)
-            status = print_step(&t, i);
+        THEN(status, bench_transformers_measure(&t.peer, "prefill"));
+        THEN(status, print_step(&t, i));
     }
-    if (!status)
-        status = end_measuring(&t, options->steps);
-    if (!status)
-        status = measure_ceiling(&t, &after);
-    if (!status)
-        status = finish_prefill(&t, bench_mean(before, after).gemm);
+    THEN(status, end_measuring(&t, options->steps));
+    THEN(status, measure_ceiling(&t, &after));
+    THEN(status, finish_prefill(&t, bench_mean(before, after).gemm));
     close_inference(&t);
     return status;
 }
@@ -331,8 +320,7 @@ static int take_steps(struct inference *t, int c, int first, double *seconds) {
 /* Takes the steps while phases are timed, which is operation by operation. */
 static int take_timed_steps(struct inference *t, int c, int first, double *seconds) {
     int status = begin_measuring(t);
-    if (!status)
-        status = take_steps(t, c, first, seconds);
+    THEN(status, take_steps(t, c, first, seconds));
     return status ? status : end_measuring(t, t->decoded[c].steps);
 }
 
@@ -343,17 +331,14 @@ static int decode_steps(struct inference *t, int c, int first) {
     int status = is_recorded ? take_steps(t, c, first, &decoded->seconds) : STATUS_OK;
     if (!status && is_recorded)
         status = open_sequences(t, decode_contexts[c], &first);
-    if (!status)
-        status = take_timed_steps(t, c, first, is_recorded ? &decoded->operation_seconds : &decoded->seconds);
+    THEN(status, take_timed_steps(t, c, first, is_recorded ? &decoded->operation_seconds : &decoded->seconds));
     return status ? status : find_cost(t, t->options->micro_batch_size, decode_context(t, c), &decoded->cost);
 }
 
 static int decode_from(struct inference *t, int c) {
     int first = 0, status = open_sequences(t, decode_contexts[c], &first);
-    if (!status)
-        status = measure_ceiling(t, &t->decoded[c].before);
-    if (!status)
-        status = decode_steps(t, c, first);
+    THEN(status, measure_ceiling(t, &t->decoded[c].before));
+    THEN(status, decode_steps(t, c, first));
     return status ? status : measure_ceiling(t, &t->decoded[c].after);
 }
 
@@ -366,10 +351,8 @@ static int open_decoding(struct inference *t) {
 static int decode_alone(const void *options) {
     struct inference t = {.options = options};
     int first = 0, status = open_decoding(&t);
-    if (!status)
-        status = open_sequences(&t, decode_contexts[0], &first);
-    if (!status)
-        status = decode_steps(&t, 0, first);
+    THEN(status, open_sequences(&t, decode_contexts[0], &first));
+    THEN(status, decode_steps(&t, 0, first));
     close_inference(&t);
     return status;
 }
@@ -379,8 +362,7 @@ static int decode_behind_contexts(struct inference *t) {
     char word[32];
     snprintf(word, sizeof word, "decode %lld", (long long)decode_contexts[0]);
     int status = bench_transformers_warm_up(&t->peer, word);
-    if (!status)
-        status = bench_transformers_measure(&t->peer, word);
+    THEN(status, bench_transformers_measure(&t->peer, word));
     for (int c = 0; c < CONTEXT_COUNT && !status && decode_contexts[c] < positions; c++) {
         status = decode_from(t, c);
         if (c == 0 && !status)
@@ -398,16 +380,11 @@ int bench_decode(const struct bench_options *options) {
         status =
             status_fail(STATUS_USAGE, "--steps %lld and %lld tokens of context are more than the model's positions",
                         (long long)options->steps, (long long)decode_contexts[0]);
-    if (!status)
-        status = bench_peak_of(decode_alone, options, &peak);
-    if (!status)
-        status = open_decoding(&t);
-    if (!status)
-        status = open_peer(&t, decode_contexts[0], PEER_ROUNDS);
-    if (!status)
-        status = decode_behind_contexts(&t);
-    if (!status)
-        status = finish_decode(&t, peak);
+    THEN(status, bench_peak_of(decode_alone, options, &peak));
+    THEN(status, open_decoding(&t));
+    THEN(status, open_peer(&t, decode_contexts[0], PEER_ROUNDS));
+    THEN(status, decode_behind_contexts(&t));
+    THEN(status, finish_decode(&t, peak));
     close_inference(&t);
     return status;
 }
@@ -419,7 +396,7 @@ int bench_measure_requests(const struct bench_options *options, int64_t output_l
     double unused, *further = calloc((size_t)output_len, sizeof *further);
     int first = 0, status = open_inference(&t, rows > FILL_ROWS ? rows : FILL_ROWS, options->micro_batch_size);
     if (!status && !further)
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     for (int64_t i = 0; i < WARM_UP + steps && !status; i++)
         status = prefill_once(&t, i < WARM_UP ? &unused : &t.seconds[i - WARM_UP]);
     *seconds = status ? 0 : bench_median(t.seconds, steps);

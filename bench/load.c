@@ -70,10 +70,8 @@ static int read_once(struct device *device, const char *directory, int64_t *byte
     void *memory = NULL;
     int status = read_files(directory, NULL, bytes);
     double start = clock_seconds();
-    if (!status)
-        status = device_alloc(device, (size_t)*bytes, &memory);
-    if (!status)
-        status = read_files(directory, memory, bytes);
+    THEN(status, device_alloc(device, (size_t)*bytes, &memory));
+    THEN(status, read_files(directory, memory, bytes));
     *seconds = clock_seconds() - start;
     device_free(device, memory);
     return status;
@@ -84,8 +82,7 @@ static int take_turns(const struct bench_options *o, struct device *device, int6
                       double *load) {
     int status = read_once(device, o->model, bytes, read);
     double start = clock_seconds();
-    if (!status)
-        status = load_once(o);
+    THEN(status, load_once(o));
     *load = clock_seconds() - start;
     bench_pause();
     return status ? status
@@ -97,9 +94,7 @@ static int print_summary(const struct bench_options *o, int64_t bytes, size_t pe
     const struct engine_options options = options_of(o);
     struct engine_plan plan;
     struct engine *engine = NULL;
-    int status = engine_open(&options, &engine);
-    if (status)
-        return status;
+    TRY(engine_open(&options, &engine));
     engine_read_plan(engine, &plan);
     engine_close(engine);
     double read = bench_median(reads, o->steps), load = bench_median(loads, o->steps);
@@ -115,17 +110,14 @@ int bench_load(const struct bench_options *options) {
     int64_t bytes = 0;
     size_t peak;
     struct device *device = NULL;
-    int status = seconds ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(seconds);
     if (!status && bench_is_shape(options->model))
         status = status_fail(STATUS_USAGE, "bench load wants --model DIR: %s has no files", options->model);
-    if (!status)
-        status = bench_peak_of(load_once, options, &peak);
-    if (!status)
-        status = device_open(options->device, DEVICE_FIRST, 1, &device);
+    THEN(status, bench_peak_of(load_once, options, &peak));
+    THEN(status, device_open(options->device, DEVICE_FIRST, 1, &device));
     for (int64_t i = 0; i < options->steps && !status; i++)
         status = take_turns(options, device, i, &bytes, &seconds[i], &seconds[options->steps + i]);
-    if (!status)
-        status = print_summary(options, bytes, peak, seconds, seconds + options->steps);
+    THEN(status, print_summary(options, bytes, peak, seconds, seconds + options->steps));
     device_close(device);
     free(seconds);
     return status;

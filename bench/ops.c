@@ -95,8 +95,7 @@ static int measure_families(const struct bench_options *options, bool only_gemm)
     int status = device_open(options->device, DEVICE_FIRST, (int)options->threads, &device);
     struct bench_ceiling ceilings[PRECISION_TF32 + 1] = {{0}}, again;
     bool has[] = {true, false, false};
-    if (!status)
-        status = bench_measure_ceiling(device, DTYPE_F32, false, &ceilings[PRECISION_FP32]);
+    THEN(status, bench_measure_ceiling(device, DTYPE_F32, false, &ceilings[PRECISION_FP32]));
     has[PRECISION_BF16] = !status && !bench_measure_ceiling(device, DTYPE_BF16, false, &ceilings[PRECISION_BF16]);
     has[PRECISION_TF32] = !status && !bench_measure_ceiling(device, DTYPE_F32, true, &ceilings[PRECISION_TF32]);
     struct totals totals = {0};
@@ -109,8 +108,7 @@ static int measure_families(const struct bench_options *options, bool only_gemm)
                 status = measure_case(device, op_case, ceilings[precision_of(op_case)], seconds, &totals);
         }
     }
-    if (!status)
-        status = bench_measure_ceiling(device, DTYPE_F32, false, &again);
+    THEN(status, bench_measure_ceiling(device, DTYPE_F32, false, &again));
     if (!status) {
         ceilings[PRECISION_FP32] = bench_mean(ceilings[PRECISION_FP32], again);
         status = print_summary(only_gemm ? "gemm" : "ops", device, &totals, ceilings);
@@ -163,8 +161,7 @@ static int check_gelu(struct checks *checks) {
         (options->has_precision && options->precision != PRECISION_BF16))
         return STATUS_OK;
     int status = device_open(options->device, DEVICE_FIRST, (int)options->threads, &device);
-    if (!status)
-        status = bench_compare_gelu(device, &found);
+    THEN(status, bench_compare_gelu(device, &found));
     device_close(device);
     if (status || !found)
         return status;
@@ -180,8 +177,7 @@ static int check_gelu(struct checks *checks) {
 static int check_operations(const struct bench_options *options) {
     struct checks checks = {.options = options};
     int status = op_check_each(options->device, is_checked, print_check, &checks);
-    if (!status)
-        status = check_gelu(&checks);
+    THEN(status, check_gelu(&checks));
     if (!status && !checks.passed && !checks.failed)
         return status_fail(STATUS_USAGE, "no operation has '%s' in its name", options->filter);
     if (!status)

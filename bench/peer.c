@@ -74,12 +74,10 @@ int bench_peer_open(const char *python, const char *script, const char *const *a
                     json_t **hello) {
     struct bench_peer *peer = *out = calloc(1, sizeof *peer);
     *hello = NULL;
-    if (!peer)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(peer));
     *peer = (struct bench_peer){.python = python, .socket = -1};
     int status = start(peer, script, arguments);
-    if (!status)
-        status = read_answer(peer, hello);
+    THEN(status, read_answer(peer, hello));
     if (status) {
         bench_peer_close(peer);
         *out = NULL;

@@ -33,8 +33,7 @@ static void become(const char *const *words, int output, int errors, pid_t paren
 int program_start(const char *const *words, struct program **out) {
     struct program *program = *out = calloc(1, sizeof *program);
     int ends[2];
-    if (!program)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(program));
     if (pipe2(ends, O_CLOEXEC)) {
         free(program);
         *out = NULL;

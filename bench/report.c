@@ -122,8 +122,7 @@ int bench_series_add(struct bench_series *series, double value) {
     if (series->count == series->room) {
         int64_t room = series->room ? 2 * series->room : 64;
         double *values = realloc(series->values, (size_t)room * sizeof *values);
-        if (!values)
-            return status_fail(STATUS_MEMORY, "out of memory");
+        TRY(status_allocated(values));
         series->values = values;
         series->room = room;
     }

@@ -31,11 +31,9 @@ static int measure_ceiling(struct side *side, bool is_before) {
     const struct rank *rank = trainer_rank(side->trainer);
     struct bench_ceiling mine = {0};
     int status = meet(side);
-    if (!status)
-        status = bench_measure_ceiling(rank->device, side->dtype, rank->is_tf32, &mine);
+    THEN(status, bench_measure_ceiling(rank->device, side->dtype, rank->is_tf32, &mine));
     double values[] = {mine.gemm, mine.read};
-    if (!status)
-        status = sum_over_ranks(side, values, 2, DTYPE_F64);
+    THEN(status, sum_over_ranks(side, values, 2, DTYPE_F64));
     if (side->findings)
         *(is_before ? &side->findings->before : &side->findings->after) =
             (struct bench_ceiling){.gemm = values[0], .read = values[1]};
@@ -55,15 +53,12 @@ static int take_step(struct side *side, bool is_measured) {
     struct bench_findings *f = side->findings;
     struct train_record record;
     int status = rank_time_phases(trainer_rank(side->trainer), is_measured);
-    if (!status)
-        status = meet(side);
+    THEN(status, meet(side));
     double start = clock_seconds();
     struct trainer_times before = trainer_times(side->trainer);
-    if (!status)
-        status = take_block(side, is_measured ? side->block : 1, &record);
+    THEN(status, take_block(side, is_measured ? side->block : 1, &record));
     struct trainer_times after = trainer_times(side->trainer);
-    if (!status)
-        status = meet(side);
+    THEN(status, meet(side));
     if (status || !is_measured)
         return status;
     side->steps += side->block;
@@ -81,8 +76,7 @@ static int gather_cores(struct side *side) {
     const char *mine = trainer_site(side->trainer)->cores;
     int ranks = side->world ? side->world->size : 1;
     char(*cores)[SITE_CORES_BYTES] = calloc((size_t)ranks, sizeof *cores);
-    if (!cores)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(cores));
     struct comm_data data = {.send = mine, .receive = cores, .count = sizeof *cores, .dtype = DTYPE_U8};
     int status = side->world ? comm_all_gather(side->world, &data) : STATUS_OK;
     if (!side->world)
@@ -104,16 +98,13 @@ static int finish(struct side *side) {
     double times[] = {-side->times.waited / (double)side->steps, -side->times.last_backward / (double)side->steps};
     struct comm_data data = {.send = times, .receive = times, .count = 2, .dtype = DTYPE_F64};
     int status = trainer_await_weights(side->trainer);
-    if (!status)
-        status = rank_take_phases(rank, phases);
+    THEN(status, rank_take_phases(rank, phases));
     for (int i = 0; i < PHASE_COUNT && !status; i++)
         phases[i] /= ranks * side->block;
-    if (!status)
-        status = sum_over_ranks(side, phases, PHASE_COUNT, DTYPE_F64);
+    THEN(status, sum_over_ranks(side, phases, PHASE_COUNT, DTYPE_F64));
     if (!status && side->world)
         status = comm_all_reduce(side->world, &data, COMM_MAX);
-    if (!status)
-        status = sum_over_ranks(side, &planned, 1, DTYPE_I64);
+    THEN(status, sum_over_ranks(side, &planned, 1, DTYPE_I64));
     struct bench_findings *f = side->findings;
     if (f) {
         memcpy(f->phases, phases, sizeof phases);
@@ -241,16 +232,14 @@ static int await_done(struct bench_runner *runner, int64_t number) {
 int bench_runner_open(const struct train_run *run, int ranks, struct comm *world, int64_t steps, int block,
                       struct bench_runner **out) {
     struct bench_runner *runner = *out = calloc(1, sizeof *runner);
-    if (!runner)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(runner));
     runner->run = run;
     runner->ranks = ranks;
     runner->block = block;
     pthread_mutex_init(&runner->lock, NULL);
     pthread_cond_init(&runner->change, NULL);
     runner->findings.seconds = calloc((size_t)steps, sizeof(double));
-    if (!runner->findings.seconds)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(runner->findings.seconds));
     if (world || ranks == 1)
         return open_side(runner, world, &runner->side);
     runner->done = -1;

@@ -75,20 +75,17 @@ static int open_bench(struct serve_bench *bench) {
     bench->gap_class = SERVE_NO_CLASS;
     bench->ranks = o->ranks > 1 ? o->ranks : 1;
     int status = bench_model_config(model, &bench->engine.config);
-    if (!status)
-        status = check(bench);
+    THEN(status, check(bench));
     if (!status && o->engine.model)
         snprintf(bench->model, sizeof bench->model, "%s", o->engine.model);
-    if (!status)
-        status = serve_files_write(bench);
-    if (!status)
-        status = choose(bench);
+    THEN(status, serve_files_write(bench));
+    THEN(status, choose(bench));
     bench->engine_options.model = bench->model;
     bench->engine.in = bench->in;
     bench->engine.out = bench->out;
     bench->base = status ? NULL : event_base_new();
     if (!status && !bench->base)
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     if (!status && o->url)
         status = client_open(bench->base, o->url, (enum client_protocol)o->protocol, &bench->client[0]);
     else if (!status && !scenario_of(bench)->starts)
@@ -216,12 +213,10 @@ static int print_summary(struct serve_bench *bench) {
 int bench_serve(const struct bench_serve_options *options) {
     struct serve_bench bench = {.options = options};
     int status = open_bench(&bench);
-    if (!status)
-        status = scenario_of(&bench)->run(&bench);
+    THEN(status, scenario_of(&bench)->run(&bench));
     if (!status && bench.tally.has_failed)
-        status = status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = print_summary(&bench);
+        status = status_no_memory();
+    THEN(status, print_summary(&bench));
     close_clients(&bench); /* a server that ends waits for its clients */
     for (int i = 0; i < SERVE_SERVERS && !status; i++) {
         int ending = bench.program[i] ? program_end(bench.program[i], true) : 0;

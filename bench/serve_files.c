@@ -36,16 +36,11 @@ static int write_model(const void *context) {
     struct device *device;
     struct rank rank;
     struct model *model = NULL;
-    int status = device_open(o->device, DEVICE_FIRST, (int)o->threads, &device);
-    if (status)
-        return status;
-    status = rank_open_single(&rank, device, 1);
-    if (!status)
-        status = model_open(&options, &rank, false, NULL, &model);
-    if (!status)
-        status = model_initialise(model, 1);
-    if (!status)
-        status = write_weights(bench, &rank, model, dtype);
+    TRY(device_open(o->device, DEVICE_FIRST, (int)o->threads, &device));
+    int status = rank_open_single(&rank, device, 1);
+    THEN(status, model_open(&options, &rank, false, NULL, &model));
+    THEN(status, model_initialise(model, 1));
+    THEN(status, write_weights(bench, &rank, model, dtype));
     model_close(model);
     rank_close(&rank);
     device_close(device);
@@ -79,8 +74,7 @@ static int count_adapters(struct serve_bench *bench, bool *are_ours) {
 static int name_adapters(struct serve_bench *bench) {
     bench->adapters = calloc((size_t)bench->adapter_count, sizeof *bench->adapters);
     bench->names = calloc((size_t)bench->adapter_count, ADAPTER_NAME);
-    if (!bench->adapters || !bench->names)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(bench->adapters && bench->names));
     for (int64_t i = 0; i < bench->adapter_count; i++) {
         char *name = bench->names + i * ADAPTER_NAME;
         snprintf(name, ADAPTER_NAME, "adapter-%lld", (long long)i);
@@ -100,8 +94,7 @@ int serve_files_write(struct serve_bench *bench) {
     if (status || !takes_adapters(bench))
         return status;
     status = count_adapters(bench, &are_ours);
-    if (!status)
-        status = name_adapters(bench);
+    THEN(status, name_adapters(bench));
     return status || !are_ours ? status : engine_adapters_write(&bench->engine);
 }
 
@@ -126,7 +119,7 @@ static int list_adapters(const struct serve_bench *bench, char ***out) {
         if (strbuf_status(&word))
             return strbuf_status(&word);
     }
-    return words ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(words);
 }
 
 /* Reports the server's messages before it ended. */
@@ -165,7 +158,7 @@ int serve_start(struct serve_bench *bench, int number, const char *const *more) 
     while (more && more[extra])
         extra++;
     const char **words = calloc(ROOM + (size_t)o->word_count + extra + (size_t)bench->adapter_count + 1, sizeof *words);
-    int status = words ? list_adapters(bench, &adapters) : status_fail(STATUS_MEMORY, "out of memory");
+    int status = words ? list_adapters(bench, &adapters) : status_no_memory();
     if (!status) {
         memcpy(words, first, sizeof first);
         words[count++] = "--model";

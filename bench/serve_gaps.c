@@ -42,8 +42,7 @@ static int turn(struct writers *writers) {
             continue;
         status = client_await(bench->client[0], &text->text); /* returns its failure */
         serve_text_free(text);
-        if (!status)
-            status = begin(writers, i);
+        THEN(status, begin(writers, i));
     }
     return status;
 }
@@ -52,8 +51,7 @@ static int turn(struct writers *writers) {
 static int open_writers(struct writers *writers) {
     int status = STATUS_OK;
     writers->texts = calloc((size_t)writers->count + 1, sizeof *writers->texts);
-    if (!writers->texts)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(writers->texts));
     writers->bench->gap_class = SERVE_NO_CLASS;
     writers->began = clock_seconds();
     for (int64_t i = 0; i < writers->count && !status; i++)
@@ -121,8 +119,7 @@ static int run_alone(struct serve_bench *bench, struct prompts *prompts, int64_t
     for (int64_t i = 0; i < count && !status; i++) {
         double seconds;
         status = serve_first_token(bench, &ask, &seconds);
-        if (!status)
-            status = bench_series_add(&prompts->alone, seconds);
+        THEN(status, bench_series_add(&prompts->alone, seconds));
     }
     return status;
 }
@@ -149,16 +146,13 @@ static int run_beside(struct writers *writers, struct prompts *prompts) {
     while (!prompt.text.is_done && !status)
         status = turn(writers);
     bench->gap_class = SERVE_NO_CLASS;
-    if (!status)
-        status = client_await(bench->client[0], &prompt.text);
-    if (!status)
-        status = bench_series_add(&prompts->beside, prompt.text.first - prompt.text.asked);
+    THEN(status, client_await(bench->client[0], &prompt.text));
+    THEN(status, bench_series_add(&prompts->beside, prompt.text.first - prompt.text.asked));
     if (prompt.text.wire)
         client_leave(bench->client[0], &prompt.text);
     serve_text_free(&prompt);
     int64_t gaps = bench->gaps[BUSY].count - first_busy;
-    if (!status)
-        status = wait_gaps(writers, QUIET, gaps > writers->count ? gaps : writers->count);
+    THEN(status, wait_gaps(writers, QUIET, gaps > writers->count ? gaps : writers->count));
     return status ? status : add_stretches(bench, prompts, first_busy, first_quiet);
 }
 
@@ -180,8 +174,7 @@ int serve_scenario_long_prompt(struct serve_bench *bench) {
         bench, &(struct serve_ask){.client = bench->client[0], .in = prompts.length, .out = 1}, &unused);
     if (!status)
         status = run_alone(bench, &prompts, (bench->requests + 1) / 2);
-    if (!status)
-        status = run_prompts(bench, &prompts);
+    THEN(status, run_prompts(bench, &prompts));
     bench->is_measured = false;
     if (!status) /* after the step in which the server noticed the dropped texts */
         status = serve_first_token(bench, &(struct serve_ask){.client = bench->client[0], .in = 1, .out = 1}, &unused);
@@ -221,12 +214,10 @@ static int swap(struct writers *writers, struct bench_series *seconds) {
                 bench->gap_class = SERVE_NO_CLASS;
         }
         bench->gap_class = SERVE_NO_CLASS;
-        if (!status)
-            status = client_await(bench->control, &change);
+        THEN(status, client_await(bench->control, &change));
         if (change.wire)
             client_leave(bench->control, &change);
-        if (!status)
-            status = bench_series_add(seconds, clock_seconds() - change.asked);
+        THEN(status, bench_series_add(seconds, clock_seconds() - change.asked));
     }
     return status;
 }
@@ -239,8 +230,7 @@ int serve_scenario_swap(struct serve_bench *bench) {
     bench->is_measured = true;
     while (seconds.count < bench->requests && !status && !bench->tally.has_failed) {
         status = wait_gaps(&writers, QUIET, WINDOW * writers.count);
-        if (!status)
-            status = swap(&writers, &seconds);
+        THEN(status, swap(&writers, &seconds));
     }
     close_writers(&writers);
     if (!status && seconds.count) {

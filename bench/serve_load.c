@@ -23,8 +23,7 @@ int serve_text_ask(struct serve_bench *bench, const struct serve_ask *ask, struc
                                 .prompt = calloc((size_t)in + 1, sizeof *text->prompt),
                                 .is_measured = bench->is_measured,
                                 .has_gaps = ask->has_gaps};
-    if (!text->prompt)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(text->prompt));
     uint64_t number = bench->texts++;
     for (int64_t i = 0; i < in; i++)
         text->prompt[i] = engine_token(&bench->engine.config, i < ask->shared ? ask->beginning : number, i);
@@ -40,8 +39,7 @@ int serve_text_ask(struct serve_bench *bench, const struct serve_ask *ask, struc
 static void tally(struct serve_tally *tally, const struct client_text *text) {
     double whole = text->last - text->asked, first = text->first - text->asked;
     int status = bench_series_add(&tally->ttft, first);
-    if (!status)
-        status = bench_series_add(&tally->e2el, whole);
+    THEN(status, bench_series_add(&tally->e2el, whole));
     if (!status && text->tokens > 1)
         status = bench_series_add(&tally->tpot, (whole - first) / (double)(text->tokens - 1));
     tally->has_failed |= status != STATUS_OK;
@@ -61,7 +59,7 @@ void serve_text_free(struct serve_text *text) {
 
 int serve_round(struct serve_bench *bench, const struct serve_round *round, double *seconds) {
     struct serve_text *texts = calloc((size_t)round->count, sizeof *texts);
-    int status = texts ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(texts);
     double start = clock_seconds(), end = start;
     for (int64_t i = 0; i < round->count && !status; i++)
         status = serve_text_ask(bench,
@@ -88,8 +86,7 @@ int serve_round(struct serve_bench *bench, const struct serve_round *round, doub
 int serve_first_token(struct serve_bench *bench, const struct serve_ask *ask, double *seconds) {
     struct serve_text text;
     int status = serve_text_ask(bench, ask, &text);
-    if (!status)
-        status = client_await(ask->client, &text.text);
+    THEN(status, client_await(ask->client, &text.text));
     *seconds = text.text.first - text.text.asked;
     if (bench->is_measured && !status)
         bench->tally.duration += text.text.last - text.text.asked;
@@ -139,8 +136,7 @@ int serve_scenario_streams(struct serve_bench *bench) {
     struct engine *engine;
     double served, bare = 0;
     int status = open_engine(bench, &engine);
-    if (!status)
-        status = serve_round(bench, &round, &served);
+    THEN(status, serve_round(bench, &round, &served));
     if (!status && engine)
         status = run_bare(bench, engine, &bare);
     bench->is_measured = true;
@@ -175,10 +171,8 @@ int serve_scenario_prefix(struct serve_bench *bench) {
         ask.beginning = 0;
         status = serve_first_token(bench, &ask, &cached);
         ask.beginning = bench->texts;
-        if (!status)
-            status = serve_first_token(bench, &ask, &uncached);
-        if (!status)
-            status = engine_pairs_add(&bench->engine, &pairs, cached, uncached);
+        THEN(status, serve_first_token(bench, &ask, &uncached));
+        THEN(status, engine_pairs_add(&bench->engine, &pairs, cached, uncached));
     }
     take_ratio(bench, &pairs, false, "ttft_cached_over_uncached", NULL);
     return status;
@@ -204,20 +198,17 @@ int serve_scenario_bank(struct serve_bench *bench) {
     const char **names = calloc((size_t)bench->streams, sizeof *names);
     int64_t rounds = count_rounds(bench), next = 0;
     double seconds, other;
-    int status = names ? load_all(bench) : status_fail(STATUS_MEMORY, "out of memory");
+    int status = names ? load_all(bench) : status_no_memory();
     measured.adapters = names;
-    if (!status)
-        status = serve_round(bench, &base, &other);
+    THEN(status, serve_round(bench, &base, &other));
     for (int64_t i = 0; i < rounds && !status; i++) {
         for (int64_t k = 0; k < bench->streams; k++)
             names[k] = bench->adapters[next++ % bench->adapter_count];
         bench->is_measured = true;
         status = serve_round(bench, &measured, &seconds);
         bench->is_measured = false;
-        if (!status)
-            status = serve_round(bench, &base, &other);
-        if (!status)
-            status = engine_pairs_add(&bench->engine, &pairs, seconds, other);
+        THEN(status, serve_round(bench, &base, &other));
+        THEN(status, engine_pairs_add(&bench->engine, &pairs, seconds, other));
     }
     json_object_set_new(bench->found, "adapters", json_integer((json_int_t)bench->adapter_count));
     take_ratio(bench, &pairs, true, "bank_over_none", NULL);
@@ -238,22 +229,17 @@ int serve_scenario_pipeline(struct serve_bench *bench) {
              (long long)engine_first_layers(&bench->engine.config));
     bench->ranks = 2;
     int status = serve_start(bench, 0, staged);
-    if (!status)
-        status = serve_start(bench, 1, NULL);
+    THEN(status, serve_start(bench, 1, NULL));
     measured.client = bench->client[0];
     one.client = bench->client[1];
-    if (!status)
-        status = serve_round(bench, &measured, &seconds);
-    if (!status)
-        status = serve_round(bench, &one, &other);
+    THEN(status, serve_round(bench, &measured, &seconds));
+    THEN(status, serve_round(bench, &one, &other));
     for (int64_t i = count_rounds(bench); i > 0 && !status; i--) {
         bench->is_measured = true;
         status = serve_round(bench, &measured, &seconds);
         bench->is_measured = false;
-        if (!status)
-            status = serve_round(bench, &one, &other);
-        if (!status)
-            status = engine_pairs_add(&bench->engine, &pairs, seconds, other);
+        THEN(status, serve_round(bench, &one, &other));
+        THEN(status, engine_pairs_add(&bench->engine, &pairs, seconds, other));
     }
     take_ratio(bench, &pairs, true, "in_flight_gain", NULL);
     return status;

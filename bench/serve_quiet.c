@@ -52,9 +52,7 @@ static int load(const struct serve_bench *bench, const char *url, const char *me
                                  "-Hte: trailers", url,   NULL};
     struct program *program;
     long long total = 0, done = 0, good = 0;
-    int status = program_start(message ? check : get, &program);
-    if (status)
-        return status;
+    TRY(program_start(message ? check : get, &program));
     *rate = 0;
     for (const char *line; (line = program_line(program));) {
         const char *comma = strchr(line, ',');
@@ -109,14 +107,10 @@ int serve_scenario_health(struct serve_bench *bench) {
     char empty[PATH_MAX], text[16];
     int port;
     int status = file_join(health.message, sizeof health.message, bench->engine.directory, "message");
-    if (!status)
-        status = file_write_atomic(health.message, nothing, sizeof nothing);
-    if (!status)
-        status = file_join(empty, sizeof empty, bench->engine.directory, "empty");
-    if (!status)
-        status = file_write_atomic(empty, "", 0);
-    if (!status)
-        status = find_port(&port);
+    THEN(status, file_write_atomic(health.message, nothing, sizeof nothing));
+    THEN(status, file_join(empty, sizeof empty, bench->engine.directory, "empty"));
+    THEN(status, file_write_atomic(empty, "", 0));
+    THEN(status, find_port(&port));
     if (status)
         return status;
     snprintf(text, sizeof text, "%d", port);
@@ -124,9 +118,7 @@ int serve_scenario_health(struct serve_bench *bench) {
     client_url(bench->client[0], "/grpc.health.v1.Health/Check", health.measured, sizeof health.measured);
     struct program *program;
     const char *const words[] = {"nghttpd", "--no-tls", "-a", "127.0.0.1", "-d", bench->engine.directory, text, NULL};
-    status = program_start(words, &program);
-    if (status)
-        return status;
+    TRY(program_start(words, &program));
     await_port(port);
     bool is_absent = !is_there(port) && program_end(program, true) == NO_PROGRAM;
     if (!is_absent)
@@ -146,19 +138,17 @@ int serve_scenario_idle(struct serve_bench *bench) {
                     rest = {.tv_sec = (time_t)bench->options->seconds,
                             .tv_nsec = (long)(1e9 * (bench->options->seconds - (time_t)bench->options->seconds))};
     json_t *shares = json_array();
-    int status = before && after ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(before && after);
     if (!status) /* it has worked before it idles */
         status = serve_first_token(
             bench, &(struct serve_ask){.client = bench->client[0], .in = bench->in, .out = bench->out}, &unused);
     nanosleep(&second, NULL);
     int id = program_id(bench->program[0]);
     double start = clock_seconds();
-    if (!status)
-        status = program_read_ranks(id, before, ranks);
+    THEN(status, program_read_ranks(id, before, ranks));
     nanosleep(&rest, NULL);
     double seconds = clock_seconds() - start;
-    if (!status)
-        status = program_read_ranks(id, after, ranks);
+    THEN(status, program_read_ranks(id, after, ranks));
     for (int r = 0; r < ranks && !status; r++)
         json_array_append_new(shares, json_real((after[r] - before[r]) / seconds));
     json_object_set_new(bench->found, "idle_cpu_share", shares);

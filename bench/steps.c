@@ -7,8 +7,7 @@ static int take_steps(struct bench_runner *runner, int64_t steps, struct bench_s
     int status = STATUS_OK;
     for (int64_t i = 0; i < WARM_UP + steps && !status; i++)
         status = bench_runner_obey(runner, i < WARM_UP ? ORDER_WARM_UP : ORDER_STEP);
-    if (!status)
-        status = bench_runner_obey(runner, ORDER_FINISH);
+    THEN(status, bench_runner_obey(runner, ORDER_FINISH));
     struct bench_findings *f = bench_runner_findings(runner);
     if (status || !f->steps)
         return status;
@@ -38,10 +37,8 @@ int bench_take_steps(const struct train_run *run, int ranks, struct comm *world,
     int status = bench_dataset_open(&dataset, tokens, run->config.model.vocab_size);
     *out = (struct bench_steps){0};
     use_tokens(&made, &dataset, steps);
-    if (!status)
-        status = bench_runner_open(&made, ranks, world, steps, 1, &runner);
-    if (!status)
-        status = take_steps(runner, steps, out);
+    THEN(status, bench_runner_open(&made, ranks, world, steps, 1, &runner));
+    THEN(status, take_steps(runner, steps, out));
     bench_runner_close(runner);
     bench_dataset_close(&dataset);
     return status;
@@ -55,8 +52,7 @@ static int check_memory(const struct train_run *run, int ranks) {
     struct memory_limit limit = memory_limit_find("");
     int status = bench_dataset_open(&dataset, run->config.data.seq_length + 1, run->config.model.vocab_size);
     use_tokens(&made, &dataset, 1);
-    if (!status)
-        status = train_plan_make(&made, ranks, NULL, &plan);
+    THEN(status, train_plan_make(&made, ranks, NULL, &plan));
     bench_dataset_close(&dataset);
     return status ? status : train_plan_check(&made, &plan, &limit);
 }
@@ -67,8 +63,7 @@ int bench_measure_row(const struct bench_row *row, double *seconds) {
     if (!run.config.device)
         run.config.device = row->device;
     int status = check_memory(&run, row->ranks);
-    if (!status)
-        status = bench_take_steps(&run, row->ranks, NULL, row->steps, &steps);
+    THEN(status, bench_take_steps(&run, row->ranks, NULL, row->steps, &steps));
     *seconds = status ? 0 : steps.seconds;
     return status;
 }

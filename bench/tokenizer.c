@@ -34,8 +34,7 @@ static int encode_once(struct measurement *m, double *seconds) {
     m->ids.count = 0;
     double start = clock_seconds();
     int status = tokenizer_encoder_new(m->tokenizer, &encoder);
-    if (!status)
-        status = tokenizer_encode(encoder, strbuf_text(&m->text), m->text.length, TOKENIZER_PLAIN, &m->ids);
+    THEN(status, tokenizer_encode(encoder, strbuf_text(&m->text), m->text.length, TOKENIZER_PLAIN, &m->ids));
     tokenizer_encoder_free(encoder);
     *seconds = clock_seconds() - start;
     return status;
@@ -95,8 +94,7 @@ static int take_turns(struct measurement *m, int64_t i) {
         snprintf(key, sizeof key, "%s_seconds", peer_names[p]);
         json_object_set_new(line, key, json_real(m->peer_seconds[p][i]));
     }
-    if (!status)
-        status = learn_once(m, &m->learning[i]);
+    THEN(status, learn_once(m, &m->learning[i]));
     if (!status)
         json_object_set_new(line, "train_seconds", json_real(m->learning[i]));
     if (!status && has_peer(m, 1)) {
@@ -152,23 +150,19 @@ static int allocate(struct measurement *m) {
         *arrays[i] = calloc((size_t)m->options->steps, sizeof(double));
         has_all = has_all && *arrays[i];
     }
-    return has_all ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(has_all);
 }
 
 static int measure(struct measurement *m) {
     double unused;
     int status = allocate(m);
-    if (!status)
-        status = encode_once(m, &unused);
+    THEN(status, encode_once(m, &unused));
     m->peak = memory_peak(); /* the ceiling's memory is not the tokenizer's */
-    if (!status)
-        status = open_peers(m);
-    if (!status)
-        status = bench_measure_ceiling(m->device, DTYPE_F32, false, &m->before);
+    THEN(status, open_peers(m));
+    THEN(status, bench_measure_ceiling(m->device, DTYPE_F32, false, &m->before));
     for (int64_t i = 0; i < m->options->steps && !status; i++)
         status = take_turns(m, i);
-    if (!status)
-        status = bench_measure_ceiling(m->device, DTYPE_F32, false, &m->after);
+    THEN(status, bench_measure_ceiling(m->device, DTYPE_F32, false, &m->after));
     return status ? status : print_summary(m);
 }
 
@@ -177,12 +171,9 @@ int bench_tokenizer(const struct bench_options *options) {
         return status_fail(STATUS_USAGE, "bench tokenizer wants --tokenizer DIR and --input FILE");
     struct measurement m = {.options = options, .text = STRBUF_INIT, .ids = TOKEN_BUFFER_INIT};
     int status = tokenizer_open(options->tokenizer, &m.tokenizer);
-    if (!status)
-        status = file_read(options->input, (size_t)1 << 30, &m.text);
-    if (!status)
-        status = device_open(m.options->device, DEVICE_FIRST, 1, &m.device);
-    if (!status)
-        status = measure(&m);
+    THEN(status, file_read(options->input, (size_t)1 << 30, &m.text));
+    THEN(status, device_open(m.options->device, DEVICE_FIRST, 1, &m.device));
+    THEN(status, measure(&m));
     bench_peer_close(m.process);
     json_decref(m.versions);
     free(m.seconds);

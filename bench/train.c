@@ -79,13 +79,11 @@ static int open_contest(struct measurement *m) {
     const struct bench_options *o = m->options;
     struct model_config model;
     int status = bench_model_config(o->model, &model);
-    if (!status)
-        status = bench_training_run(o, false, bench_contest_iterations(o->steps) * OVERLAP_BLOCK, &m->dataset, &m->run);
+    THEN(status,
+         bench_training_run(o, false, bench_contest_iterations(o->steps) * OVERLAP_BLOCK, &m->dataset, &m->run));
     m->measures_overlap = !status && overlaps(m);
-    if (!status)
-        status = bench_dataset_open(&m->dataset, DATASET_SAMPLES * o->seq_length + 1, model.vocab_size);
-    if (!status)
-        status = bench_runner_open(&m->run, (int)o->ranks, o->world, o->steps, block_of(m), &m->contest.runner);
+    THEN(status, bench_dataset_open(&m->dataset, DATASET_SAMPLES * o->seq_length + 1, model.vocab_size));
+    THEN(status, bench_runner_open(&m->run, (int)o->ranks, o->world, o->steps, block_of(m), &m->contest.runner));
     if (!status && o->has_baseline && !o->world && is_layout(o))
         status = open_baseline(m);
     if (!status && m->measures_overlap)
@@ -151,8 +149,7 @@ static int print_summary(struct measurement *m, size_t peak) {
         tokens / seconds, "model_tflops", flops / 1e12, "ceiling", ceiling / 1e12, "ratio", flops / ceiling,
         "peak_rss_bytes", (json_int_t)peak, "planned_bytes", (json_int_t)planned, "peak_over_plan",
         (double)peak / (double)planned, "phases", bench_phases(f->phases, f->total, f->steps));
-    if (!object)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(object));
     bench_add_device_bytes(object, f->device_bytes);
     bench_add_layout(object, &m->run.config, f);
     if (m->measures_overlap)
@@ -166,11 +163,9 @@ int bench_train(const struct bench_options *options) {
     struct measurement measurement = {.options = options};
     struct bench_contest *contest = &measurement.contest;
     int status = open_contest(&measurement);
-    if (!status)
-        status = bench_contest_measure(contest, options->steps);
+    THEN(status, bench_contest_measure(contest, options->steps));
     size_t peak = memory_peak();
-    if (!status)
-        status = bench_runner_obey(contest->runner, ORDER_CEILING_AFTER);
+    THEN(status, bench_runner_obey(contest->runner, ORDER_CEILING_AFTER));
     if (!status && (!options->world || options->world->rank == 0))
         status = print_summary(&measurement, peak);
     if (status && options->world)

@@ -12,17 +12,14 @@
 static int write_tokens(const char *prefix, int64_t count, int64_t vocab_size) {
     struct indexed_writer writer;
     int32_t *tokens = malloc((size_t)count * sizeof *tokens);
-    if (!tokens)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(tokens));
     for (int64_t i = 0; i < count; i++)
         tokens[i] = (int32_t)(philox(1, (uint32_t)i, 0, 0, (uint32_t)RNG_TEST << 24).word[0] % (uint32_t)vocab_size);
     int status = indexed_writer_open(&writer, prefix, indexed_token_type(vocab_size), vocab_size);
     if (!status) {
         status = indexed_writer_add_sequence(&writer, tokens, count);
-        if (!status)
-            status = indexed_writer_end_document(&writer);
-        if (!status)
-            status = indexed_writer_commit(&writer);
+        THEN(status, indexed_writer_end_document(&writer));
+        THEN(status, indexed_writer_commit(&writer));
         indexed_writer_abort(&writer);
     }
     free(tokens);
@@ -43,9 +40,7 @@ int bench_make_directory(char directory[BENCH_DIRECTORY_BYTES], const char *purp
 }
 
 int bench_dataset_open(struct bench_dataset *dataset, int64_t tokens, int64_t vocab_size) {
-    int status = bench_make_directory(dataset->directory, "random tokens");
-    if (status)
-        return status;
+    TRY(bench_make_directory(dataset->directory, "random tokens"));
     snprintf(dataset->prefix, sizeof dataset->prefix, "%s/tokens", dataset->directory);
     return write_tokens(dataset->prefix, tokens, vocab_size);
 }
@@ -84,8 +79,7 @@ int bench_training_run(const struct bench_options *options, bool is_one_rank, in
                        struct bench_dataset *dataset, struct train_run *run) {
     struct run_config config = {0};
     int status = take_defaults(&config);
-    if (!status)
-        status = bench_model_config(options->model, &config.model);
+    THEN(status, bench_model_config(options->model, &config.model));
     if (!status && options->seq_length > model_positions(&config.model))
         status = status_fail(STATUS_USAGE, "--seq-length %lld is more than the model's %lld positions",
                              (long long)options->seq_length, (long long)model_positions(&config.model));

@@ -32,10 +32,8 @@ static char *describe(const struct bench_transformers_task *task, const char *di
 /* Writes a file and frees `text`, which may be NULL. */
 static int write_text(const char *directory, const char *name, char *text, int status) {
     char path[PATH_MAX];
-    if (!status)
-        status = file_join(path, sizeof path, directory, name);
-    if (!status)
-        status = file_write_atomic(path, text, strlen(text));
+    THEN(status, file_join(path, sizeof path, directory, name));
+    THEN(status, file_write_atomic(path, text, strlen(text)));
     free(text);
     return status;
 }
@@ -47,11 +45,9 @@ static int write_files(const struct bench_transformers_task *task, const char *d
     if (status || !task->adapter)
         return status;
     status = file_join(path, sizeof path, directory, "peer");
-    if (!status)
-        status = file_make_directories(path);
+    THEN(status, file_make_directories(path));
     text = NULL;
-    if (!status)
-        status = peft_write_config(task->adapter, task->model, directory, &text);
+    THEN(status, peft_write_config(task->adapter, task->model, directory, &text));
     return write_text(directory, "peer/adapter_config.json", text, status);
 }
 
@@ -60,11 +56,10 @@ int bench_transformers_open(const struct bench_transformers_task *task, const ch
     char directory[BENCH_DIRECTORY_BYTES] = "", *described = NULL;
     *peer = (struct bench_transformers){0};
     int status = bench_make_directory(directory, "a peer's files");
-    if (!status)
-        status = write_files(task, directory);
+    THEN(status, write_files(task, directory));
     peer->seconds = calloc((size_t)measured, sizeof *peer->seconds);
     if (!status && (!peer->seconds || !(described = describe(task, directory))))
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     if (!status)
         status = bench_peer_open(python, bench_peer_transformers, (const char *const[]){described, NULL}, &peer->peer,
                                  &peer->versions);

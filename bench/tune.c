@@ -23,8 +23,7 @@ static int carry(struct carried *c, const struct device *device) {
     struct device_algorithm algorithm;
     for (; device_algorithm_at(device, c->count, &algorithm); c->count++) {
         struct device_algorithm *items = realloc(c->items, (size_t)(c->count + 1) * sizeof *items);
-        if (!items)
-            return status_fail(STATUS_MEMORY, "out of memory");
+        TRY(status_allocated(items));
         c->items = items;
         items[c->count] = algorithm;
     }
@@ -35,8 +34,7 @@ static int tune_step(struct trainer *trainer, struct carried *carried) {
     struct device *device = trainer_rank(trainer)->device;
     struct train_record record;
     int status = device_tune(device, PROPOSALS);
-    if (!status)
-        status = trainer_step(trainer, &record);
+    THEN(status, trainer_step(trainer, &record));
     return status ? status : carry(carried, device);
 }
 
@@ -45,13 +43,10 @@ static int tune_training(const struct bench_options *options, struct carried *ca
     struct train_run run;
     struct trainer *trainer = NULL;
     int status = bench_training_run(options, true, 1, &dataset, &run);
-    if (!status)
-        status = bench_dataset_open(&dataset, options->seq_length * options->micro_batch_size * 2 + 1,
-                                    run.config.model.vocab_size);
-    if (!status)
-        status = trainer_open(&run, NULL, &trainer);
-    if (!status)
-        status = tune_step(trainer, carried);
+    THEN(status, bench_dataset_open(&dataset, options->seq_length * options->micro_batch_size * 2 + 1,
+                                    run.config.model.vocab_size));
+    THEN(status, trainer_open(&run, NULL, &trainer));
+    THEN(status, tune_step(trainer, carried));
     trainer_close(trainer);
     bench_dataset_close(&dataset);
     return status;
@@ -88,8 +83,7 @@ static int tune_steps(struct engine *engine, const struct carried *carried) {
     int64_t prompt = engine_max_positions(engine) - DECODE_MOST / 8;
     prompt = prompt < PREFILL_ROWS ? prompt : PREFILL_ROWS;
     int status = device_take_algorithms(device, carried->items, carried->count);
-    if (!status)
-        status = device_tune(device, PROPOSALS);
+    THEN(status, device_tune(device, PROPOSALS));
     for (int i = 0; i < DECODE_MOST && !status; i++)
         status = engine_sequence_new(engine) < 0 ? STATUS_MEMORY : STATUS_OK;
     for (int64_t sequences = 1; sequences <= DECODE_MOST && !status; sequences *= 2)
@@ -125,14 +119,10 @@ static int tune_inference(const struct bench_options *o, const struct carried *c
                                            .has_no_prefix_cache = true,
                                            .has_no_graphs = true};
     int status = is_shape ? bench_model_config(o->model, &config) : STATUS_OK;
-    if (!status)
-        status = engine_open(&options, &engine);
-    if (!status)
-        status = tune_steps(engine, carried);
-    if (!status)
-        status = algorithms_write(engine_rank(engine)->device, o->tune);
-    if (!status)
-        status = summarise(engine_rank(engine)->device, precision_names[o->precision], o->tune);
+    THEN(status, engine_open(&options, &engine));
+    THEN(status, tune_steps(engine, carried));
+    THEN(status, algorithms_write(engine_rank(engine)->device, o->tune));
+    THEN(status, summarise(engine_rank(engine)->device, precision_names[o->precision], o->tune));
     engine_close(engine);
     return status;
 }
@@ -140,8 +130,7 @@ static int tune_inference(const struct bench_options *o, const struct carried *c
 int bench_tune(const struct bench_options *options) {
     struct carried carried = {0};
     int status = tune_training(options, &carried);
-    if (!status)
-        status = tune_inference(options, &carried);
+    THEN(status, tune_inference(options, &carried));
     free(carried.items);
     return status;
 }

@@ -99,8 +99,7 @@ static int fill_ops(struct device *device) {
     if (!ops_missing(device->ops, 0))
         return STATUS_OK;
     device->filled = malloc(sizeof *device->filled);
-    if (!device->filled)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(device->filled));
     *device->filled = *device->ops;
     ops_fill(device->filled);
     device->ops = device->filled;
@@ -109,10 +108,8 @@ static int fill_ops(struct device *device) {
 
 /* Completes a device after a backend opened or sketched it with `status`; closes it after a failure. */
 static int finish(const char *name, int status, struct device **device) {
-    if (!status)
-        status = choose_level(*device, name ? name : (*device)->backend->name);
-    if (!status)
-        status = fill_ops(*device);
+    THEN(status, choose_level(*device, name ? name : (*device)->backend->name));
+    THEN(status, fill_ops(*device));
     if (status) {
         device_close(*device);
         *device = NULL;
@@ -140,10 +137,8 @@ int device_count(const char *name) {
 int device_open(const char *name, int number, int threads, struct device **device) {
     const struct backend *backend;
     *device = NULL;
-    int status = find_device(name, &backend, &number);
-    if (status)
-        return status;
-    status = finish(name, backend->open(number, threads, device), device);
+    TRY(find_device(name, &backend, &number));
+    int status = finish(name, backend->open(number, threads, device), device);
     if (!status)
         (*device)->number = number;
     return status;
@@ -152,12 +147,9 @@ int device_open(const char *name, int number, int threads, struct device **devic
 int device_sketch(const struct device_facts *facts, struct device **device) {
     const struct backend *backend;
     *device = NULL;
-    int status = find_built(facts->kind, &backend);
-    if (!status)
-        status = device_check_name(facts->kind);
-    if (status)
-        return status;
-    status = finish(facts->kind, backend->sketch(facts, device), device);
+    TRY(find_built(facts->kind, &backend));
+    TRY(device_check_name(facts->kind));
+    int status = finish(facts->kind, backend->sketch(facts, device), device);
     if (!status)
         device_set_failure(*device, status_fail(STATUS_UNSUPPORTED, "a sketched device cannot run work"));
     return status;

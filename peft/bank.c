@@ -116,8 +116,7 @@ static int attach(struct peft_bank *bank) {
         status = hook_table_add_prefix(&bank->hooks, bank->first_layer + layer, &prefix);
         for (enum attach_place place = ATTACH_QKV; place < ATTACH_PLACE_COUNT && !status; place++)
             status = add_hook(bank, layer, place, HOOK_BEFORE_ACTIVATION);
-        if (!status)
-            status = add_hook(bank, layer, ATTACH_FC1, HOOK_AFTER_ACTIVATION);
+        THEN(status, add_hook(bank, layer, ATTACH_FC1, HOOK_AFTER_ACTIVATION));
     }
     return status;
 }
@@ -184,8 +183,7 @@ static int allocate_lists(struct peft_bank *bank) {
     place_lists(bank, &arena);
     bank->list_bytes = arena.used;
     bank->host = aligned_alloc(ARENA_ALIGNMENT, bank->list_bytes);
-    if (!bank->host)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(bank->host));
     arena = arena_over(bank->host, bank->list_bytes);
     place_lists(bank, &arena);
     return STATUS_OK;
@@ -194,8 +192,7 @@ static int allocate_lists(struct peft_bank *bank) {
 int peft_bank_open(const struct model_options *model, struct rank *rank, struct peft_bank **out) {
     *out = NULL;
     struct peft_bank *bank = calloc(1, sizeof *bank);
-    if (!bank)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(bank));
     *bank = (struct peft_bank){.rank = rank, .model = *model, .family = model_family(&model->config)};
     bank->model.hooks = NULL;
     bank->family->projections(&model->config, bank->projections);
@@ -205,13 +202,11 @@ int peft_bank_open(const struct model_options *model, struct rank *rank, struct 
     bank->fp32_product_bytes = fp32_product_bytes(bank);
     bank->scratch_bytes = rank->ops->sizes(rank->device)->bank_scratch_bytes;
     bank->sites = calloc((size_t)(bank->layers * BANK_SITES), sizeof *bank->sites);
-    int status = bank->sites ? allocate_lists(bank) : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = hook_table_init(&bank->hooks, model->config.num_layers);
+    int status = bank->sites ? allocate_lists(bank) : status_no_memory();
+    THEN(status, hook_table_init(&bank->hooks, model->config.num_layers));
     bank->hooks.upload = (struct hook_upload){.bytes = step_bytes(bank), .add = add_upload, .self = bank};
     bank_set_levels(bank);
-    if (!status)
-        status = attach(bank);
+    THEN(status, attach(bank));
     if (status)
         peft_bank_close(bank);
     else
@@ -263,8 +258,7 @@ int peft_bank_allocate(struct peft_bank *bank, size_t memory) {
     if (bank->fp32_product_bytes)
         status = device_alloc(device, bank->fp32_product_bytes, &product);
     bank->fp32_product = product;
-    if (!status)
-        status = device_alloc(device, bank->scratch_bytes, &scratch);
+    THEN(status, device_alloc(device, bank->scratch_bytes, &scratch));
     bank->scratch = scratch;
     if (!status && memory)
         status = device_alloc(device, memory, &images);

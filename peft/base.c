@@ -85,8 +85,7 @@ int peft_files_check_base(const struct peft_files *files, const char *model) {
         if (!status && *notes.base_digest && strcmp(notes.base_digest, digest) != 0)
             log_warning("%s was trained on another base than %s (digest %s, not %s)", peft_files_directory(files, i),
                         model, notes.base_digest, digest);
-        if (!status)
-            status = check_copies(files, i, &base);
+        THEN(status, check_copies(files, i, &base));
     }
     close_base(&base);
     return status;

@@ -70,8 +70,7 @@ static int describe(struct peft_adapter *adapter) {
     struct bottlenecks *all = adapter->state = calloc(1, sizeof *all);
     if (all)
         all->of = calloc(2 * (size_t)layers, sizeof *all->of);
-    if (!all || !all->of)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(all && all->of));
     if (config->bottleneck < 1)
         return status_fail(STATUS_USAGE, "peft.bottleneck %lld: expected at least 1", (long long)config->bottleneck);
     int status = peft_layers_check(adapter);
@@ -206,10 +205,8 @@ static int project_backward(const struct bottleneck *bottleneck, const struct ho
         status = rank_need(call->rank,
                            call->rank->ops->column_sum_workspace(
                                call->rank->device, &(const struct column_sum){.rows = call->rows, .cols = w.rows}));
-    if (!status)
-        status = rank_multiply(call->rank, PHASE_GEMM, &dw);
-    if (!status)
-        status = rank_multiply(call->rank, PHASE_GEMM, &back);
+    THEN(status, rank_multiply(call->rank, PHASE_GEMM, &dw));
+    THEN(status, rank_multiply(call->rank, PHASE_GEMM, &back));
     param_return(store, bottleneck->id[weight]);
     return status;
 }
@@ -281,12 +278,9 @@ static int forward(void *self, const struct hook_call *call) {
         status = norm(bottleneck, call, &before, false);
         x = kept.normed;
     }
-    if (!status)
-        status = project(bottleneck, call, DOWN, x, kept.inner);
-    if (!status)
-        status = activate(bottleneck, call, &kept);
-    if (!status)
-        status = project(bottleneck, call, UP, kept.active, scratch);
+    THEN(status, project(bottleneck, call, DOWN, x, kept.inner));
+    THEN(status, activate(bottleneck, call, &kept));
+    THEN(status, project(bottleneck, call, UP, kept.active, scratch));
     return status ? status : add_scaled(call, config->adapter_scaling, scratch, true, call->y);
 }
 
@@ -298,10 +292,8 @@ static int backward_within(const struct bottleneck *bottleneck, const struct hoo
     const void *x = input_of(bottleneck, call, kept);
     /* The input's gradient overwrites a matrix that the weight's gradient reads, so it comes after it. */
     int status = project_backward(bottleneck, call, UP, kept->active, scratch, kept->active);
-    if (!status)
-        status = activate_backward(bottleneck, call, kept);
-    if (!status)
-        status = project_backward(bottleneck, call, DOWN, has_norm ? kept->normed : x, kept->active, scratch);
+    THEN(status, activate_backward(bottleneck, call, kept));
+    THEN(status, project_backward(bottleneck, call, DOWN, has_norm ? kept->normed : x, kept->active, scratch));
     *din = has_norm ? kept->normed : scratch;
     if (!status && has_norm) {
         struct norm before = {.x = x, .mean = kept->mean, .rstd = kept->rstd, .dy = scratch, .dx = kept->normed};
@@ -318,8 +310,7 @@ static int backward_output(void *self, const struct hook_call *call) {
     if (call->rows == 0) /* a planned batch with fewer rows than tensor ranks */
         return STATUS_OK;
     int status = add_scaled(call, config->adapter_scaling, call->dy, false, bottleneck->adapter->peft->scratch);
-    if (!status)
-        status = backward_within(bottleneck, call, &kept, &din);
+    THEN(status, backward_within(bottleneck, call, &kept, &din));
     if (!status && config->adapter_style != PEFT_HOULSBY)
         status = add_scaled(call, 1, din, true, call->dresidual);
     if (!status && config->adapter_style != PEFT_PARALLEL)

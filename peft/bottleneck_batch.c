@@ -32,12 +32,9 @@ static int put_half(struct image_maker *maker, const struct bottleneck *half) {
     maker->image->reads_stream = config->adapter_style != PEFT_HOULSBY;
     maker->image->has_norm = config->adapter_pre_norm;
     int status = image_put_param(maker, half->id[DOWN], false, &down->data);
-    if (!status)
-        status = image_put_param(maker, half->id[DOWN_BIAS], false, &down->bias);
-    if (!status)
-        status = image_put_param(maker, half->id[UP], true, &up->data);
-    if (!status)
-        status = image_put_param(maker, half->id[UP_BIAS], false, &up->bias);
+    THEN(status, image_put_param(maker, half->id[DOWN_BIAS], false, &down->bias));
+    THEN(status, image_put_param(maker, half->id[UP], true, &up->data));
+    THEN(status, image_put_param(maker, half->id[UP_BIAS], false, &up->bias));
     if (status || !config->adapter_pre_norm)
         return status;
     *norm = (struct group_entry){.n = C, .type = type, .bias_type = type};
@@ -107,9 +104,8 @@ static int put_together_by_row(const struct half_piece *piece) {
     int64_t first = piece->first;
     int status = rank_run(rank, PHASE_NORM, gather_rows, piece->rows, hook->out, hook->dtype, hook->y,
                           list->half_index + first, piece->in);
-    if (!status)
-        status = rank_run(rank, PHASE_NORM, gather_rows, piece->rows, hook->out, hook->dtype, hook->residual,
-                          list->stream_index + first, piece->streams);
+    THEN(status, rank_run(rank, PHASE_NORM, gather_rows, piece->rows, hook->out, hook->dtype, hook->residual,
+                          list->stream_index + first, piece->streams));
     return status ? status
                   : rank_run(rank, PHASE_NORM, add, piece->rows * hook->out, hook->dtype, piece->streams, piece->in);
 }
@@ -184,8 +180,7 @@ int bottleneck_batched(const struct bank_call *call) {
             status = put_together(&piece, &call->list->rows[i]);
         if (!status && call->list->has_norm)
             status = norm(&piece);
-        if (!status)
-            status = multiply(&piece);
+        THEN(status, multiply(&piece));
     }
     return status;
 }

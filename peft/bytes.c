@@ -161,9 +161,7 @@ struct source {
 
 static int open_source(int folder, const struct place *place, int kind, struct source *source) {
     const char *name = kinds[kind].name;
-    int status = file_join(source->path, sizeof source->path, place->shown, name);
-    if (status)
-        return status;
+    TRY(file_join(source->path, sizeof source->path, place->shown, name));
     source->is_tried = true;
     source->descriptor = place->root ? open_beneath(folder, name, O_RDONLY | O_NONBLOCK)
                                      : openat(folder, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -290,9 +288,7 @@ static int read_config_text(const struct source *source, struct strbuf *text) {
     int64_t size = source->info.st_size;
     for (int64_t at = 0; at < size;) {
         size_t part = size - at < (int64_t)sizeof block ? (size_t)(size - at) : sizeof block;
-        int status = file_pread_all(source->descriptor, block, part, at, source->path);
-        if (status)
-            return status;
+        TRY(file_pread_all(source->descriptor, block, part, at, source->path));
         strbuf_add(text, block, part);
         at += (int64_t)part;
     }
@@ -315,8 +311,7 @@ static int check_fit(const struct place *place, const struct source sources[KIND
     if (!status)
         status =
             peft_files_open_header(place->shown, &config, kinds[tensors].name, sources[tensors].descriptor, &files);
-    if (!status)
-        status = peft_bank_check(bank, files, 0);
+    THEN(status, peft_bank_check(bank, files, 0));
     peft_files_close(files);
     strbuf_free(&config);
     return status;
@@ -327,14 +322,12 @@ static int read_once(const struct place *place, const struct peft_limits *limits
                      bool *is_whole) {
     struct source *sources = calloc(KINDS, sizeof *sources);
     size_t total;
-    if (!sources)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(sources));
     for (int k = 0; k < KINDS; k++)
         sources[k].descriptor = -1;
     *is_whole = true;
     int status = open_sources(place, sources);
-    if (!status)
-        status = check_sources(place->shown, sources, limits->bytes, &total);
+    THEN(status, check_sources(place->shown, sources, limits->bytes, &total));
     if (!status && limits->bank)
         status = check_fit(place, sources, limits->bank);
     if (!status && bytes)
@@ -354,8 +347,7 @@ static int read_place(const struct place *place, const struct peft_limits *limit
     for (int i = 0; i < TRIES && !is_whole && !status; i++) {
         peft_bytes_free(bytes);
         bytes->directory = strdup(place->shown);
-        status =
-            bytes->directory ? read_once(place, limits, bytes, &is_whole) : status_fail(STATUS_MEMORY, "out of memory");
+        status = bytes->directory ? read_once(place, limits, bytes, &is_whole) : status_no_memory();
     }
     if (!status && !is_whole)
         status = status_fail(STATUS_INVALID, "%s: its files change while they are read", place->shown);
@@ -393,9 +385,7 @@ int peft_check_directory(const struct peft_place *given, const struct peft_limit
 int peft_stamp_directory(const struct peft_place *given, uint64_t *stamp) {
     char shown[PATH_MAX];
     struct place place;
-    int status = find_place(given, shown, &place);
-    if (status)
-        return status;
+    TRY(find_place(given, shown, &place));
     int folder = open_folder(&place);
     if (folder < 0)
         return status_fail_errno("cannot open the directory %s", place.shown);

@@ -80,8 +80,7 @@ static int measure_part(struct pair *pair, int id, bool with_pair) {
 static int measure_own(struct pair *pair, bool with_pair) {
     const struct param_store *base = pair->adapter->peft->weights;
     int id = PARAM_NONE, status = find_base(pair, false, &id);
-    if (!status)
-        status = param_unshard(base, (int)pair->layer, PARAM_READ);
+    THEN(status, param_unshard(base, (int)pair->layer, PARAM_READ));
     return status ? status : param_reshard_after(base, (int)pair->layer, measure_part(pair, id, with_pair));
 }
 
@@ -107,8 +106,7 @@ int dora_initialise(struct pair *pair) {
                                    .squares = pair->dora.squares,
                                    .norm = param_borrow_to_write(&peft->store, pair->dora.magnitude)};
     int status = measure(pair, false);
-    if (!status)
-        status = rank_run(peft->rank, PHASE_NORM, magnitude_ratio, &call);
+    THEN(status, rank_run(peft->rank, PHASE_NORM, magnitude_ratio, &call));
     param_return(&peft->store, pair->dora.magnitude);
     return status;
 }
@@ -128,8 +126,7 @@ int dora_finish(struct pair *pair) {
                                    .ratio = pair->dora.ratio,
                                    .inverse = pair->dora.inverse};
     int status = sum_squares(pair);
-    if (!status)
-        status = rank_run(peft->rank, PHASE_NORM, magnitude_ratio, &call);
+    THEN(status, rank_run(peft->rank, PHASE_NORM, magnitude_ratio, &call));
     param_return(&peft->store, pair->dora.magnitude);
     return status;
 }

@@ -239,16 +239,13 @@ static int add_bias_gradient(const struct encoder *encoder, const struct dense *
 /* Adds both gradients, and dx[rows, in] = (or +=) dy[rows, out] weight[out, in]. */
 static int dense_backward(const struct encoder *encoder, const struct dense *dense, const float *x, const float *dy,
                           float *dx, bool accumulate) {
-    int status = add_weight_gradient(encoder, dense, encoder->rows, dy, x, dense->in);
-    if (!status)
-        status = add_bias_gradient(encoder, dense, dy);
-    if (status)
-        return status;
+    TRY(add_weight_gradient(encoder, dense, encoder->rows, dy, x, dense->in));
+    TRY(add_bias_gradient(encoder, dense, dy));
     struct gemm gemm = {.a = matrix_plain(DTYPE_F32, dy, encoder->rows, dense->out),
                         .b = matrix_plain(DTYPE_F32, fp32_borrow(encoder->fp32, dense->weight), dense->out, dense->in),
                         .c = matrix_plain(DTYPE_F32, dx, encoder->rows, dense->in),
                         .accumulate = accumulate};
-    status = multiply(encoder, &gemm);
+    int status = multiply(encoder, &gemm);
     fp32_return(encoder->fp32, dense->weight);
     return status;
 }
@@ -303,8 +300,7 @@ static int lstm_forward(struct encoder *encoder, const struct encoder_step *step
         const struct dense input = input_of(step, d);
         struct lstm call = lstm_call(encoder, step, d);
         status = dense_forward(encoder, &input, x, step->direction[d].gates);
-        if (!status)
-            status = rank_run(rank_of(encoder), PHASE_REST, lstm_forward, &call);
+        THEN(status, rank_run(rank_of(encoder), PHASE_REST, lstm_forward, &call));
         lstm_return(encoder, &step->direction[d]);
     }
     return status;
@@ -333,10 +329,8 @@ static int lstm_backward(struct encoder *encoder, const struct encoder_step *ste
         struct lstm call = lstm_call(encoder, step, d);
         status = rank_run_scratch(rank_of(encoder), PHASE_REST, lstm_backward, &call);
         lstm_return(encoder, &step->direction[d]);
-        if (!status)
-            status = add_state_gradients(encoder, step, d);
-        if (!status)
-            status = dense_backward(encoder, &input, x, step->direction[d].gates, dx, accumulate || d);
+        THEN(status, add_state_gradients(encoder, step, d));
+        THEN(status, dense_backward(encoder, &input, x, step->direction[d].gates, dx, accumulate || d));
     }
     return status;
 }
@@ -361,9 +355,7 @@ static int set_keys(struct encoder *encoder) {
     size_t bytes = (size_t)encoder->rows * sizeof(uint32_t);
     if (rank_of(encoder)->is_planning || encoder->dropout <= 0)
         return STATUS_OK;
-    int status = upload_begin(&encoder->upload, encoder->uploaded);
-    if (status)
-        return status;
+    TRY(upload_begin(&encoder->upload, encoder->uploaded));
     uint32_t *sample = upload_take(&encoder->upload, bytes), *token = upload_take(&encoder->upload, bytes);
     for (int64_t i = 0; i < encoder->rows; i++) {
         sample[i] = (uint32_t)encoder->adapter->peft->sample;

@@ -72,16 +72,12 @@ int peft_texts_make(const struct peft_config *configs, int count, const struct m
         char place[32], *text;
         name_place(&configs[i], count, place);
         status = peft_write_config(&configs[i], base, base_directory, &text);
-        if (!status)
-            status = add_text(texts, place, "adapter_config.json", text);
-        if (!status)
-            status = peft_write_notes(notes, &text);
-        if (!status)
-            status = add_text(texts, place, "cambium_adapter.json", text);
+        THEN(status, add_text(texts, place, "adapter_config.json", text));
+        THEN(status, peft_write_notes(notes, &text));
+        THEN(status, add_text(texts, place, "cambium_adapter.json", text));
         if (!status && notes->jinja) {
             text = strdup(notes->jinja);
-            status = text ? add_text(texts, place, "chat_template.jinja", text)
-                          : status_fail(STATUS_MEMORY, "out of memory");
+            status = text ? add_text(texts, place, "chat_template.jinja", text) : status_no_memory();
         }
     }
     return status;
@@ -97,8 +93,7 @@ void peft_texts_free(struct peft_texts *texts) {
 
 int peft_open_tables(struct peft *peft) {
     struct peft_config *configs = calloc((size_t)peft->count, sizeof *configs);
-    if (!configs)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(configs));
     struct model_options model = peft->base_options;
     model.dtype = DTYPE_F32;
     struct peft_options options = {.adapters = configs, .model = &model};
@@ -135,8 +130,7 @@ static int write_all(struct peft *peft, const struct peft_export *export, const 
                                .is_replaced = true,
                                .world = peft->rank->world};
     int status = peft_parts(peft, export->values ? export->values : &weights, parts, &model.part_count);
-    if (!status)
-        status = peft_make_tables(peft);
+    THEN(status, peft_make_tables(peft));
     return status ? status : ckpt_write_model(directory, &model);
 }
 
@@ -183,8 +177,7 @@ static int check_adapter(const char *directory, const struct peft_config *config
     if (!has_file(directory, names[0]) || !has_file(directory, "cambium_adapter.json"))
         return refuse(directory, found, "of an adapter that finetune did not write");
     int status = ckpt_read_adapter_config(directory, &text);
-    if (!status)
-        status = peft_read_config(strbuf_text(&text), directory, &old);
+    THEN(status, peft_read_config(strbuf_text(&text), directory, &old));
     strbuf_free(&text);
     bool is_same = !status && old.type == config->type;
     peft_config_free(&old);
@@ -233,14 +226,11 @@ static int check_place(const char *directory, const struct peft_config *configs,
         return STATUS_OK;
     bool is_ready = false;
     int status = is_shared ? staging_is_ready(directory, &peft_staging_files, NULL, ready, &is_ready) : STATUS_OK;
-    if (!status)
-        status = is_ready ? check_place(ready, configs, count, false)
-                          : check_adapter(directory, count == 1 ? configs : NULL);
+    THEN(status,
+         is_ready ? check_place(ready, configs, count, false) : check_adapter(directory, count == 1 ? configs : NULL));
     if (status)
         return status;
-    status = file_list(directory, &entries, &entry_count);
-    if (status)
-        return status;
+    TRY(file_list(directory, &entries, &entry_count));
     for (size_t i = 0; i < entry_count && !status; i++)
         status = check_entry(directory, entries[i], configs, count, is_shared, is_ready);
     file_list_free(entries, entry_count);
@@ -250,15 +240,13 @@ static int check_place(const char *directory, const struct peft_config *configs,
 int peft_check_output(const char *directory, const struct peft_config *configs, int count) {
     char best[PATH_MAX];
     int status = file_join(best, sizeof best, directory, "best");
-    if (!status)
-        status = check_place(directory, configs, count, true);
+    THEN(status, check_place(directory, configs, count, true));
     return status ? status : check_place(best, configs, count, false);
 }
 
 static int check_again(struct peft *peft, const char *directory, bool is_shared) {
     struct peft_config *configs = calloc((size_t)peft->count, sizeof *configs);
-    if (!configs)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(configs));
     for (int i = 0; i < peft->count; i++)
         configs[i] = peft->adapters[i].config;
     int status = check_place(directory, configs, peft->count, is_shared);
@@ -279,8 +267,7 @@ int peft_export(struct peft *peft, const struct peft_export *export) {
     if (is_first && !status)
         status = check_again(peft, directory, export->is_shared);
     status = world ? comm_agree(world, status) : status;
-    if (!status)
-        status = write_all(peft, export, staging.directory ? staging.directory : directory);
+    THEN(status, write_all(peft, export, staging.directory ? staging.directory : directory));
     if (!status && export->is_shared) {
         status = is_first ? staging_commit(&staging) : STATUS_OK;
         status = world ? comm_agree(world, status) : status;

@@ -282,15 +282,14 @@ static int compile(struct peft_expression *e, const struct strbuf *text) {
         pcre2_compile((PCRE2_SPTR)strbuf_text(text), text->length,
                       PCRE2_ANCHORED | PCRE2_ENDANCHORED | PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &error, &offset, NULL);
     if (!e->code && error == PCRE2_ERROR_HEAP_FAILED)
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     if (!e->code) {
         pcre2_get_error_message(error, why, sizeof why);
         return refuse(e, (const char *)why);
     }
     e->data = pcre2_match_data_create(1, NULL);
     e->limits = pcre2_match_context_create(NULL);
-    if (!e->data || !e->limits)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(e->data && e->limits));
     peft_expression_share(e, 1);
     pcre2_set_depth_limit(e->limits, MATCH_DEPTH);
     pcre2_set_heap_limit(e->limits, MATCH_KIB);
@@ -306,14 +305,12 @@ static void show(struct peft_expression *e, const char *text) {
 int peft_expression_open(const char *what, const char *text, bool is_key, struct peft_expression **expression) {
     struct peft_expression *e = *expression = calloc(1, sizeof *e);
     struct strbuf pcre = STRBUF_INIT;
-    if (!e)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(e));
     e->what = what;
     show(e, text);
     const char *why = translate(text, is_key, &pcre);
     int status = strbuf_status(&pcre);
-    if (!status)
-        status = why ? refuse(e, why) : compile(e, &pcre);
+    THEN(status, why ? refuse(e, why) : compile(e, &pcre));
     strbuf_free(&pcre);
     if (status) {
         peft_expression_close(e);
@@ -337,7 +334,7 @@ int peft_expression_match(const struct peft_expression *e, const char *path, boo
     if (found >= 0 || found == PCRE2_ERROR_NOMATCH)
         return STATUS_OK;
     if (found == PCRE2_ERROR_NOMEMORY)
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     return status_fail(STATUS_USAGE,
                        "peft.%s \"%s\": an expression that is too complex: it takes more than %d steps, or %d KiB, to "
                        "match %s",

@@ -79,11 +79,9 @@ static int describe(struct peft_adapter *adapter) {
     struct ia3 *ia3 = adapter->state = calloc(1, sizeof *ia3);
     if (ia3)
         ia3->scales = calloc((size_t)(base->num_layers * projection_count), sizeof *ia3->scales);
-    if (!ia3 || !ia3->scales)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(ia3 && ia3->scales));
     int status = peft_choose_targets(adapter);
-    if (!status)
-        status = peft_check_forwards(adapter);
+    THEN(status, peft_check_forwards(adapter));
     for (int64_t layer = 0; layer < base->num_layers && !status; layer++)
         for (int p = 0; p < projection_count && !status; p++) {
             const struct peft_choice *choice = peft_choice(adapter, layer, &projections[p]);
@@ -225,10 +223,8 @@ static int input_forward(void *self, const struct hook_call *call) {
     size_t bytes = (size_t)(call->rows * call->in) * dtype_bytes(call->dtype);
     char *input = scale->adapter->peft->scratch, *output = input ? input + bytes : NULL;
     int status = call->rank->is_planning ? STATUS_OK : stream_zero(call->rank->exec.stream, input, bytes);
-    if (!status)
-        status = add_difference(scale, call, call->x, input);
-    if (!status)
-        status = multiply(scale, call, true, input, output);
+    THEN(status, add_difference(scale, call, call->x, input));
+    THEN(status, multiply(scale, call, true, input, output));
     return status ? status : add_product(scale, call, output);
 }
 
@@ -251,8 +247,7 @@ static int input_backward(void *self, const struct hook_call *call) {
     if (!status && (call->dx || call->rank->is_planning))
         status = add_difference(scale, call, gradient, call->dx);
     rank_unsure(call->rank, call->has_no_dx, -1);
-    if (!status)
-        status = rank_run_scratch(call->rank, PHASE_NORM, column_scale_backward, &a);
+    THEN(status, rank_run_scratch(call->rank, PHASE_NORM, column_scale_backward, &a));
     param_return(store, scale->id);
     return status;
 }
@@ -298,8 +293,7 @@ static int merge_scales(const struct peft_adapter *adapter, struct merge *merge)
             continue;
         }
         status = merge_scale_rows(merge, scale->layer, &scale->projection, false, scale->id);
-        if (!status)
-            status = merge_scale_rows(merge, scale->layer, &scale->projection, true, scale->id);
+        THEN(status, merge_scale_rows(merge, scale->layer, &scale->projection, true, scale->id));
     }
     return status;
 }

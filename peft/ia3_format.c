@@ -30,8 +30,7 @@ static int targets_forward(const struct peft_config *config, const struct model_
     struct peft_config anywhere = *config;
     struct peft_choice *choices = calloc((size_t)count, sizeof *choices);
     anywhere.layers_to_transform = (struct config_list){0};
-    int status =
-        choices ? peft_choose(&anywhere, family, LAYERS, choices) : status_fail(STATUS_MEMORY, "out of memory");
+    int status = choices ? peft_choose(&anywhere, family, LAYERS, choices) : status_no_memory();
     *is_any = false;
     for (int64_t i = 0; i < count && !status; i++)
         *is_any = *is_any || (choices[i].is_target && choices[i].is_feedforward);

@@ -164,9 +164,8 @@ static int plan(struct peft_bank *bank, struct peft *peft, struct peft_image *im
 int peft_bank_image_bytes(const struct peft_bank *bank, const struct peft_config *config, size_t *bytes) {
     struct peft *peft = NULL;
     struct peft_image *image = new_image(bank, config);
-    int status = image ? open_stack(bank, config, &peft) : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = plan((struct peft_bank *)bank, peft, image);
+    int status = image ? open_stack(bank, config, &peft) : status_no_memory();
+    THEN(status, plan((struct peft_bank *)bank, peft, image));
     *bytes = image ? image->bytes : 0;
     free_image(image);
     peft_close(peft);
@@ -181,12 +180,10 @@ int peft_bank_check(const struct peft_bank *bank, const struct peft_files *files
     const struct peft_config *config = &peft_files_configs(files)[index];
     struct peft *peft = NULL;
     struct peft_image *image = new_image(bank, config);
-    int status = image ? peft_explain_base(open_stack(bank, config, &peft), files, bank->directory)
-                       : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = peft_check_values(peft, files, index);
-    if (!status)
-        status = plan((struct peft_bank *)bank, peft, image);
+    int status =
+        image ? peft_explain_base(open_stack(bank, config, &peft), files, bank->directory) : status_no_memory();
+    THEN(status, peft_check_values(peft, files, index));
+    THEN(status, plan((struct peft_bank *)bank, peft, image));
     if (!status && bank->is_allocated && image->bytes > bank->memory_bytes)
         status = status_fail(STATUS_MEMORY,
                              "%s: the adapter takes %zu bytes, and all adapters have %zu: give adapters more memory",
@@ -218,8 +215,7 @@ static int compare_places(const void *a, const void *b) {
 static int find_room(const struct peft_bank *bank, size_t bytes, char **place) {
     struct peft_image **sorted = malloc(((size_t)bank->image_count + 1) * sizeof(struct peft_image *));
     int count = 0;
-    if (!sorted)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(sorted));
     for (int i = 0; i < bank->image_count; i++)
         if (bank->images[i])
             sorted[count++] = bank->images[i];
@@ -245,8 +241,7 @@ static int take_number(struct peft_bank *bank) {
     if (number < bank->image_count)
         return number;
     struct peft_image **images = realloc(bank->images, ((size_t)number + 1) * sizeof(struct peft_image *));
-    if (!images)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(images));
     bank->images = images;
     bank->images[number] = NULL;
     bank->image_count = number + 1;
@@ -274,12 +269,9 @@ static int parts_of(const struct peft_adapter *adapter) {
 static int open_loading(struct peft_bank *bank, struct peft_loading *loading) {
     const struct peft_config *config = &peft_files_configs(loading->files)[loading->index];
     loading->image = new_image(bank, config);
-    int status =
-        loading->image ? open_stack(bank, config, &loading->peft) : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = plan(bank, loading->peft, loading->image);
-    if (!status)
-        status = find_room(bank, loading->image->bytes, &loading->image->memory);
+    int status = loading->image ? open_stack(bank, config, &loading->peft) : status_no_memory();
+    THEN(status, plan(bank, loading->peft, loading->image));
+    THEN(status, find_room(bank, loading->image->bytes, &loading->image->memory));
     if (status)
         return status;
     struct peft_adapter *adapter = &loading->peft->adapters[0];
@@ -306,8 +298,7 @@ int peft_bank_begin(struct peft_bank *bank, const struct peft_files *files, int 
     if (bank->loading)
         return status_fail(STATUS_INVALID, "an adapter is being loaded already");
     bank->loading = calloc(1, sizeof *bank->loading);
-    if (!bank->loading)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(bank->loading));
     bank->loading->files = files;
     bank->loading->index = index;
     int status = open_loading(bank, bank->loading);
@@ -338,8 +329,7 @@ int peft_bank_commit(struct peft_bank *bank) {
     struct peft_adapter *adapter = &loading->peft->adapters[0];
     int status = parts_of(adapter) ? adapter->method->begin_image(adapter) : STATUS_OK;
     loading->maker.phase = MAKER_FINISHES;
-    if (!status)
-        status = make(&loading->maker);
+    THEN(status, make(&loading->maker));
     int number = status ? status : take_number(bank);
     if (number >= 0) {
         bank->images[number] = loading->image;

@@ -39,11 +39,10 @@ static int add_adapter(struct peft_files *files, const char *directory) {
     files->configs = configs ? configs : files->configs;
     struct peft_file *of = configs ? realloc(files->of, count * sizeof *of) : NULL;
     files->of = of ? of : files->of;
-    if (!of)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(of));
     of[files->count] = (struct peft_file){.directory = strdup(directory)};
     configs[files->count] = (struct peft_config){0};
-    return of[files->count++].directory ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(of[files->count++].directory);
 }
 
 static int read_config(const char *directory, const struct strbuf *text, struct peft_config *config) {
@@ -58,10 +57,8 @@ static int read_config(const char *directory, const struct strbuf *text, struct 
 static int open_adapter(struct peft_files *files, const char *directory, bool trains) {
     struct strbuf text = STRBUF_INIT;
     int status = add_adapter(files, directory), last = files->count - 1;
-    if (!status)
-        status = ckpt_read_adapter_config(directory, &text);
-    if (!status)
-        status = read_config(directory, &text, &files->configs[last]);
+    THEN(status, ckpt_read_adapter_config(directory, &text));
+    THEN(status, read_config(directory, &text, &files->configs[last]));
     strbuf_free(&text);
     bool is_whole = !status && trains && take_encoder(directory, &files->configs[last]);
     if (status)
@@ -76,14 +73,12 @@ static int open_bytes(struct peft_files *files, const struct peft_bytes *bytes) 
     const char *data;
     size_t length;
     int status = peft_bytes_check(bytes), last = files->count;
-    if (!status)
-        status = add_adapter(files, bytes->directory);
+    THEN(status, add_adapter(files, bytes->directory));
     if (!status && peft_bytes_find(bytes, PEFT_CONFIG_FILE, &data, &length)) {
         strbuf_add(&text, data, length);
         status = strbuf_status(&text);
     }
-    if (!status)
-        status = read_config(bytes->directory, &text, &files->configs[last]);
+    THEN(status, read_config(bytes->directory, &text, &files->configs[last]));
     strbuf_free(&text);
     for (int i = 0; i < 2 && !status; i++)
         if (peft_bytes_find(bytes, names[i], &data, &length))
@@ -112,8 +107,7 @@ static int add_found(struct found *found, const char *directory) {
     char **items = realloc(found->items, (found->count + 1) * sizeof *items);
     found->items = items ? items : found->items;
     char *copy = items ? strdup(directory) : NULL;
-    if (!copy)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(copy));
     items[found->count++] = copy;
     return STATUS_OK;
 }
@@ -141,14 +135,12 @@ static int find_adapters(const char *directory, struct found *found) {
     if (!file_is_directory(directory))
         return status_fail(STATUS_NOT_FOUND, "%s is not the directory of an adapter", directory);
     bool is_ready;
-    int status = staging_is_ready(directory, &peft_staging_files, NULL, ready, &is_ready);
-    if (status)
-        return status;
+    TRY(staging_is_ready(directory, &peft_staging_files, NULL, ready, &is_ready));
     if (is_ready) /* a run was killed while it moved them there */
         directory = ready;
     if (has_config(directory))
         return add_found(found, directory);
-    status = find_stack(directory, found);
+    int status = find_stack(directory, found);
     if (status != STATUS_NOT_FOUND)
         return status;
     status = ckpt_latest(directory, newest, sizeof newest, NULL);
@@ -176,7 +168,7 @@ int peft_find(const char *const *directories, size_t count, char ***out, size_t 
 
 static int files_new(struct peft_files **files) {
     *files = calloc(1, sizeof **files);
-    return *files ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(*files);
 }
 
 /* Returns the files, or closes them on failure. */
@@ -192,8 +184,7 @@ int peft_files_open(const char *const *directories, size_t count, bool trains, s
     size_t found_count;
     struct peft_files *files = NULL;
     int status = peft_find(directories, count, &found, &found_count);
-    if (!status)
-        status = files_new(&files);
+    THEN(status, files_new(&files));
     for (size_t i = 0; i < found_count && !status; i++)
         status = open_adapter(files, found[i], trains);
     file_list_free(found, found_count);
@@ -204,12 +195,9 @@ int peft_files_open_header(const char *directory, const struct strbuf *config, c
                            struct peft_files **out) {
     struct peft_files *files;
     int status = files_new(&files);
-    if (!status)
-        status = add_adapter(files, directory);
-    if (!status)
-        status = read_config(directory, config, &files->configs[0]);
-    if (!status)
-        status = ckpt_open_adapter_descriptor(directory, name, descriptor, &files->of[0].tensors);
+    THEN(status, add_adapter(files, directory));
+    THEN(status, read_config(directory, config, &files->configs[0]));
+    THEN(status, ckpt_open_adapter_descriptor(directory, name, descriptor, &files->of[0].tensors));
     return give(files, status, out);
 }
 

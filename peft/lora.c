@@ -91,13 +91,10 @@ static int describe(struct peft_adapter *adapter) {
     struct lora *lora = adapter->state = calloc(1, sizeof *lora);
     if (lora)
         lora->pairs = calloc((size_t)(base->num_layers * projection_count), sizeof *lora->pairs);
-    if (!lora || !lora->pairs)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(lora && lora->pairs));
     int status = check_config(config);
-    if (!status)
-        status = peft_choose_targets(adapter);
-    if (!status)
-        status = check_ranks(adapter);
+    THEN(status, peft_choose_targets(adapter));
+    THEN(status, check_ranks(adapter));
     for (int64_t layer = 0; layer < base->num_layers && !status; layer++)
         for (int p = 0; p < projection_count && !status; p++) {
             const struct peft_choice *choice = peft_choice(adapter, layer, &projections[p]);
@@ -226,8 +223,7 @@ static int multiply_down(const struct pair *pair, const struct hook_call *call, 
                         .is_scaled = true,
                         .scale = pair->scale};
     int status = is_dropped ? drop(pair, call, NULL, call->x, scratch) : STATUS_OK;
-    if (!status)
-        status = multiply(call, &down);
+    THEN(status, multiply(call, &down));
     param_return(store, pair->a);
     return status;
 }
@@ -264,8 +260,7 @@ static int forward(void *self, const struct hook_call *call) {
                       .c = matrix_strided(call->dtype, call->y, call->rows, call->out, call->y_stride),
                       .accumulate = true};
     int status = multiply_down(pair, call, kept.inner, call->dtype);
-    if (!status)
-        status = multiply(call, &up);
+    THEN(status, multiply(call, &up));
     bool is_dora = pair->adapter->config.use_dora;
     rank_unsure(call->rank, may_drop(pair), 1);
     if (!status && is_dora && is_done(pair, call, false))
@@ -274,10 +269,8 @@ static int forward(void *self, const struct hook_call *call) {
     if (!status && is_dora && is_done(pair, call, true)) {
         up.c = matrix_plain(call->dtype, kept.y, call->rows, call->out);
         status = dora_base_product(pair, call, true, scratch, kept.y);
-        if (!status)
-            status = multiply(call, &up);
-        if (!status)
-            status = dora_add(pair, call, kept.y);
+        THEN(status, multiply(call, &up));
+        THEN(status, dora_add(pair, call, kept.y));
     }
     param_return(store, pair->b);
     return status;
@@ -313,10 +306,8 @@ static int backward_output(void *self, const struct hook_call *call) {
     int status = is_dropped_dora ? dora_dropped_backward(pair, call, kept.y)
                  : is_dora       ? dora_backward(pair, call, kept.y)
                                  : STATUS_OK;
-    if (!status)
-        status = add_gradient(call, param_gradient(store, pair->b), dy, inner);
-    if (!status)
-        status = multiply(call, &back);
+    THEN(status, add_gradient(call, param_gradient(store, pair->b), dy, inner));
+    THEN(status, multiply(call, &back));
     struct scale_add less_dy = {.rows = call->rows,
                                 .cols = call->out,
                                 .type = call->dtype,
@@ -343,8 +334,7 @@ static int backward_input(void *self, const struct hook_call *call) {
     struct gemm back = {
         .a = dinner, .b = a, .c = matrix_plain(call->dtype, call->dx, call->rows, call->in), .accumulate = true};
     int status = is_dropped ? drop(pair, call, NULL, call->x, scratch) : STATUS_OK;
-    if (!status)
-        status = add_gradient(call, param_gradient(store, pair->a), dinner, x);
+    THEN(status, add_gradient(call, param_gradient(store, pair->a), dinner, x));
     bool wants_dx = call->dx || call->rank->is_planning;
     if (!status && wants_dx && is_done(pair, call, false))
         status = multiply_if(call, &back, !may_drop(pair) && !call->has_no_dx);
@@ -355,8 +345,7 @@ static int backward_input(void *self, const struct hook_call *call) {
         status = multiply(call, &back);
         if (!status && pair->adapter->config.use_dora)
             status = dora_base_product(pair, call, false, kept.y, scratch);
-        if (!status)
-            status = drop(pair, call, call->dx, scratch, call->dx);
+        THEN(status, drop(pair, call, call->dx, scratch, call->dx));
         rank_unsure(call->rank, call->has_no_dx, -1);
     }
     param_return(store, pair->a);

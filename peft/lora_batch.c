@@ -19,9 +19,7 @@ static int put_ratios(struct image_maker *maker, const struct pair *pair, struct
         return status;
     if (maker_plans(maker))
         return image_put(maker, matrix_plain(scale->bias_type, NULL, 1, up->n), false, &scale->bias);
-    status = param_unshard(base, (int)pair->layer, PARAM_READ);
-    if (status)
-        return status;
+    TRY(param_unshard(base, (int)pair->layer, PARAM_READ));
     struct matrix_view view = param_borrow(base, bias);
     const char *from = (const char *)view.data + (size_t)up->first_column * dtype_bytes(view.type);
     status = image_put(maker, matrix_plain(view.type, from, 1, up->n), false, &scale->bias);
@@ -47,8 +45,7 @@ static int put_pair(struct image_maker *maker, const struct pair *pair) {
                                .scale = 1};
     maker->image->columns = pair->r > maker->image->columns ? pair->r : maker->image->columns;
     int status = image_put_param(maker, pair->a, false, &down->data);
-    if (!status)
-        status = image_put_param(maker, pair->b, true, &up->data);
+    THEN(status, image_put_param(maker, pair->b, true, &up->data));
     if (!status && maker->adapter->config.use_dora)
         status = put_ratios(maker, pair, up, image_entry(maker, first + ENTRY_OUTPUT - ENTRY_DOWN));
     return status;

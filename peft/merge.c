@@ -38,8 +38,7 @@ struct merge {
 
 static int read_base(struct merge *m) {
     int status = pretrained_open(m->request->model, NULL, &m->model);
-    if (!status)
-        status = model_describe(&m->model.config, &m->table);
+    THEN(status, model_describe(&m->model.config, &m->table));
     m->base = (struct ckpt_array){.prefix = "", .dtype = DTYPE_F32, .must_be_finite = true};
     return status ? status : ckpt_check(m->model.tensors, &m->table, &m->base, 1);
 }
@@ -51,13 +50,10 @@ static int read_adapters(struct merge *m) {
                                    .model = &model,
                                    .directory = m->model.directory};
     int status = device_open(m->request->device, DEVICE_FIRST, 1, &m->device);
-    if (!status)
-        status = rank_open_single(&m->rank, m->device, 0);
+    THEN(status, rank_open_single(&m->rank, m->device, 0));
     m->has_rank = !status;
-    if (!status)
-        status = peft_explain_base(peft_open(&options, &m->rank, &m->peft), m->request->files, options.directory);
-    if (!status)
-        status = peft_allocate(m->peft);
+    THEN(status, peft_explain_base(peft_open(&options, &m->rank, &m->peft), m->request->files, options.directory));
+    THEN(status, peft_allocate(m->peft));
     return status ? status : peft_load(m->peft, m->request->files);
 }
 
@@ -89,10 +85,9 @@ static int read_values(const struct merge *m, int id, float **out) {
     size_t bytes = (size_t)param_elements(&m->peft->table.rows[id]) * sizeof **out;
     *out = malloc(bytes);
     if (!*out)
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     int status = stream_copy_to_host(m->rank.exec.stream, *out, param_borrow(store, id).data, bytes);
-    if (!status)
-        status = stream_wait(m->rank.exec.stream);
+    THEN(status, stream_wait(m->rank.exec.stream));
     param_return(store, id);
     return status;
 }
@@ -103,7 +98,7 @@ static int add_change(struct merge *m, struct change change) {
     if (!more) {
         free(change.a);
         free(change.b);
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     }
     m->changes = more;
     m->changes[m->count++] = change;
@@ -177,8 +172,7 @@ int merge_add_product(struct merge *m, int64_t layer, const struct model_project
     change.r = m->peft->table.rows[a].shape[0];
     change.scale = scale;
     int status = read_values(m, a, &change.a);
-    if (!status)
-        status = read_values(m, b, &change.b);
+    THEN(status, read_values(m, b, &change.b));
     int added = add_change(m, change);
     return status ? status : added;
 }
@@ -206,7 +200,7 @@ int merge_set_norms(struct merge *m, int64_t layer, const struct model_projectio
 
 static int find_changes(struct merge *m) {
     m->block = malloc(CKPT_BLOCK_ELEMENTS * sizeof *m->block);
-    int status = m->block ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(m->block);
     for (int i = 0; i < m->peft->count && !status; i++)
         status = m->peft->adapters[i].method->merge(&m->peft->adapters[i], m);
     return status;
@@ -251,8 +245,7 @@ static int write_model(const struct merge *m) {
                                .weights = &weights,
                                .config_text = fresh ? fresh : strbuf_text(&m->model.config_text),
                                .tokenizer = &tokenizer};
-    if (!status)
-        status = ckpt_write_model(m->request->output, &model);
+    THEN(status, ckpt_write_model(m->request->output, &model));
     free(fresh);
     tokenizer_files_free(&tokenizer);
     return status;
@@ -261,19 +254,14 @@ static int write_model(const struct merge *m) {
 int peft_merge(const struct peft_merge *request) {
     struct merge m = {.request = request};
     int status = check_methods(&m);
-    if (!status)
-        status = read_base(&m);
+    THEN(status, read_base(&m));
     if (!status && is_same_directory(m.model.directory, request->output))
         status = status_fail(STATUS_USAGE, "%s is the base itself: the merged model needs a separate directory",
                              request->output);
-    if (!status)
-        status = peft_files_check_base(request->files, m.model.directory);
-    if (!status)
-        status = read_adapters(&m);
-    if (!status)
-        status = find_changes(&m);
-    if (!status)
-        status = write_model(&m);
+    THEN(status, peft_files_check_base(request->files, m.model.directory));
+    THEN(status, read_adapters(&m));
+    THEN(status, find_changes(&m));
+    THEN(status, write_model(&m));
     for (int i = 0; i < m.count; i++) {
         free(m.changes[i].a);
         free(m.changes[i].b);

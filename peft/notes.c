@@ -13,10 +13,8 @@ int peft_base_digest(const char *model, char digest[PEFT_DIGEST_BYTES]) {
     struct ckpt_tensors *tensors = NULL;
     uint64_t number = 0;
     int status = ckpt_resolve_model(model, directory, sizeof directory);
-    if (!status)
-        status = ckpt_open_model(directory, &tensors);
-    if (!status)
-        status = ckpt_digest(tensors, &number);
+    THEN(status, ckpt_open_model(directory, &tensors));
+    THEN(status, ckpt_digest(tensors, &number));
     ckpt_close(tensors);
     snprintf(digest, PEFT_DIGEST_BYTES, "%016" PRIx64, number);
     return status;
@@ -47,10 +45,8 @@ static int parse_notes(const char *text, size_t length, const char *path, struct
     int status = json_read(text, length, JSON_REJECT_DUPLICATES, &object, &error);
     if (status != STATUS_MEMORY && !json_is_object(object))
         status = status_fail(STATUS_INVALID, "%s: expected a JSON object", path);
-    if (!status)
-        status = take(object, "base_digest", path, notes->base_digest, sizeof notes->base_digest);
-    if (!status)
-        status = take(object, "chat_template", path, notes->chat_template, sizeof notes->chat_template);
+    THEN(status, take(object, "base_digest", path, notes->base_digest, sizeof notes->base_digest));
+    THEN(status, take(object, "chat_template", path, notes->chat_template, sizeof notes->chat_template));
     json_decref(object);
     return status;
 }
@@ -62,10 +58,8 @@ int peft_read_notes(const char *directory, struct peft_notes *notes) {
     int status = file_join(path, sizeof path, directory, PEFT_NOTES_FILE);
     if (!status && !file_exists(path))
         return STATUS_OK;
-    if (!status)
-        status = file_read(path, PEFT_NOTES_BYTES, &text);
-    if (!status)
-        status = parse_notes(strbuf_text(&text), text.length, path, notes);
+    THEN(status, file_read(path, PEFT_NOTES_BYTES, &text));
+    THEN(status, parse_notes(strbuf_text(&text), text.length, path, notes));
     strbuf_free(&text);
     return status;
 }
@@ -118,8 +112,7 @@ int peft_chat_template(const char *directory, struct chat_template **template) {
         status = file_join(path, sizeof path, directory, template_files[i]);
         if (!status && file_exists(path)) {
             status = file_read(path, template_bytes[i], &text);
-            if (!status)
-                status = open_template(directory, i, strbuf_text(&text), text.length, template);
+            THEN(status, open_template(directory, i, strbuf_text(&text), text.length, template));
         }
         strbuf_free(&text);
     }

@@ -85,8 +85,7 @@ const struct param_table *peft_table(const struct peft_adapter *adapter) {
 int peft_copy_table(const struct param_table *table, struct param_table *copy) {
     *copy = (struct param_table){.count = table->count, .capacity = table->count};
     copy->rows = malloc(((size_t)table->count + 1) * sizeof *copy->rows);
-    if (!copy->rows)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(copy->rows));
     memcpy(copy->rows, table->rows, (size_t)table->count * sizeof *copy->rows);
     return STATUS_OK;
 }
@@ -113,9 +112,7 @@ static int make_state_table(struct peft *peft) {
 static int make_training_table(struct peft_adapter *adapter) {
     const struct param_table *all = &adapter->peft->table;
     struct param_table *copy = &adapter->training_table;
-    int status = peft_copy_table(all, copy);
-    if (status)
-        return status;
+    TRY(peft_copy_table(all, copy));
     for (int i = 0; i < all->count; i++)
         copy->rows[i].is_trainable = i >= adapter->first_row && i < adapter->end_row;
     return STATUS_OK;
@@ -143,8 +140,7 @@ int peft_check_stack(const struct peft_config *const *configs, int count) {
 
 static int check_stack(const struct peft_options *options) {
     const struct peft_config **configs = malloc(((size_t)options->count + 1) * sizeof *configs);
-    if (!configs)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(configs));
     for (int i = 0; i < options->count; i++)
         configs[i] = &options->adapters[i];
     int status = peft_check_stack(configs, options->count);
@@ -172,8 +168,7 @@ static int open_adapters(struct peft *peft, const struct peft_options *options) 
 /* Chooses the rows of this stage's layers; rows before the layers belong to the first stage. */
 static int choose_rows(struct peft *peft) {
     peft->is_held = calloc((size_t)peft->table.count + 1, sizeof *peft->is_held);
-    if (!peft->is_held)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(peft->is_held));
     for (int i = 0; i < peft->table.count; i++) {
         int layer = peft->table.rows[i].layer;
         peft->is_held[i] = peft_has_layer(peft, layer);
@@ -196,8 +191,7 @@ static int open_store(struct peft *peft, const struct model_options *model) {
 int peft_open(const struct peft_options *options, struct rank *rank, struct peft **out) {
     *out = NULL;
     struct peft *peft = calloc(1, sizeof *peft);
-    if (!peft)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(peft));
     *peft = (struct peft){.rank = rank,
                           .base_options = *options->model,
                           .base = options->model->config,
@@ -209,16 +203,12 @@ int peft_open(const struct peft_options *options, struct rank *rank, struct peft
                           .max_rows = options->model->max_rows,
                           .count = options->count,
                           .adapters = calloc((size_t)options->count, sizeof *peft->adapters)};
-    int status = peft->adapters ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(peft->adapters);
     peft->family->projections(&peft->base, peft->projections);
-    if (!status)
-        status = hook_table_init(&peft->hooks, peft->base.num_layers);
-    if (!status)
-        status = open_adapters(peft, options);
-    if (!status)
-        status = choose_rows(peft);
-    if (!status)
-        status = open_store(peft, options->model);
+    THEN(status, hook_table_init(&peft->hooks, peft->base.num_layers));
+    THEN(status, open_adapters(peft, options));
+    THEN(status, choose_rows(peft));
+    THEN(status, open_store(peft, options->model));
     for (int i = 0; i < peft->count && !status; i++)
         status = peft->adapters[i].method->attach(&peft->adapters[i]);
     if (!status && peft->trains)

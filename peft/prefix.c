@@ -99,10 +99,8 @@ static int add_encoder(struct peft_adapter *adapter, struct prefix *prefix) {
     int64_t width = whole_width(adapter->peft);
     prefix->inner = adapter->config.encoder_hidden_size ? adapter->config.encoder_hidden_size : width;
     int status = encoder_check(adapter);
-    if (!status)
-        status = encoder_start(&prefix->encoder, adapter, prefix->tokens, width);
-    if (!status)
-        status = encoder_add_linear(&prefix->encoder, "transform.0", prefix->inner);
+    THEN(status, encoder_start(&prefix->encoder, adapter, prefix->tokens, width));
+    THEN(status, encoder_add_linear(&prefix->encoder, "transform.0", prefix->inner));
     return status ? status : encoder_add_activation(&prefix->encoder, ENCODER_TANH);
 }
 
@@ -120,14 +118,12 @@ static int describe(struct peft_adapter *adapter) {
     struct prefix *prefix = adapter->state = calloc(1, sizeof *prefix);
     if (prefix)
         prefix->layers = calloc((size_t)peft->base.num_layers, sizeof *prefix->layers);
-    if (!prefix || !prefix->layers)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(prefix && prefix->layers));
     for (int i = 0; i < adapter->number; i++)
         if (peft->adapters[i].method == adapter->method)
             return peft_fail_prefixes(i, adapter->number);
     int status = check_window(peft);
-    if (!status)
-        status = peft_check_virtual_tokens(adapter);
+    THEN(status, peft_check_virtual_tokens(adapter));
     prefix->tokens = prefix->inner = adapter->config.num_virtual_tokens;
     prefix->width = model_widths(&peft->base, peft->rank->grid.tensor).kv;
     prefix->is_first = peft_has_layer(peft, -1);
@@ -284,8 +280,7 @@ static int end(struct peft_adapter *adapter) {
     if (status || !prefix->is_projected)
         return status;
     status = rank_sum(rank, RANK_TENSOR, prefix->hidden_gradient, count, DTYPE_F32);
-    if (!status)
-        status = rank_sum(rank, RANK_PIPELINE, prefix->hidden_gradient, count, DTYPE_F32);
+    THEN(status, rank_sum(rank, RANK_PIPELINE, prefix->hidden_gradient, count, DTYPE_F32));
     return status || !prefix->is_first ? status : encoder_backward(&prefix->encoder);
 }
 
@@ -355,13 +350,11 @@ static int set_unit(struct peft_adapter *adapter) {
     struct stream *stream = adapter->peft->rank->exec.stream;
     size_t n = (size_t)prefix->tokens;
     float *unit = calloc(n * n, sizeof *unit);
-    if (!unit)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(unit));
     for (size_t i = 0; i < n; i++)
         unit[i * n + i] = 1;
     int status = stream_copy_to_device(stream, prefix->hidden, unit, n * n * sizeof *unit);
-    if (!status)
-        status = stream_wait(stream);
+    THEN(status, stream_wait(stream));
     free(unit);
     return status;
 }

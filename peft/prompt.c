@@ -47,11 +47,9 @@ static int check_text(const struct peft_adapter *adapter) {
 
 static int describe(struct peft_adapter *adapter) {
     struct prompt *prompt = adapter->state = calloc(1, sizeof *prompt);
-    if (!prompt)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(prompt));
     int status = prompt_open(adapter, prompt);
-    if (!status)
-        status = check_text(adapter);
+    THEN(status, check_text(adapter));
     return status ? status : prompt_add_table(adapter, prompt);
 }
 
@@ -138,8 +136,7 @@ static int gather_rows(struct peft_adapter *adapter, const struct prompt *prompt
         param_return(base, token_table);
         status = param_reshard_after(base, PARAM_UNIT_FIRST, status);
     }
-    if (!status)
-        status = rank_sum(rank, RANK_TENSOR, call.x, call.rows * call.cols, call.type);
+    THEN(status, rank_sum(rank, RANK_TENSOR, call.x, call.rows * call.cols, call.type));
     param_return(&adapter->peft->store, prompt->table_id);
     return status;
 }
@@ -154,17 +151,14 @@ int prompt_initialise(struct peft_adapter *adapter, const struct prompt *prompt,
     size_t bytes = (size_t)prompt->tokens * sizeof(int32_t);
     int32_t *ids = malloc(bytes);
     void *device_ids = NULL;
-    int status = ids ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = device_alloc(base->device, bytes, &device_ids);
+    int status = status_allocated(ids);
+    THEN(status, device_alloc(base->device, bytes, &device_ids));
     if (!status) {
         choose_ids(adapter, seed, prompt->tokens, ids);
         status = stream_copy_to_device(stream, device_ids, ids, bytes);
     }
-    if (!status)
-        status = gather_rows(adapter, prompt, base, device_ids);
-    if (!status)
-        status = stream_wait(stream);
+    THEN(status, gather_rows(adapter, prompt, base, device_ids));
+    THEN(status, stream_wait(stream));
     device_free(base->device, device_ids);
     free(ids);
     return status;

@@ -20,12 +20,9 @@ struct ptuning {
 
 static int add_mlp(struct encoder *encoder, int64_t hidden, int64_t out) {
     int status = encoder_add_linear(encoder, "mlp_head.0", hidden);
-    if (!status)
-        status = encoder_add_activation(encoder, ENCODER_RELU);
-    if (!status)
-        status = encoder_add_linear(encoder, "mlp_head.2", hidden);
-    if (!status)
-        status = encoder_add_activation(encoder, ENCODER_RELU);
+    THEN(status, encoder_add_activation(encoder, ENCODER_RELU));
+    THEN(status, encoder_add_linear(encoder, "mlp_head.2", hidden));
+    THEN(status, encoder_add_activation(encoder, ENCODER_RELU));
     return status ? status : encoder_add_linear(encoder, "mlp_head.4", out);
 }
 
@@ -34,13 +31,10 @@ static int add_lstm(struct encoder *encoder, int64_t hidden, int64_t layers, dou
     for (int64_t layer = 0; layer < layers && !status; layer++) {
         if (layer > 0 && dropout > 0)
             status = encoder_add_dropout(encoder, dropout, layer);
-        if (!status)
-            status = encoder_add_lstm(encoder, hidden, layer);
+        THEN(status, encoder_add_lstm(encoder, hidden, layer));
     }
-    if (!status)
-        status = encoder_add_linear(encoder, "mlp_head.0", 2 * hidden);
-    if (!status)
-        status = encoder_add_activation(encoder, ENCODER_RELU);
+    THEN(status, encoder_add_linear(encoder, "mlp_head.0", 2 * hidden));
+    THEN(status, encoder_add_activation(encoder, ENCODER_RELU));
     return status ? status : encoder_add_linear(encoder, "mlp_head.2", out);
 }
 
@@ -49,11 +43,8 @@ static int add_encoder(struct peft_adapter *adapter, struct ptuning *ptuning) {
     int64_t C = adapter->peft->base.hidden_size;
     int64_t hidden = config->encoder_hidden_size ? config->encoder_hidden_size : C;
     int64_t layers = config->encoder_num_layers ? config->encoder_num_layers : 2;
-    int status = encoder_check(adapter);
-    if (!status)
-        status = encoder_start(&ptuning->encoder, adapter, ptuning->prompt.tokens, C);
-    if (status)
-        return status;
+    TRY(encoder_check(adapter));
+    TRY(encoder_start(&ptuning->encoder, adapter, ptuning->prompt.tokens, C));
     return config->encoder_reparameterization_type == PEFT_MLP
                ? add_mlp(&ptuning->encoder, hidden, C)
                : add_lstm(&ptuning->encoder, hidden, layers, config->encoder_dropout, C);
@@ -61,11 +52,8 @@ static int add_encoder(struct peft_adapter *adapter, struct ptuning *ptuning) {
 
 static int describe(struct peft_adapter *adapter) {
     struct ptuning *ptuning = adapter->state = calloc(1, sizeof *ptuning);
-    if (!ptuning)
-        return status_fail(STATUS_MEMORY, "out of memory");
-    int status = prompt_open(adapter, &ptuning->prompt);
-    if (status)
-        return status;
+    TRY(status_allocated(ptuning));
+    TRY(prompt_open(adapter, &ptuning->prompt));
     ptuning->is_encoded = peft_is_encoded(adapter);
     ptuning->fp32.adapter = adapter;
     ptuning->encoder.fp32 = &ptuning->fp32;
@@ -129,8 +117,7 @@ static int begin(struct peft_adapter *adapter) {
         return STATUS_OK;
     struct encoder_step *last = encoder_last(&ptuning->encoder);
     int status = fp32_begin(&ptuning->fp32);
-    if (!status)
-        status = encoder_forward(&ptuning->encoder);
+    THEN(status, encoder_forward(&ptuning->encoder));
     if (!status && dtype != DTYPE_F32)
         status = rank_run(rank, PHASE_REST, cast, count, DTYPE_F32, last->y, dtype, ptuning->table);
     if (!status && !rank->is_planning)

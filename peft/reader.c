@@ -47,7 +47,7 @@ void reader_refuse_set(struct peft_reader *r, const char *key) {
 static const char *keep_text(struct peft_reader *r, const char *text, size_t length) {
     char *copy = keep(r->config, length + 1);
     if (!copy)
-        r->keys.status = status_fail(STATUS_MEMORY, "out of memory");
+        r->keys.status = status_no_memory();
     else
         memcpy(copy, text, length);
     return copy;
@@ -104,7 +104,7 @@ static bool start_list(struct peft_reader *r, const char *key, size_t count, str
     }
     list->items = keep(r->config, (count + 1) * sizeof *list->items);
     if (!list->items)
-        r->keys.status = status_fail(STATUS_MEMORY, "out of memory");
+        r->keys.status = status_no_memory();
     return list->items != NULL;
 }
 
@@ -177,7 +177,7 @@ void reader_patterns(struct peft_reader *r, const char *key, bool is_rank, struc
                              is_rank ? "module names with ranks, integers from 1 to 65536"
                                      : "module names with numbers from 0 to 1e+06");
         else if (!text)
-            r->keys.status = status_fail(STATUS_MEMORY, "out of memory");
+            r->keys.status = status_no_memory();
         else {
             snprintf(text, bytes, "%s=%.17g", name, number);
             reader_add_item(r, list, text);

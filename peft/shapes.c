@@ -67,14 +67,13 @@ static void name_without_layer(const char *name, char *out) {
 /* Finds the first tensor with the same name in another layer; `firsts` has the indexes of the tensors so far. */
 static int find_first(const struct peft_shape *shape, size_t index, json_t *firsts, const struct safetensor **first) {
     char *name = malloc(strlen(shape->tensor->name) + 1);
-    if (!name)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(name));
     name_without_layer(shape->tensor->name, name);
     json_t *known = json_object_get(firsts, name);
     int failed = known ? 0 : json_object_set_new(firsts, name, json_integer((json_int_t)index));
     *first = known ? ckpt_tensor_at(shape->tensors, (size_t)json_integer_value(known)) : shape->tensor;
     free(name);
-    return failed ? status_fail(STATUS_MEMORY, "out of memory") : STATUS_OK;
+    return failed ? status_no_memory() : STATUS_OK;
 }
 
 /* Tensors of one kind must be alike in all layers. */
@@ -96,7 +95,7 @@ int peft_check_shapes(const struct peft_files *files, int index) {
     const struct peft_format *format = peft_method(config->type)->format;
     const struct ckpt_tensors *tensors = peft_files_tensors(files, index);
     json_t *firsts = json_object();
-    int status = firsts ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(firsts);
     for (size_t i = 0; i < ckpt_count(tensors) && !status; i++) {
         const struct safetensor *first = NULL;
         struct peft_shape shape = {.config = config,
@@ -105,10 +104,8 @@ int peft_check_shapes(const struct peft_files *files, int index) {
                                    .tensor = ckpt_tensor_at(tensors, i),
                                    .free_axis = -1};
         status = format->check_shape ? format->check_shape(&shape) : STATUS_OK;
-        if (!status)
-            status = find_first(&shape, i, firsts, &first);
-        if (!status)
-            status = check_alike(&shape, first);
+        THEN(status, find_first(&shape, i, firsts, &first));
+        THEN(status, check_alike(&shape, first));
     }
     json_decref(firsts);
     return status;

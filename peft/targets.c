@@ -80,8 +80,7 @@ static int open_pattern(const char *what, const char *item, double least, struct
         return status_fail(STATUS_USAGE, "peft.%s \"%s\": expected KEY=VALUE, and a value of at least %g", what, item,
                            least);
     key = strndup(item, (size_t)(equals - item));
-    int status =
-        key ? peft_expression_open(what, key, true, &pattern->key) : status_fail(STATUS_MEMORY, "out of memory");
+    int status = key ? peft_expression_open(what, key, true, &pattern->key) : status_no_memory();
     free(key);
     return status;
 }
@@ -89,8 +88,7 @@ static int open_pattern(const char *what, const char *item, double least, struct
 static int open_patterns(const char *what, const struct config_list *list, double least, struct patterns *patterns) {
     int status = STATUS_OK;
     patterns->items = calloc(list->count + 1, sizeof *patterns->items);
-    if (!patterns->items)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(patterns->items));
     while (patterns->count < list->count && !status) {
         status = open_pattern(what, list->items[patterns->count], least, &patterns->items[patterns->count]);
         patterns->count++;
@@ -137,14 +135,10 @@ static void share_steps(struct chooser *c) {
 static int open_chooser(struct chooser *c) {
     const struct peft_config *config = c->config;
     int status = open_names("target_modules", &config->target_modules, &c->targets);
-    if (!status)
-        status = open_names("exclude_modules", &config->exclude_modules, &c->excluded);
-    if (!status)
-        status = open_names("feedforward_modules", &config->feedforward_modules, &c->forwards);
-    if (!status)
-        status = open_patterns("rank_pattern", &config->rank_pattern, 1, &c->ranks);
-    if (!status)
-        status = open_patterns("alpha_pattern", &config->alpha_pattern, 0, &c->alphas);
+    THEN(status, open_names("exclude_modules", &config->exclude_modules, &c->excluded));
+    THEN(status, open_names("feedforward_modules", &config->feedforward_modules, &c->forwards));
+    THEN(status, open_patterns("rank_pattern", &config->rank_pattern, 1, &c->ranks));
+    THEN(status, open_patterns("alpha_pattern", &config->alpha_pattern, 0, &c->alphas));
     if (!status)
         share_steps(c);
     return status;
@@ -203,13 +197,10 @@ static int choose_one(const struct chooser *c, int64_t layer, const char *path, 
     choice->r = (double)config->r;
     choice->alpha = config->lora_alpha;
     int status = match_targets(c, path, &choice->is_named);
-    if (!status)
-        status = match_names(&c->excluded, path, &is_excluded);
+    THEN(status, match_names(&c->excluded, path, &is_excluded));
     choice->is_target = choice->is_named && !is_excluded && has_layer(&config->layers_to_transform, layer);
-    if (!status)
-        status = match_forwards(c, path, &choice->is_feedforward);
-    if (!status)
-        status = match_patterns(&c->ranks, path, &choice->r);
+    THEN(status, match_forwards(c, path, &choice->is_feedforward));
+    THEN(status, match_patterns(&c->ranks, path, &choice->r));
     return status ? status : match_patterns(&c->alphas, path, &choice->alpha);
 }
 
@@ -260,9 +251,8 @@ static int fail_no_default(const struct peft *peft, const char *key, const char 
     struct strbuf all = STRBUF_INIT;
     list_projections(peft, &all);
     int status = strbuf_status(&all);
-    if (!status)
-        status = status_fail(STATUS_USAGE, "peft.%s: PEFT has no default for %s: give %s of %s", key,
-                             peft->family->name, expected, strbuf_text(&all));
+    THEN(status, status_fail(STATUS_USAGE, "peft.%s: PEFT has no default for %s: give %s of %s", key,
+                             peft->family->name, expected, strbuf_text(&all)));
     strbuf_free(&all);
     return status;
 }
@@ -272,10 +262,9 @@ static int fail_target(const struct peft *peft, const char *entry) {
     struct strbuf all = STRBUF_INIT;
     list_projections(peft, &all);
     int status = strbuf_status(&all);
-    if (!status)
-        status = status_fail(STATUS_USAGE,
+    THEN(status, status_fail(STATUS_USAGE,
                              "peft.target_modules %s matches no projection of the model: it has %s in layers 0 to %lld",
-                             entry, strbuf_text(&all), (long long)peft->base.num_layers - 1);
+                             entry, strbuf_text(&all), (long long)peft->base.num_layers - 1));
     strbuf_free(&all);
     return status;
 }
@@ -332,8 +321,8 @@ int peft_choose_targets(struct peft_adapter *adapter) {
     if (!adapter->config.target_modules.count && !*adapter->method->targets(adapter->peft->family))
         return wrap(adapter, fail_no_default(adapter->peft, "target_modules", "some"));
     adapter->choices = calloc((size_t)count + 1, sizeof *adapter->choices);
-    int status = adapter->choices ? peft_layers_check(adapter) : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = peft_choose(&adapter->config, adapter->peft->family, adapter->peft->base.num_layers, adapter->choices);
+    int status = adapter->choices ? peft_layers_check(adapter) : status_no_memory();
+    THEN(status,
+         peft_choose(&adapter->config, adapter->peft->family, adapter->peft->base.num_layers, adapter->choices));
     return wrap(adapter, status ? status : check_targets(adapter, count));
 }

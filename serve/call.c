@@ -393,8 +393,7 @@ static int start_encoding(struct call_loop *self, int64_t p, bool is_short) {
     struct call *call = self->call;
     const struct call_prompt *prompt = &call->request.prompts[p];
     struct encoding *encoding = malloc(sizeof *encoding);
-    if (!encoding)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(encoding));
     *encoding = (struct encoding){self, p};
     const struct text_job job = {.server = call->server,
                                  .owner = call->turn_owner,
@@ -548,8 +547,7 @@ static int prepare(struct call_loop *self) {
     const struct openai_model *model = &call->server->model;
     const char *field = NULL;
     int status = check_room(self);
-    if (!status)
-        status = check_adapters(self);
+    THEN(status, check_adapters(self));
     if (!status && call->is_chat)
         status = find_template(self);
     if (status)
@@ -564,10 +562,8 @@ static int prepare(struct call_loop *self) {
         field = "stop";
         status = status_fail(STATUS_INVALID, "stop strings need a tokenizer, and the model has none");
     }
-    if (!status)
-        status = ask_draw_seed(&call->request.ask);
-    if (!status)
-        status = open_ends(self);
+    THEN(status, ask_draw_seed(&call->request.ask));
+    THEN(status, open_ends(self));
     if (status)
         fail_status(self, status == STATUS_INVALID ? ERROR_ARGUMENT : ERROR_INTERNAL, field);
     return status;
@@ -593,8 +589,7 @@ void call_submit(struct call *call) {
         if (status)
             fail_status(self, ERROR_INTERNAL, NULL);
     }
-    if (!status)
-        status = start_encodings(self);
+    THEN(status, start_encodings(self));
     if (status)
         fail(self);
     else

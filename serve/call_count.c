@@ -36,8 +36,7 @@ int call_count_begin(struct call_loop *self) {
         counts->has_ended = calloc((size_t)completions_of(call), sizeof *counts->has_ended);
     }
     tell_registry(self, 0, completions_of(call));
-    if (!counts || !counts->prompts || !counts->completions || !counts->has_ended)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(counts && counts->prompts && counts->completions && counts->has_ended));
     for (int64_t p = 0; p < call->request.prompt_count; p++)
         counts->prompts[p].arrived = self->submitted;
     return STATUS_OK;

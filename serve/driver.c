@@ -15,8 +15,7 @@ int driver_open(const struct driver_options *options, struct driver **out) {
     pthread_condattr_t clock;
     const struct serve_options *serve = options->server->options;
     struct driver *driver = *out = calloc(1, sizeof *driver);
-    if (!driver)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(driver));
     driver->options = *options;
     driver->last_change = &driver->changes;
     driver->shared.last_new_change = &driver->shared.new_changes;

@@ -145,8 +145,7 @@ static int give_piece(struct call_run *run, int64_t choice, size_t begin, bool i
     if (self->making->text.length == begin && !has_tokens)
         return STATUS_OK;
     int status = strbuf_status(&self->making->text);
-    if (!status)
-        status = update_add_piece(self->making, run->prompt, choice, begin);
+    THEN(status, update_add_piece(self->making, run->prompt, choice, begin));
     driver_note(self->shared->driver, self);
     return status ? status : give_held(self, completion, is_end);
 }
@@ -155,8 +154,7 @@ static int hold(struct call_completion *completion, const struct call_held *held
     if (completion->held_count == completion->held_capacity) {
         int64_t capacity = completion->held_capacity ? 2 * completion->held_capacity : 4;
         struct call_held *grown = realloc(completion->held, (size_t)capacity * sizeof *grown);
-        if (!grown)
-            return status_fail(STATUS_MEMORY, "out of memory");
+        TRY(status_allocated(grown));
         completion->held = grown;
         completion->held_capacity = capacity;
     }

@@ -98,8 +98,7 @@ static int output_fill(struct output *output, const struct call *asked, const st
     cambium__v1__output__init(message);
     message->index = (uint32_t)written->choice;
     output->ids = malloc(((size_t)count + 1) * sizeof *output->ids);
-    if (!output->ids)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(output->ids));
     for (int64_t i = 0; i < count; i++)
         output->ids[i] = (uint32_t)written->tokens[i].id;
     message->n_token_ids = (size_t)count;
@@ -238,8 +237,7 @@ static int keep_update(struct generation *generation, const struct call_update *
             struct choice *choice = &generation->choices[piece->choice];
             strbuf_add(&choice->text, strbuf_text(&update->text) + piece->begin, piece->length);
             status = strbuf_status(&choice->text);
-            if (!status)
-                status = kept_tokens_add(&choice->kept, update, piece);
+            THEN(status, kept_tokens_add(&choice->kept, update, piece));
         }
     }
     for (int64_t i = 0; i < update->end_count; i++)
@@ -263,8 +261,7 @@ static int fill_choices(const struct generation *generation, struct whole *whole
     whole->output_list = calloc(count + 1, sizeof *whole->output_list);
     whole->finished = calloc(count + 1, sizeof *whole->finished);
     whole->finished_list = calloc(count + 1, sizeof *whole->finished_list);
-    if (!whole->outputs || !whole->output_list || !whole->finished || !whole->finished_list)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(whole->outputs && whole->output_list && whole->finished && whole->finished_list));
     answer->outputs = whole->output_list;
     answer->finished = whole->finished_list;
     for (size_t i = 0; i < count; i++) {
@@ -275,9 +272,7 @@ static int fill_choices(const struct generation *generation, struct whole *whole
                                         .tokens = choice->kept.tokens,
                                         .count = choice->kept.count,
                                         .tops = choice->kept.tops};
-        int status = output_fill(&whole->outputs[i], generation->asked, &written);
-        if (status)
-            return status;
+        TRY(output_fill(&whole->outputs[i], generation->asked, &written));
         whole->output_list[answer->n_outputs++] = &whole->outputs[i].message;
         if (!choice->has_ended)
             continue;
@@ -300,8 +295,7 @@ static void build_whole(struct generation *generation) {
     const struct kept_tokens *prompt = &generation->prompt;
     int status = started_fill(&started, generation->asked, prompt->tokens, prompt->count, prompt->tops);
     answer.started = &started.message;
-    if (!status)
-        status = fill_choices(generation, &whole, &answer);
+    THEN(status, fill_choices(generation, &whole, &answer));
     pack(generation, status, &answer.base);
     for (int64_t i = 0; whole.outputs && i < generation->choice_count; i++)
         output_free(&whole.outputs[i]);

@@ -26,7 +26,7 @@ int grpc_token_list_fill(struct grpc_token_list *list, const struct call_token *
     };
     if (!list->tokens || !list->token_list || !list->tops || !list->top_list) {
         grpc_token_list_free(list);
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     }
     for (int64_t i = 0; i < count; i++) {
         Cambium__V1__TokenLogprob *token = &list->tokens[i];
@@ -150,8 +150,7 @@ bool grpc_detokenize(const struct route_reader *reader, const ProtobufCMessage *
     if (!has_tokenizer(reader->server, error))
         return false;
     int status = add_texts(reader->server, asked, &bytes);
-    if (!status)
-        status = grpc_text_set(&text, &answer.base, &answer.text, 1, strbuf_text(&bytes), bytes.length);
+    THEN(status, grpc_text_set(&text, &answer.base, &answer.text, 1, strbuf_text(&bytes), bytes.length));
     bool is_made = status ? fail_status(status, "ids", error) : grpc_pack(&answer.base, packed, error);
     strbuf_free(&bytes);
     grpc_text_free(&text);

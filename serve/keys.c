@@ -155,9 +155,7 @@ static int read_line(struct keys *keys, const char *line, size_t length, struct 
                            KEYS_NAME_BYTES);
     if (!key_is_valid(words[1]))
         return status_fail(STATUS_INVALID, "a key has 1 to %d printable ASCII characters", KEYS_KEY_BYTES);
-    int status = read_rights(words + 2, n - 2, &key);
-    if (status)
-        return status;
+    TRY(read_rights(words + 2, n - 2, &key));
     if (*count == KEYS_MAX)
         return status_fail(STATUS_INVALID, "a file has at most %d keys", KEYS_MAX);
     if (!SHA256((const unsigned char *)words[1].at, words[1].length, key.digest) ||
@@ -168,7 +166,7 @@ static int read_line(struct keys *keys, const char *line, size_t length, struct 
             return status_fail(STATUS_INVALID, "the same key as that of '%s' above", keys->names[list[i].name]);
     memcpy(&key.client, digest, sizeof key.client);
     key.client |= !key.client;
-    status = find_name(keys, words[0], &key.name);
+    int status = find_name(keys, words[0], &key.name);
     if (!status)
         list[(*count)++] = key;
     return status;
@@ -193,8 +191,7 @@ int keys_reload(struct keys *keys) {
     struct key *list = malloc(KEYS_MAX * sizeof *list);
     int status = list ? file_read(keys->path, FILE_LIMIT, &text)
                       : status_fail(STATUS_MEMORY, "%s: out of memory for keys", keys->path);
-    if (!status)
-        status = read_lines(keys, &text, list, &count);
+    THEN(status, read_lines(keys, &text, list, &count));
     if (text.data)
         OPENSSL_cleanse(text.data, text.length);
     strbuf_free(&text);
@@ -217,8 +214,7 @@ int keys_open(const char *path, struct keys **keys) {
         opened->path = strdup(path);
     if (!opened || !opened->path)
         status = status_fail(STATUS_MEMORY, "%s: out of memory for keys", path);
-    if (!status)
-        status = keys_reload(opened);
+    THEN(status, keys_reload(opened));
     if (status) {
         keys_close(opened);
         return status;

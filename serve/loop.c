@@ -47,7 +47,7 @@ int loop_open(struct loop **out) {
     if (!loop || evthread_use_pthreads()) {
         free(loop);
         *out = NULL;
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     }
     pthread_mutex_init(&loop->lock, NULL);
     loop->last = &loop->first;

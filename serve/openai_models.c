@@ -186,8 +186,7 @@ static bool read_ids(const struct server *server, const json_t *list, struct tok
     for (size_t i = 0; i < json_array_size(list) && !status; i++) {
         int32_t id = 0;
         status = ask_read_id(json_array_get(list, i), i, vocab, &id);
-        if (!status)
-            status = token_buffer_add(ids, id);
+        THEN(status, token_buffer_add(ids, id));
     }
     if (status)
         json_in_fail(status, "tokens", error);

@@ -196,8 +196,7 @@ int otlp_open(const char *endpoint, const char *version, struct otlp **out) {
     struct otlp *otlp = calloc(1, sizeof *otlp);
     pthread_condattr_t monotonic;
     *out = NULL;
-    if (!otlp)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(otlp));
     otlp->last = &otlp->first;
     pthread_mutex_init(&otlp->lock, NULL);
     pthread_condattr_init(&monotonic);
@@ -205,8 +204,7 @@ int otlp_open(const char *endpoint, const char *version, struct otlp **out) {
     pthread_cond_init(&otlp->has_changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
     int status = otlp_target_read(endpoint, &otlp->target);
-    if (!status)
-        status = begin_envelope(&otlp->envelope, version);
+    THEN(status, begin_envelope(&otlp->envelope, version));
     if (!status && pthread_create(&otlp->thread, NULL, run, otlp))
         status = status_fail(STATUS_MEMORY, "cannot start the thread that sends spans");
     if (status)

@@ -68,7 +68,7 @@ int otlp_target_read(const char *url, struct otlp_target *target) {
     target->port = port < end ? strndup(port + 1, (size_t)(end - port - 1)) : strdup("80");
     if (target->host && target->path && target->authority && target->port)
         return STATUS_OK;
-    return status_fail(STATUS_MEMORY, "out of memory");
+    return status_no_memory();
 }
 
 void otlp_target_free(struct otlp_target *target) {

@@ -23,7 +23,7 @@ struct queue {
 int queue_open(int64_t places, struct queue **queue) {
     *queue = calloc(1, sizeof **queue);
     if (!*queue)
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     (*queue)->places = places;
     return STATUS_OK;
 }
@@ -51,7 +51,7 @@ static struct member *find_or_add(struct queue *queue, uint64_t client, double w
     if (!member) {
         struct member *grown = realloc(queue->members, (queue->count + 1) * sizeof *grown);
         if (!grown) {
-            status_fail(STATUS_MEMORY, "out of memory");
+            status_no_memory();
             return NULL;
         }
         queue->members = grown;

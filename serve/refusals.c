@@ -22,7 +22,7 @@ struct refusals {
 int refusals_open(struct refusals **refusals) {
     *refusals = calloc(1, sizeof **refusals);
     if (!*refusals)
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     pthread_mutex_init(&(*refusals)->lock, NULL);
     return STATUS_OK;
 }

@@ -25,7 +25,7 @@ static struct entry *add(struct registry *registry, const char *name, const char
     registry->entries = grown ? grown : registry->entries;
     if (!entry || !grown) {
         free(entry);
-        status_fail(STATUS_MEMORY, "out of memory");
+        status_no_memory();
         return NULL;
     }
     snprintf(entry->name, sizeof entry->name, "%s", name);
@@ -426,8 +426,7 @@ static int add_first(struct registry *registry, const char *name, const char *di
     char *found;
     struct chat_template *template;
     int status = registry_look(directory, &found, &template);
-    if (!status)
-        status = adapters_add(registry->adapters, name, found);
+    THEN(status, adapters_add(registry->adapters, name, found));
     struct entry *entry = status ? NULL : add(registry, name, found);
     if (entry) {
         entry->is_there = true;
@@ -458,8 +457,7 @@ static int add_root(struct registry *registry, const char *root) {
 int registry_open(struct server *server, struct adapters *adapters, struct registry **out) {
     const struct serve_options *options = server->options;
     struct registry *registry = *out = calloc(1, sizeof *registry);
-    if (!registry)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(registry));
     registry->server = server;
     registry->adapters = adapters;
     registry->last = &registry->first;
@@ -469,8 +467,7 @@ int registry_open(struct server *server, struct adapters *adapters, struct regis
         status = add_root(registry, options->adapter_root);
     for (size_t i = 0; i < options->adapter_count && !status; i++) {
         status = add_first(registry, options->adapters[i].name, options->adapters[i].directory);
-        if (!status)
-            status = adapters_check(adapters, options->adapters[i].name);
+        THEN(status, adapters_check(adapters, options->adapters[i].name));
         if (status)
             status_wrap(status, "--adapter %s", options->adapters[i].name);
     }

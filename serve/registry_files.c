@@ -96,10 +96,8 @@ void registry_read(struct worker_job *job) {
     pending->has_stamp = !status && !peft_stamp_directory(&place, &pending->stamp);
     if (pending->has_stamp && refusals_find(registry->refusals, pending->directory, pending->stamp, &change->error))
         return;
-    if (!status)
-        status = adapter_files_read(&place, &registry->limits, &change->files);
-    if (!status)
-        status = read_facts(&change->files, &change->facts);
+    THEN(status, adapter_files_read(&place, &registry->limits, &change->files));
+    THEN(status, read_facts(&change->files, &change->facts));
     if (!status)
         return;
     set_error(pending->server, status, &change->error);
@@ -144,8 +142,7 @@ static void check_one(struct worker_job *job) {
     struct peft_place place = place_of(checks->server->options, checks->directory);
     checks->error = (struct error){0};
     int status = peft_stamp_directory(&place, &checks->stamp);
-    if (!status)
-        status = peft_check_directory(&place, &registry->limits);
+    THEN(status, peft_check_directory(&place, &registry->limits));
     if (!status)
         return;
     set_error(checks->server, status, &checks->error);

@@ -281,8 +281,7 @@ static int bind_all(struct server *server) {
     if (!origin_is_local(o->listen) && !o->api_key_file)
         log_warning("--listen %s without --api-key-file: whoever reaches it may ask", o->listen);
     int status = transport_open(&transport, &server->transport);
-    if (!status)
-        status = transport_bind(server->transport, LISTENER_DATA, o->listen);
+    THEN(status, transport_bind(server->transport, LISTENER_DATA, o->listen));
     if (!status && has_control(o))
         status = transport_bind(server->transport, LISTENER_CONTROL, o->control);
     for (int kind = 0; kind < LISTENER_COUNT && !status; kind++) {
@@ -302,8 +301,8 @@ static int add_events(struct server *server) {
     core->on_term = evsignal_new(server->base, SIGTERM, on_stop, server);
     core->on_int = evsignal_new(server->base, SIGINT, on_stop, server);
     core->on_hup = evsignal_new(server->base, SIGHUP, on_reload, server);
-    if (!core->tick || !core->delay_timer || !core->drain_timer || !core->on_term || !core->on_int || !core->on_hup)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(core->tick && core->delay_timer && core->drain_timer && core->on_term && core->on_int &&
+                         core->on_hup));
     core->last_tick = clock_seconds();
     if (event_add(core->tick, &tick) || event_add(core->on_term, NULL) || event_add(core->on_int, NULL) ||
         event_add(core->on_hup, NULL))
@@ -318,7 +317,7 @@ int server_open(const struct serve_options *options, struct server **out) {
         free(server);
         free(core);
         *out = NULL;
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     }
     signal(SIGPIPE, SIG_IGN);
     *server = (struct server){.options = options, .core = core, .gathered = {.limit = options->limits.gathered_bytes}};
@@ -326,26 +325,20 @@ int server_open(const struct serve_options *options, struct server **out) {
     pthread_mutex_init(&core->lock, NULL);
     pthread_cond_init(&core->ended, NULL);
     int status = loop_open(&server->loop);
-    if (!status)
-        status = queue_open(options->max_queued_requests, &core->queue);
+    THEN(status, queue_open(options->max_queued_requests, &core->queue));
     if (!status && options->max_queued_tokens)
         status = queue_open(options->max_queued_tokens, &core->token_queue);
     if (!status) {
         server->base = loop_base(server->loop);
         status = open_keys(server);
     }
-    if (!status)
-        status = bind_all(server);
-    if (!status)
-        status = add_events(server);
+    THEN(status, bind_all(server));
+    THEN(status, add_events(server));
     if (!status && options->otlp_endpoint)
         status = otlp_open(options->otlp_endpoint, CAMBIUM_VERSION, &server->otlp);
-    if (!status)
-        status = worker_open(server->loop, TEXT_JOBS, &server->worker);
-    if (!status)
-        status = worker_open(server->loop, FILE_JOBS, &core->file_worker);
-    if (!status)
-        status = loop_start(server->loop);
+    THEN(status, worker_open(server->loop, TEXT_JOBS, &server->worker));
+    THEN(status, worker_open(server->loop, FILE_JOBS, &core->file_worker));
+    THEN(status, loop_start(server->loop));
     if (status) {
         server_close(server);
         *out = NULL;
@@ -401,10 +394,8 @@ static int open_books(struct server *server, struct engine *engine) {
                                       .has_prefix_cache = o->has_prefix_cache,
                                       .ranks = o->tensor * o->pipeline};
     int status = metrics_new(&metrics, &server->metrics);
-    if (!status)
-        status = adapters_open(engine, &core->adapters);
-    if (!status)
-        status = registry_open(server, core->adapters, &server->registry);
+    THEN(status, adapters_open(engine, &core->adapters));
+    THEN(status, registry_open(server, core->adapters, &server->registry));
     driver.adapters = core->adapters;
     return status ? status : driver_open(&driver, &core->driver);
 }
@@ -460,18 +451,13 @@ int server_run(struct server *server, struct engine *engine, const struct tokeni
     struct server_core *core = server->core;
     core->engine = engine;
     core->ranks = calloc((size_t)rank_count(server), sizeof *core->ranks);
-    if (!core->ranks)
-        return status_fail(STATUS_MEMORY, "out of memory");
-    int status = describe_model(server, engine, tokenizer, files);
-    if (!status)
-        status = first_step(engine);
-    if (!status)
-        status = open_books(server, engine);
-    if (status)
-        return status;
+    TRY(status_allocated(core->ranks));
+    TRY(describe_model(server, engine, tokenizer, files));
+    TRY(first_step(engine));
+    TRY(open_books(server, engine));
     core->begin_note.run = begin_serving;
     loop_post(server->loop, &core->begin_note);
-    status = driver_run(core->driver);
+    int status = driver_run(core->driver);
     char reason[512];
     snprintf(reason, sizeof reason, "%s", status_text());
     if (status)

@@ -59,10 +59,8 @@ static int encode_chat(struct job *job) {
     const struct openai_model *model = &job->asked.server->model;
     struct chat_pieces pieces = {0};
     int status = call_prompt_render(&job->prompt, model, job->chat.template, &pieces);
-    if (!status)
-        status = check_room(job, pieces.text.length);
-    if (!status)
-        status = chat_pieces_encode(&pieces, job->encoder, model_first_eos(&model->ends), &job->ids, NULL);
+    THEN(status, check_room(job, pieces.text.length));
+    THEN(status, chat_pieces_encode(&pieces, job->encoder, model_first_eos(&model->ends), &job->ids, NULL));
     chat_pieces_free(&pieces);
     if (!status)
         status = ask_ends_open(job->chat.ask,
@@ -161,7 +159,7 @@ int text_job_start(const struct text_job *asked, const char *text, size_t length
     struct job *job = new_job(asked);
     if (!job || !(job->text = malloc(length + 1))) {
         free(job);
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     }
     if (length)
         memcpy(job->text, text, length);
@@ -171,8 +169,7 @@ int text_job_start(const struct text_job *asked, const char *text, size_t length
 
 int text_job_start_chat(const struct text_job *asked, const struct text_job_chat *chat) {
     struct job *job = new_job(asked);
-    if (!job)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(job));
     job->chat = *chat;
     job->prompt = *chat->prompt;
     keep_chat(job);

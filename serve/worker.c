@@ -56,8 +56,7 @@ static void *run(void *context) {
 
 int worker_open(struct loop *loop, size_t capacity, struct worker **out) {
     struct worker *worker = *out = calloc(1, sizeof *worker);
-    if (!worker)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(worker));
     *worker = (struct worker){.loop = loop, .capacity = capacity};
     pthread_mutex_init(&worker->lock, NULL);
     pthread_cond_init(&worker->has_changed, NULL);

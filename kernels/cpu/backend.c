@@ -71,8 +71,7 @@ static int find_threads(int asked) {
 static int cpu_sketch(const struct device_facts *facts, struct device **out) {
     struct cpu_device *cpu = calloc(1, sizeof *cpu);
     int most = omp_get_max_active_levels() > 0 ? omp_get_thread_limit() : 1;
-    if (!cpu)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(cpu));
     struct device *device = &cpu->device;
     device->backend = &backend_cpu;
     cpu->is_elsewhere = facts->is_elsewhere;
@@ -165,7 +164,7 @@ int64_t cpu_kv_page_elements(struct device *device, int kv_heads, int head_size,
 static int cpu_stream_open(struct device *device, struct stream **stream) {
     *stream = malloc(sizeof **stream);
     if (!*stream)
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     **stream = (struct stream){.device = device};
     return STATUS_OK;
 }
@@ -204,8 +203,7 @@ struct cpu_event {
 static int cpu_event_open(struct device *device, struct event **event) {
     struct cpu_event *own = calloc(1, sizeof *own);
     *event = NULL;
-    if (!own)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(own));
     *event = &own->event;
     own->event.device = device;
     return STATUS_OK;

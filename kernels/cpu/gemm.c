@@ -126,9 +126,7 @@ static int run_bare(const struct exec *exec, const struct gemm *g) {
     int64_t width = width_of(g), depth = depth_of(g);
     for (int64_t col = 0; col < gemm_n(g); col += width)
         for (int64_t first = 0; first < gemm_k(g); first += depth) {
-            int status = run_bare_piece(exec, g, col, first);
-            if (status)
-                return status;
+            TRY(run_bare_piece(exec, g, col, first));
         }
     return STATUS_OK;
 }
@@ -359,8 +357,7 @@ static int run_piece(const struct gemm_level *level, const struct exec *exec, co
     int status = multiply_piece(exec, g, &p, ab);
     if (!status && g->delta_count && gemm_is_fp8(g))
         scale_piece(exec, &p, factor, ab);
-    if (!status)
-        status = add_deltas(exec, g, &p, ab, (char *)exec->workspace + stage_bytes(g) + widened_bytes(g));
+    THEN(status, add_deltas(exec, g, &p, ab, (char *)exec->workspace + stage_bytes(g) + widened_bytes(g)));
     if (status)
         return status;
     struct gemm_block block = {.ab = ab,

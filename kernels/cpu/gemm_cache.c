@@ -34,8 +34,7 @@ struct gemm_cache {
 
 int gemm_cache_open(struct gemm_cache **out) {
     struct gemm_cache *cache = *out = calloc(1, sizeof *cache);
-    if (!cache)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(cache));
     pthread_mutex_init(&cache->lock, NULL);
     if (dnnl_engine_create(&cache->engine, dnnl_cpu, 0) || dnnl_stream_create(&cache->stream, cache->engine, 0)) {
         gemm_cache_close(cache);

@@ -54,11 +54,8 @@ static int time_products(struct device *device, const struct exec *exec, enum dt
         for (int i = 0; i < PRODUCTS; i++) {
             struct gemm call = product_call(i, dtype, memory[0], memory[1], memory[2]);
             double start = clock_seconds();
-            int status = device->ops->gemm(exec, &call);
-            if (!status)
-                status = stream_wait(exec->stream);
-            if (status)
-                return status;
+            TRY(device->ops->gemm(exec, &call));
+            TRY(stream_wait(exec->stream));
             best[i] = fmin(best[i], clock_seconds() - start);
         }
     return STATUS_OK;
@@ -104,9 +101,7 @@ int cpu_measure_gemm(struct device *device, enum dtype dtype, bool is_tf32, doub
 int cpu_measure_read(struct device *device, double max_seconds, double *bytes_per_s) {
     enum { WORDS = 32 << 20 }; /* 256 MB, more than any cache holds */
     void *memory;
-    int status = device_alloc(device, WORDS * sizeof(uint64_t), &memory);
-    if (status)
-        return status;
+    TRY(device_alloc(device, WORDS * sizeof(uint64_t), &memory));
     uint64_t *words = memory, total = 0;
     int64_t count = WORDS;
     /* Writes all pages: untouched ones would all map to one page of zeros. */

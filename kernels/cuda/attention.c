@@ -133,9 +133,8 @@ static int forward_tiles(const struct exec *exec, const struct attention *a, con
     int status;
     do {
         status = find_kept(exec, &part);
-        if (!status)
-            status = launch_tiles(exec, drops ? tiles->forward_dropout : tiles->forward, a->rows, part.heads,
-                                  drops ? tiles->dropout_bytes : tiles->bytes, &part);
+        THEN(status, launch_tiles(exec, drops ? tiles->forward_dropout : tiles->forward, a->rows, part.heads,
+                                  drops ? tiles->dropout_bytes : tiles->bytes, &part));
     } while (!status && next_part(&part));
     return status;
 }
@@ -143,8 +142,7 @@ static int forward_tiles(const struct exec *exec, const struct attention *a, con
 int cuda_attention_forward(const struct exec *exec, const struct attention *a) {
     int status = attention_check(a);
     const struct tile_kernels *tiles = find_tiles(a, false);
-    if (!status)
-        status = attention_check_workspace(exec, group_bytes(a, longest_of(a)), "attention forward");
+    THEN(status, attention_check_workspace(exec, group_bytes(a, longest_of(a)), "attention forward"));
     if (status)
         return status;
     return tiles ? forward_tiles(exec, a, tiles) : launch_warps(exec, CUDA_attention_forward, a, a->rows, a->heads, a);
@@ -170,8 +168,7 @@ static int backward_tiles(const struct exec *exec, const struct attention *a, co
     int slabs = (a->head_size + features - 1) / features, group = a->heads / a->kv_heads, status;
     do {
         status = find_kept(exec, &part);
-        if (!status)
-            status = launch_tiles(exec, tiles->queries, a->rows, part.heads, bytes, &part);
+        THEN(status, launch_tiles(exec, tiles->queries, a->rows, part.heads, bytes, &part));
         if (!status)
             status = launch_tiles(exec, tiles->keys, keys, part.heads / group * slabs, bytes, &part);
     } while (!status && next_part(&part));
@@ -181,8 +178,7 @@ static int backward_tiles(const struct exec *exec, const struct attention *a, co
 int cuda_attention_backward(const struct exec *exec, const struct attention *a) {
     int status = attention_check(a);
     const struct tile_kernels *tiles = find_tiles(a, true);
-    if (!status)
-        status = attention_check_workspace(exec, delta_bytes(a) + group_bytes(a, longest_of(a)), "attention backward");
+    THEN(status, attention_check_workspace(exec, delta_bytes(a) + group_bytes(a, longest_of(a)), "attention backward"));
     if (status)
         return status;
     if (tiles)

@@ -12,7 +12,7 @@ enum { LEAST_ARCHITECTURE = 80 };
 static struct cuda_device *make_device(int threads) {
     struct cuda_device *own = calloc(1, sizeof *own);
     if (!own) {
-        status_fail(STATUS_MEMORY, "out of memory");
+        status_no_memory();
         return NULL;
     }
     pthread_mutex_init(&own->lock, NULL);
@@ -25,9 +25,7 @@ static int find_card(struct cuda_device *own, int number) {
     const struct cuda_driver *driver = &own->driver;
     struct device *device = &own->device;
     int count = 0;
-    int status = cuda_check(device, driver->device_count(&count), "counting the GPUs");
-    if (status)
-        return status;
+    TRY(cuda_check(device, driver->device_count(&count), "counting the GPUs"));
     if (count == 0)
         return status_fail(STATUS_UNSUPPORTED, "--device cuda: this machine has no NVIDIA GPU");
     if (number >= count)
@@ -66,24 +64,19 @@ static int describe_card(struct cuda_device *own, int number) {
 
 static int look_at_card(struct cuda_device *own, int number) {
     int status = cuda_driver_open(&own->driver);
-    if (!status)
-        status = find_card(own, number);
+    THEN(status, find_card(own, number));
     return status ? status : describe_card(own, number);
 }
 
 static int retain_context(struct cuda_device *own) {
     struct device *device = &own->device;
     struct CUctx_st *context = NULL;
-    int status = cuda_check(device, own->driver.context_retain(&context, own->card), "opening the GPU");
-    if (status)
-        return status;
+    TRY(cuda_check(device, own->driver.context_retain(&context, own->card), "opening the GPU"));
     own->context = context;
-    status = cuda_enter(device);
-    if (!status)
-        status = cuda_check(device, own->driver.stream_create(&own->stream, CUDA_STREAM_NON_BLOCKING, 0),
-                            "opening a stream");
-    if (!status)
-        status = cuda_kernels_load(device, &own->kernels);
+    int status = cuda_enter(device);
+    THEN(status,
+         cuda_check(device, own->driver.stream_create(&own->stream, CUDA_STREAM_NON_BLOCKING, 0), "opening a stream"));
+    THEN(status, cuda_kernels_load(device, &own->kernels));
     return status ? status : cuda_gemm_cache_open(device);
 }
 
@@ -195,13 +188,11 @@ static size_t block_bytes(size_t bytes) {
 static int cuda_alloc(struct device *device, size_t bytes, bool is_zeroed, void **memory) {
     unsigned long long address = 0;
     *memory = NULL;
-    int status = cuda_enter(device);
-    if (status)
-        return status;
+    TRY(cuda_enter(device));
     unsigned result = cuda(device)->driver.memory_alloc(&address, block_bytes(bytes));
     if (result)
         return fail_alloc(device, result, bytes);
-    status = is_zeroed ? zero_and_wait(device, address, block_bytes(bytes)) : STATUS_OK;
+    int status = is_zeroed ? zero_and_wait(device, address, block_bytes(bytes)) : STATUS_OK;
     if (status)
         cuda_free(device, (void *)(uintptr_t)address);
     else
@@ -211,14 +202,12 @@ static int cuda_alloc(struct device *device, size_t bytes, bool is_zeroed, void 
 
 static int cuda_host_alloc(struct device *device, size_t bytes, void **memory) {
     *memory = NULL;
-    int status = cuda_enter(device);
-    if (status)
-        return status;
+    TRY(cuda_enter(device));
     unsigned result = cuda(device)->driver.host_alloc(memory, block_bytes(bytes), CUDA_HOST_PORTABLE);
     if (result == CUDA_OUT_OF_MEMORY)
         return status_fail(STATUS_MEMORY, "%s: cannot allocate %.1f MB of pinned memory of the host", device->kind,
                            (double)bytes / 1e6);
-    status = cuda_check(device, result, "allocating pinned memory of the host");
+    int status = cuda_check(device, result, "allocating pinned memory of the host");
     if (!status)
         memset(*memory, 0, block_bytes(bytes));
     return status;

@@ -282,8 +282,7 @@ static int run_alone(const struct exec *exec, const struct gemm *g, const struct
         pointers->beta = 1;
         status = write_deltas(exec, g);
     }
-    if (!status)
-        status = cuda_gemm_cache_run(exec, form, pointers);
+    THEN(status, cuda_gemm_cache_run(exec, form, pointers));
     return status || g->delta_count ? status : run_gelu(exec, g, product);
 }
 

@@ -70,8 +70,7 @@ const struct gemm_choice *gemm_choices_find(const struct gemm_choices *choices, 
 
 int gemm_choices_add(struct gemm_choices *choices, const struct gemm_choice *choice) {
     struct gemm_choice *items = realloc(choices->items, (size_t)(choices->count + 1) * sizeof *items);
-    if (!items)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(items));
     choices->items = items;
     items[choices->count++] = *choice;
     return STATUS_OK;

@@ -60,8 +60,7 @@ static int make_descriptors(struct device *device) {
     struct cublaslt_layout **layouts[] = {&cache->a, &cache->b, &cache->c};
     for (int i = 0; i < 3 && !status; i++)
         status = check(device, library->layout_create(layouts[i], CUBLASLT_FP32, 1, 1, 1), what);
-    if (!status)
-        status = check(device, library->preference_create(&cache->preference), what);
+    THEN(status, check(device, library->preference_create(&cache->preference), what));
     uint64_t bytes = gemm_library_bytes(device);
     return status
                ? status
@@ -71,13 +70,10 @@ static int make_descriptors(struct device *device) {
 
 int cuda_gemm_cache_open(struct device *device) {
     struct cuda_gemm_cache *cache = calloc(1, sizeof *cache);
-    if (!cache)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(cache));
     pthread_mutex_init(&cache->lock, NULL);
     cuda(device)->gemm_cache = cache;
-    int status = cublaslt_open(&cache->library);
-    if (status)
-        return status;
+    TRY(cublaslt_open(&cache->library));
     cache->has_invariance = cache->library.version() >= CUBLASLT_HAS_INVARIANCE;
     cublaslt_name(&cache->library, cache->name, sizeof cache->name);
     return make_descriptors(device);
@@ -120,10 +116,8 @@ static unsigned set_layout(const struct cublaslt *library, struct cublaslt_layou
     uint32_t element = library_type(type);
     uint64_t height = (uint64_t)columns, width = (uint64_t)rows;
     unsigned status = library->layout_set(layout, CUBLASLT_LAYOUT_TYPE, &element, sizeof element);
-    if (!status)
-        status = library->layout_set(layout, CUBLASLT_LAYOUT_ROWS, &height, sizeof height);
-    if (!status)
-        status = library->layout_set(layout, CUBLASLT_LAYOUT_COLUMNS, &width, sizeof width);
+    THEN(status, library->layout_set(layout, CUBLASLT_LAYOUT_ROWS, &height, sizeof height));
+    THEN(status, library->layout_set(layout, CUBLASLT_LAYOUT_COLUMNS, &width, sizeof width));
     return status ? status : library->layout_set(layout, CUBLASLT_LAYOUT_STRIDE, &stride, sizeof stride);
 }
 
@@ -132,9 +126,8 @@ static unsigned set_layouts(const struct cuda_gemm_cache *cache, const struct ge
     bool a_transposed = form->a_transposed, b_transposed = form->b_transposed;
     unsigned status = set_layout(library, cache->a, form->b_type, b_transposed ? form->n : form->k,
                                  b_transposed ? form->k : form->n, form->ldb);
-    if (!status)
-        status = set_layout(library, cache->b, form->type, a_transposed ? form->k : form->m,
-                            a_transposed ? form->m : form->k, form->lda);
+    THEN(status, set_layout(library, cache->b, form->type, a_transposed ? form->k : form->m,
+                            a_transposed ? form->m : form->k, form->lda));
     return status ? status : set_layout(library, cache->c, form->c_type, form->m, form->n, form->ldc);
 }
 
@@ -203,8 +196,7 @@ static unsigned set_limits(const struct cuda_gemm_cache *cache, const struct gem
 static int describe(struct device *device, const struct gemm_form *form, const struct gemm_pointers *pointers) {
     const struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
     unsigned status = set_layouts(cache, form);
-    if (!status)
-        status = set_operation(cache, form, pointers);
+    THEN(status, set_operation(cache, form, pointers));
     return check(device, status, "describing a product");
 }
 
@@ -235,9 +227,7 @@ static int propose(struct device *device, const struct gemm_form *form, int most
                    int *count) {
     const struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
     *count = 0;
-    int status = check(device, set_limits(cache, form), "describing a product");
-    if (status)
-        return status;
+    TRY(check(device, set_limits(cache, form), "describing a product"));
     unsigned answer = cache->library.propose(cache->context, cache->operation, cache->a, cache->b, cache->c, cache->c,
                                              cache->preference, most, found, count);
     if (answer == CUBLASLT_NOT_SUPPORTED)
@@ -295,8 +285,7 @@ static int find_for_all_rows(struct device *device, const struct gemm_form *form
     const struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
     struct cublaslt_result found[INVARIANT_PROPOSALS];
     int count, status = check(device, set_layouts(cache, form), "describing a product");
-    if (!status)
-        status = propose(device, form, INVARIANT_PROPOSALS, found, &count);
+    THEN(status, propose(device, form, INVARIANT_PROPOSALS, found, &count));
     if (status)
         return status;
     *plan = (struct plan){.form = *form, .is_missing = true};
@@ -315,9 +304,7 @@ static bool is_of(const struct plan *plan, const struct gemm_form *form) {
 static int find_invariant(struct device *device, const struct gemm_form *form, struct plan *plan) {
     struct gemm_form all = form_of_all_rows(form);
     struct plan *first = place_of(cuda(device)->gemm_cache, &all);
-    int status = is_of(first, &all) ? STATUS_OK : find_for_all_rows(device, &all, first);
-    if (status)
-        return status;
+    TRY(is_of(first, &all) ? STATUS_OK : find_for_all_rows(device, &all, first));
     const struct plan found = *first; /* both may have one place */
     *plan = (struct plan){.form = *form, .algorithm = found.algorithm};
     plan->is_missing = found.is_missing || !takes(device, form, &found.algorithm);
@@ -329,10 +316,8 @@ static int prepare(struct device *device, const struct gemm_form *form, const st
                    struct plan **plan) {
     *plan = place_of(cuda(device)->gemm_cache, form);
     int status = device_status(device);
-    if (!status)
-        status = cuda_enter(device);
-    if (!status)
-        status = describe(device, form, pointers);
+    THEN(status, cuda_enter(device));
+    THEN(status, describe(device, form, pointers));
     if (status || is_of(*plan, form))
         return status;
     bool is_one = form->is_batch_invariant && !cuda(device)->gemm_cache->has_invariance;
@@ -373,12 +358,9 @@ static int measure_one(const struct exec *exec, const struct gemm_pointers *poin
         status = event_record(event[0], exec->stream);
         if (!status && multiply(exec, pointers, algorithm))
             return STATUS_OK;
-        if (!status)
-            status = event_record(event[1], exec->stream);
-        if (!status)
-            status = event_wait(event[1]);
-        if (!status)
-            status = event_seconds(event[0], event[1], &seconds);
+        THEN(status, event_record(event[1], exec->stream));
+        THEN(status, event_wait(event[1]));
+        THEN(status, event_seconds(event[0], event[1], &seconds));
         *best = run > 0 ? fmin(*best, seconds) : *best;
     }
     return status;
@@ -415,8 +397,7 @@ static int measure(const struct exec *exec, const struct gemm_form *form, const 
     int status = STATUS_OK;
     for (int i = 0; i < 2 && !status; i++)
         status = event_open(device, &event[i]);
-    if (!status)
-        status = measure_all(exec, form, pointers, event, &choice);
+    THEN(status, measure_all(exec, form, pointers, event, &choice));
     for (int i = 0; i < 2; i++)
         event_close(event[i]);
     if (status || isinf(choice.seconds))
@@ -466,8 +447,7 @@ static int take_choice(struct device *device, const struct device_algorithm *tex
     struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
     struct gemm_choice choice;
     int status = gemm_choice_read(text, &choice);
-    if (!status)
-        status = check_choice(device, &choice, text->product);
+    THEN(status, check_choice(device, &choice, text->product));
     if (!status && gemm_choices_find(&cache->choices, &choice.form))
         status = status_fail(STATUS_INVALID, "'%s' is there twice", text->product);
     return status ? status : gemm_choices_add(&cache->choices, &choice);
@@ -501,8 +481,7 @@ int cuda_gemm_cache_run(const struct exec *exec, const struct gemm_form *form, c
                              (long long)form->k, form->is_batch_invariant ? " that is batch-invariant" : "");
     if (!status && cache->proposals && !form->is_batch_invariant && !gemm_choices_find(&cache->choices, form))
         status = measure(exec, form, pointers, plan);
-    if (!status)
-        status = check(device, multiply(exec, pointers, &plan->algorithm), "gemm");
+    THEN(status, check(device, multiply(exec, pointers, &plan->algorithm), "gemm"));
     pthread_mutex_unlock(&cache->lock);
     return status;
 }

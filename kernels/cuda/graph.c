@@ -21,12 +21,10 @@ int cuda_check_not_recording(const struct stream *stream, const char *what) {
 /* Only the calling thread may not allocate or wait meanwhile: other ranks of the process continue. */
 int cuda_record_begin(struct stream *stream) {
     int status = cuda_check_not_recording(stream, "a recording of");
-    if (!status)
-        status = cuda_enter(stream->device);
-    if (!status)
-        status = cuda_check(stream->device,
+    THEN(status, cuda_enter(stream->device));
+    THEN(status, cuda_check(stream->device,
                             cuda(stream->device)->driver.capture_begin(cuda_stream(stream), CUDA_CAPTURE_THREAD_LOCAL),
-                            "recording");
+                            "recording"));
     own_stream(stream)->is_recording |= !status;
     return status;
 }
@@ -35,9 +33,8 @@ int cuda_record_begin(struct stream *stream) {
 static int instantiate(struct device *device, struct CUgraph_st *graph, struct recording **out) {
     const struct cuda_driver *driver = &cuda(device)->driver;
     struct cuda_recording *own = calloc(1, sizeof *own);
-    int status = own ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = cuda_check(device, driver->graph_instantiate(&own->instance, graph, 0), "recording");
+    int status = status_allocated(own);
+    THEN(status, cuda_check(device, driver->graph_instantiate(&own->instance, graph, 0), "recording"));
     int destroyed = cuda_check(device, driver->graph_destroy(graph), "recording");
     status = status ? status : destroyed;
     if (status) {
@@ -57,16 +54,14 @@ int cuda_record_end(struct stream *stream, struct recording **recording) {
         return status_fail(STATUS_INVALID, "the stream is not being recorded");
     own_stream(stream)->is_recording = false;
     int status = cuda_enter(device);
-    if (!status)
-        status = cuda_check(device, cuda(device)->driver.capture_end(cuda_stream(stream), &graph), "recording");
+    THEN(status, cuda_check(device, cuda(device)->driver.capture_end(cuda_stream(stream), &graph), "recording"));
     return status ? status : instantiate(device, graph, recording);
 }
 
 int cuda_replay(struct stream *stream, const struct recording *recording) {
     const struct cuda_recording *own = (const void *)recording;
     int status = cuda_check_not_recording(stream, "a replay on");
-    if (!status)
-        status = cuda_enter(stream->device);
+    THEN(status, cuda_enter(stream->device));
     return status
                ? status
                : cuda_check(stream->device,

@@ -13,12 +13,9 @@ struct timed {
 static int time_call(const struct exec *exec, const struct timed *timed, struct event *const event[2],
                      double *seconds) {
     int status = event_record(event[0], exec->stream);
-    if (!status)
-        status = timed->call(exec, timed->context);
-    if (!status)
-        status = event_record(event[1], exec->stream);
-    if (!status)
-        status = event_wait(event[1]);
+    THEN(status, timed->call(exec, timed->context));
+    THEN(status, event_record(event[1], exec->stream));
+    THEN(status, event_wait(event[1]));
     return status ? status : event_seconds(event[0], event[1], seconds);
 }
 
@@ -51,8 +48,7 @@ static int fill(struct stream *stream, enum dtype dtype, char *matrix) {
         uint16_t bf16[DRAWN];
     } *drawn = malloc(sizeof *drawn);
     size_t bytes = DRAWN * dtype_bytes(dtype);
-    if (!drawn)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(drawn));
     for (uint32_t i = 0; i < DRAWN; i++) {
         float value = (float)rng_unit(philox(1, i, 0, 0, (uint32_t)RNG_TEST << 24).word[0]) - 0.5f;
         if (dtype == DTYPE_BF16)
@@ -88,8 +84,7 @@ int cuda_measure_gemm(struct device *device, enum dtype dtype, bool is_tf32, dou
                         .c = matrix_plain(dtype, memory[2], SIDE, SIDE),
                         .is_tf32 = is_tf32};
     exec.workspace_bytes = device->ops->gemm_workspace(device, &call);
-    if (!status)
-        status = device_alloc(device, exec.workspace_bytes, &memory[3]);
+    THEN(status, device_alloc(device, exec.workspace_bytes, &memory[3]));
     exec.workspace = memory[3];
     if (!status)
         status = best_time(&exec, &(const struct timed){multiply, &call}, max_seconds, &best);
@@ -115,8 +110,7 @@ int cuda_measure_read(struct device *device, double max_seconds, double *bytes_p
     struct exec exec = {0};
     double best = INFINITY;
     int status = device_alloc_zeroed(device, 2 * (size_t)BLOCK_BYTES, &memory);
-    if (!status)
-        status = stream_open(device, &exec.stream);
+    THEN(status, stream_open(device, &exec.stream));
     if (!status)
         status = best_time(&exec, &(const struct timed){copy_block, memory}, max_seconds, &best);
     stream_close(exec.stream);

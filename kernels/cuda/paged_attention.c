@@ -79,8 +79,7 @@ int cuda_paged_attention(const struct exec *exec, const struct paged_attention *
     if (!status && a->type == DTYPE_BF16 && a->page_stride % 2)
         status =
             status_fail(STATUS_INVALID, "paged attention over pages of an odd stride, %lld", (long long)a->page_stride);
-    if (!status)
-        status = attention_check_workspace(exec, parts_bytes(a), "paged attention");
+    THEN(status, attention_check_workspace(exec, parts_bytes(a), "paged attention"));
     if (status)
         return status;
     bool is_cut = parts_bytes(a) > 0;

@@ -14,8 +14,7 @@ static int create(struct device *device, bool is_urgent, struct CUstream_st **ha
     const struct cuda_driver *driver = &cuda(device)->driver;
     int least = 0, greatest = 0;
     int status = cuda_enter(device);
-    if (!status)
-        status = cuda_check(device, driver->priorities(&least, &greatest), "reading the priorities of streams");
+    THEN(status, cuda_check(device, driver->priorities(&least, &greatest), "reading the priorities of streams"));
     return status ? status
                   : cuda_check(device,
                                driver->stream_create(handle, CUDA_STREAM_NON_BLOCKING, is_urgent ? greatest : least),
@@ -25,8 +24,7 @@ static int create(struct device *device, bool is_urgent, struct CUstream_st **ha
 static int open_stream(struct device *device, bool is_urgent, struct stream **stream) {
     struct cuda_stream *own = calloc(1, sizeof *own);
     *stream = NULL;
-    if (!own)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(own));
     own->stream.device = device;
     int status = create(device, is_urgent, &own->handle);
     if (status)
@@ -55,8 +53,7 @@ void cuda_stream_close(struct stream *stream) {
 
 int cuda_stream_wait(struct stream *stream) {
     int status = cuda_check_not_recording(stream, "a wait for");
-    if (!status)
-        status = cuda_enter(stream->device);
+    THEN(status, cuda_enter(stream->device));
     return status ? status
                   : cuda_check(stream->device, driver_of(stream)->stream_synchronize(cuda_stream(stream)),
                                "work on the device");
@@ -143,12 +140,10 @@ static struct CUevent_st *handle_of(const struct event *event) {
 int cuda_event_open(struct device *device, struct event **event) {
     struct cuda_event *own = calloc(1, sizeof *own);
     *event = NULL;
-    if (!own)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(own));
     own->event.device = device;
     int status = cuda_enter(device);
-    if (!status)
-        status = cuda_check(device, cuda(device)->driver.event_create(&own->handle, 0), "opening an event");
+    THEN(status, cuda_check(device, cuda(device)->driver.event_create(&own->handle, 0), "opening an event"));
     if (status)
         free(own);
     else

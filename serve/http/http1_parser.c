@@ -213,9 +213,7 @@ static int fields_mean(struct http1_parser *parser, const char **problem) {
     size_t bytes = 0;
     for (size_t i = 0; i < request->field_count; i++) {
         bytes += request->fields[i].name_length + request->fields[i].value_length + 32;
-        int status = field_mean(request, &request->fields[i], &counts, problem);
-        if (status)
-            return status;
+        TRY(field_mean(request, &request->fields[i], &counts, problem));
     }
     *problem = "the fields are too long together";
     if (bytes > parser->limits.header_bytes)

@@ -250,8 +250,7 @@ static int bind_unix(struct listener *listener, const char *path) {
     int status = path_is_free(path, &address);
     if (!status && !(listener->path = strdup(path)))
         status = status_fail(STATUS_MEMORY, "%s: out of memory", path);
-    if (!status)
-        status = bind_fd(listener, (struct sockaddr *)&address, sizeof address, path);
+    THEN(status, bind_fd(listener, (struct sockaddr *)&address, sizeof address, path));
     if (!status && chmod(path, 0600))
         status = status_fail_errno("%s: cannot make it private", path);
     if (status && listener->fd < 0) { /* nothing was bound there */

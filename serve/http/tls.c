@@ -82,9 +82,7 @@ int tls_open(const char *cert, const char *key, struct tls **made) {
 
 int tls_reload(struct tls *tls) {
     SSL_CTX *context;
-    int status = context_open(tls->cert, tls->key, &context);
-    if (status)
-        return status;
+    TRY(context_open(tls->cert, tls->key, &context));
     SSL_CTX_free(tls->context);
     tls->context = context;
     return 0;

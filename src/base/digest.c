@@ -16,9 +16,7 @@ static int mix_file(int descriptor, const char *path, int64_t bytes, int places,
         if (all > places && i == places - 1)
             at = bytes - BLOCK;
         size_t length = (size_t)(bytes - at < BLOCK ? bytes - at : BLOCK);
-        int status = file_pread_all(descriptor, block, length, at, path);
-        if (status)
-            return status;
+        TRY(file_pread_all(descriptor, block, length, at, path));
         *digest = digest_bytes(*digest, block, length);
     }
     return STATUS_OK;

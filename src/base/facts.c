@@ -23,23 +23,20 @@ static int make_room(struct facts *facts) {
         return STATUS_OK;
     size_t capacity = facts->capacity ? 2 * facts->capacity : 64;
     struct fact *items = realloc(facts->items, capacity * sizeof *items);
-    if (!items)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(items));
     facts->items = items;
     facts->capacity = capacity;
     return STATUS_OK;
 }
 
 int facts_add(struct facts *facts, const char *because, const char *name, const char *shown, const char *compared) {
-    int status = make_room(facts);
-    if (status)
-        return status;
+    TRY(make_room(facts));
     compared = compared ? compared : shown;
     struct fact fact = {.name = strdup(name), .shown = strdup(shown), .because = because};
     if (!fact.name || !fact.shown) {
         free(fact.name);
         free(fact.shown);
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     }
     fact.digest = digest_bytes(DIGEST_START, name, strlen(name) + 1);
     fact.digest = digest_bytes(fact.digest, compared, strlen(compared));
@@ -53,8 +50,7 @@ int facts_add_digest(struct facts *facts, const char *name, const char *shown, u
     snprintf(compared, sizeof compared, "%016" PRIx64, digest);
     strbuf_format(&text, "%s (digest %s)", shown, compared);
     int status = strbuf_status(&text);
-    if (!status)
-        status = facts_add(facts, FACT_FILES, name, strbuf_text(&text), compared);
+    THEN(status, facts_add(facts, FACT_FILES, name, strbuf_text(&text), compared));
     strbuf_free(&text);
     return status;
 }
@@ -62,14 +58,11 @@ int facts_add_digest(struct facts *facts, const char *name, const char *shown, u
 int facts_add_file(struct facts *facts, const char *name, const char *path) {
     int64_t bytes;
     uint64_t digest;
-    int status = digest_file(path, &bytes, &digest);
-    if (status)
-        return status;
+    TRY(digest_file(path, &bytes, &digest));
     struct strbuf text = STRBUF_INIT;
     strbuf_format(&text, "%s of %" PRId64 " bytes", path, bytes);
-    status = strbuf_status(&text);
-    if (!status)
-        status = facts_add_digest(facts, name, strbuf_text(&text), digest);
+    int status = strbuf_status(&text);
+    THEN(status, facts_add_digest(facts, name, strbuf_text(&text), digest));
     strbuf_free(&text);
     return status;
 }

@@ -111,9 +111,7 @@ int file_make_directories(const char *path) {
         memcpy(part, path, i);
         part[i] = 0;
         if (mkdir(part, 0777) == 0) {
-            int status = sync_parent(part);
-            if (status)
-                return status;
+            TRY(sync_parent(part));
         } else if (errno != EEXIST) {
             return status_fail_errno("cannot make directory %s", part);
         }
@@ -142,8 +140,7 @@ int file_remove_tree(const char *path) {
     for (size_t i = 0; i < count && !status; i++) {
         char child[PATH_MAX];
         status = file_join(child, sizeof child, path, names[i]);
-        if (!status)
-            status = file_remove_tree(child);
+        THEN(status, file_remove_tree(child));
     }
     file_list_free(names, count);
     if (!status && rmdir(path) && errno != ENOENT)
@@ -185,7 +182,7 @@ no_memory:
     file_list_free(*names, *count);
     *names = NULL;
     *count = 0;
-    return status_fail(STATUS_MEMORY, "out of memory");
+    return status_no_memory();
 }
 
 void file_list_free(char **names, size_t count) {
@@ -206,7 +203,7 @@ int file_find_other(const char *directory, bool (*is_ours)(const char *name), ch
     }
     *other = status ? NULL : strdup(i < count ? names[i] : "");
     file_list_free(names, count);
-    return status || *other ? status : status_fail(STATUS_MEMORY, "out of memory");
+    return status || *other ? status : status_no_memory();
 }
 
 int file_write_all(int descriptor, const void *bytes, size_t length, const char *path) {
@@ -304,18 +301,16 @@ bool file_is_drawn_name(const char *name) {
 /* Creates the temporary file in the directory of `path`. Sets *descriptor to -1 when the name is taken. */
 static int create_temporary(struct file_writer *writer, const char *parent, int *descriptor) {
     char name[FILE_DRAWN_BYTES];
-    int status = file_draw_name(name);
-    if (status)
-        return status;
+    TRY(file_draw_name(name));
     free(writer->temporary);
     if (asprintf(&writer->temporary, "%s/%s", parent, name) < 0) {
         writer->temporary = NULL;
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     }
     *descriptor = open(writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (*descriptor >= 0 || errno == EEXIST)
         return STATUS_OK;
-    status = status_fail_errno("cannot create %s", writer->path);
+    int status = status_fail_errno("cannot create %s", writer->path);
     free(writer->temporary);
     writer->temporary = NULL;
     return status;
@@ -333,7 +328,7 @@ static int find_target(struct file_writer *writer, const char *path, bool *is_in
     if (is_file && !realpath(path, real))
         return status_fail_errno("cannot create %s", path);
     writer->path = strdup(is_file ? real : path);
-    return writer->path ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(writer->path);
 }
 
 static int create_beside(struct file_writer *writer, int *descriptor) {
@@ -392,9 +387,7 @@ void file_writer_abort(struct file_writer *writer) {
 
 int file_write_atomic(const char *path, const void *bytes, size_t length) {
     struct file_writer writer;
-    int status = file_writer_open(&writer, path);
-    if (status)
-        return status;
+    TRY(file_writer_open(&writer, path));
     fwrite(bytes, 1, length, writer.stream); /* the commit reports an error */
     return file_writer_commit(&writer);
 }

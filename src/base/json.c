@@ -112,8 +112,7 @@ int json_read(const char *text, size_t length, size_t flags, json_t **root, json
         give_back(&taken);
     if (taken.events != taken.first)
         free(taken.events);
-    if (!is_read)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(is_read));
     return *root ? STATUS_OK : STATUS_INVALID;
 }
 
@@ -128,7 +127,7 @@ int json_end(json_t *root, size_t flags, char **text) {
         return STATUS_OK;
     free(*text);
     *text = NULL;
-    return has_failed ? status_fail(STATUS_MEMORY, "out of memory")
+    return has_failed ? status_no_memory()
                       : status_fail(STATUS_INVALID, "text that is not UTF-8 cannot be written as JSON");
 }
 

@@ -53,9 +53,7 @@ static void clean_box(const char *parent, const char *name) {
 int staging_clean(const char *directory) {
     char **names;
     size_t count;
-    int status = file_list(directory, &names, &count);
-    if (status)
-        return status;
+    TRY(file_list(directory, &names, &count));
     for (size_t i = 0; i < count; i++)
         if (file_is_drawn_name(names[i]))
             clean_box(directory, names[i]);
@@ -109,7 +107,7 @@ static int begin(struct staging *staging, const char *parent, const struct box_m
     int status = box_make(parent, mark, &staging->box, &staging->mark);
     if (!status && asprintf(&staging->directory, "%s/new", staging->box) < 0) {
         staging->directory = NULL;
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     }
     if (!status && mkdir(staging->directory, 0777))
         status = status_fail_errno("cannot make directory %s", staging->directory);
@@ -120,13 +118,10 @@ int staging_begin(struct staging *staging, const char *target) {
     char parent[PATH_MAX];
     struct box_mark mark;
     *staging = (struct staging){.mark = -1, .target = resolve(target)};
-    int status = staging->target ? split(staging->target, parent, &mark) : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = file_make_directories(parent);
-    if (!status)
-        status = staging_clean(parent);
-    if (!status)
-        status = begin(staging, parent, &mark);
+    int status = staging->target ? split(staging->target, parent, &mark) : status_no_memory();
+    THEN(status, file_make_directories(parent));
+    THEN(status, staging_clean(parent));
+    THEN(status, begin(staging, parent, &mark));
     if (status)
         staging_abort(staging);
     return status;
@@ -136,13 +131,10 @@ int staging_begin_files(struct staging *staging, const char *directory, const st
     struct box_mark mark = {.target = BOX_FILES};
     snprintf(mark.kind, sizeof mark.kind, "%s", files->kind);
     *staging = (struct staging){.mark = -1, .target = strdup(directory), .files = files};
-    int status = staging->target ? file_make_directories(directory) : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = staging_clean(directory);
-    if (!status)
-        status = staging_finish(directory, files);
-    if (!status)
-        status = begin(staging, directory, &mark);
+    int status = staging->target ? file_make_directories(directory) : status_no_memory();
+    THEN(status, staging_clean(directory));
+    THEN(status, staging_finish(directory, files));
+    THEN(status, begin(staging, directory, &mark));
     if (status)
         staging_abort(staging);
     return status;
@@ -200,16 +192,14 @@ static int commit_files(struct staging *staging) {
         return status_fail_errno("cannot rename %s to %s", staging->directory, ready);
     staging->is_committed = true;
     int status = file_sync(staging->box);
-    if (!status)
-        status = files_place(staging->target, staging->box, staging->files);
+    THEN(status, files_place(staging->target, staging->box, staging->files));
     staging->is_committed = status != STATUS_OK; /* else nothing is left to keep */
     return status;
 }
 
 int staging_commit(struct staging *staging) {
     int status = sync_tree(staging->directory);
-    if (!status)
-        status = staging->files ? commit_files(staging) : commit_directory(staging);
+    THEN(status, staging->files ? commit_files(staging) : commit_directory(staging));
     if (!status)
         staging_abort(staging);
     return status;
@@ -240,8 +230,7 @@ int staging_remove(const char *target) {
     char parent[PATH_MAX], gone[PATH_MAX], *box;
     struct box_mark mark;
     int descriptor, status = split(target, parent, &mark);
-    if (!status)
-        status = box_make(parent, &mark, &box, &descriptor);
+    THEN(status, box_make(parent, &mark, &box, &descriptor));
     if (status)
         return status;
     if (rename(target, box_path(box, "gone", gone)))

@@ -151,8 +151,7 @@ static int try_box(const char *box, const char *name, const struct box_mark *mar
         *descriptor = -1;
         return STATUS_OK;
     }
-    if (!status)
-        status = file_write_all(*descriptor, text, (size_t)length, path);
+    THEN(status, file_write_all(*descriptor, text, (size_t)length, path));
     if (!status && fsync(*descriptor))
         status = status_fail_errno("cannot sync %s", path);
     *is_made = !status;
@@ -176,10 +175,9 @@ int box_make(const char *parent, const struct box_mark *mark, char **box, int *d
         status = file_draw_name(name);
         if (!status && asprintf(box, "%s/%s", parent, name) < 0) {
             *box = NULL;
-            status = status_fail(STATUS_MEMORY, "out of memory");
+            status = status_no_memory();
         }
-        if (!status)
-            status = try_box(*box, name, mark, descriptor, &is_made);
+        THEN(status, try_box(*box, name, mark, descriptor, &is_made));
         if (is_made)
             return STATUS_OK;
         free(*box);
@@ -198,8 +196,7 @@ void box_remove(const char *box, int descriptor) {
             status = file_remove_tree(box_path(box, names[i], path));
     if (names)
         file_list_free(names, count);
-    if (!status)
-        status = file_remove_tree(box_path(box, mark_name, path));
+    THEN(status, file_remove_tree(box_path(box, mark_name, path)));
     if (!status && rmdir(box) && errno != ENOENT)
         status = status_fail_errno("cannot remove %s", box);
     if (status)

@@ -78,8 +78,7 @@ static int take_step(const struct placing *placing, const char *from, const char
     for (size_t i = 0; i < count && !status; i++) {
         bool is_key = ends_with(names[i], placing->files->key);
         status = file_join(source, sizeof source, from, names[i]);
-        if (!status)
-            status = file_join(target, sizeof target, to, names[i]);
+        THEN(status, file_join(target, sizeof target, to, names[i]));
         if (status)
             break;
         if (file_is_directory(source))

@@ -39,6 +39,10 @@ int status_fail(int status, const char *format, ...) {
     return status;
 }
 
+int status_no_memory(void) {
+    return status_fail(STATUS_MEMORY, "out of memory");
+}
+
 int status_fail_errno(const char *format, ...) {
     int error = errno;
     char text[SLOT_BYTES];

@@ -6,6 +6,8 @@
 #ifndef CAMBIUM_BASE_STATUS_H
 #define CAMBIUM_BASE_STATUS_H
 
+#include <stdbool.h>
+
 enum status {
     STATUS_OK = 0,
     STATUS_USAGE = -1,       /* the command line or a configuration is wrong: exit status 2 */
@@ -31,6 +33,34 @@ int status_wrap(int status, const char *format, ...) __attribute__((format(print
  * an option can then neither start a new line nor move a terminal's cursor. All error texts and log lines pass through
  * it. */
 void text_make_line(char *text);
+
+/* Like status_fail(STATUS_MEMORY, "out of memory"). */
+int status_no_memory(void);
+
+/* STATUS_OK if an allocation succeeded, else as status_no_memory: TRY(status_allocated(p)). */
+static inline int status_allocated(bool is_allocated) {
+    if (is_allocated)
+        return STATUS_OK;
+    status_no_memory();
+    return STATUS_MEMORY; /* a constant, so that the compiler knows that what follows has its memory */
+}
+
+/* TRY(call) passes a failure on: unless the call returns STATUS_OK, the surrounding function returns its status. It is
+ * for places where nothing has to be released; others collect a status with THEN. */
+#define TRY(...)                                                                                                       \
+    do {                                                                                                               \
+        int try_status = (__VA_ARGS__);                                                                                \
+        if (try_status)                                                                                                \
+            return try_status;                                                                                         \
+    } while (0)
+
+/* THEN(status, call) is the next step of a chain: it makes the call only if all steps before it succeeded, and keeps
+ * its status. */
+#define THEN(status, ...)                                                                                              \
+    do {                                                                                                               \
+        if (!(status))                                                                                                 \
+            (status) = (__VA_ARGS__);                                                                                  \
+    } while (0)
 
 /* Returns this thread's error text; "" before the first failure. Valid until the thread's next status_ call. */
 const char *status_text(void);

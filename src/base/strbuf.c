@@ -66,5 +66,5 @@ void strbuf_clear(struct strbuf *buffer) {
 }
 
 int strbuf_status(const struct strbuf *buffer) {
-    return buffer->failed ? status_fail(STATUS_MEMORY, "out of memory") : STATUS_OK;
+    return buffer->failed ? status_no_memory() : STATUS_OK;
 }

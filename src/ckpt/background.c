@@ -17,9 +17,7 @@ struct open_file {
 
 static int open_both(const struct save_writer *writer, const struct save_file *file, struct open_file *out) {
     out->direct = out->plain = -1;
-    int status = file_join(out->path, sizeof out->path, writer->directory, file->name);
-    if (status)
-        return status;
+    TRY(file_join(out->path, sizeof out->path, writer->directory, file->name));
     out->plain = open(out->path, O_WRONLY | O_CLOEXEC);
     if (out->plain < 0)
         return status_fail_errno("cannot open %s", out->path);
@@ -135,8 +133,7 @@ static void *run_task(void *argument) {
 
 int save_writer_run(struct save_writer *writer, int (*function)(void *context), void *context) {
     struct task *task = malloc(sizeof *task);
-    if (!task)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(task));
     *task = (struct task){writer, function, context};
     writer->is_done = writer->is_cancelled = false;
     writer->status = STATUS_OK;
@@ -156,11 +153,11 @@ int save_writer_start(struct save_writer *writer) {
 
 int save_writer_init(struct save_writer *writer) {
     if (pthread_mutex_init(&writer->lock, NULL))
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     if (!pthread_cond_init(&writer->changed, NULL))
         return STATUS_OK;
     pthread_mutex_destroy(&writer->lock);
-    return status_fail(STATUS_MEMORY, "out of memory");
+    return status_no_memory();
 }
 
 void save_writer_destroy(struct save_writer *writer) {

@@ -57,7 +57,7 @@ int boxes_new(const char *directory, struct boxes **out) {
         return STATUS_OK;
     boxes_free(boxes);
     *out = NULL;
-    return status_fail(STATUS_MEMORY, "out of memory");
+    return status_no_memory();
 }
 
 void boxes_free(struct boxes *boxes) {
@@ -98,10 +98,8 @@ int boxes_add_file(struct boxes *boxes, const char *where, const char *name, siz
         return STATUS_MEMORY;
     boxes->files = files;
     struct box_file file = {.name = strdup(name)};
-    int status =
-        file.name ? file_join(path, sizeof path, boxes->directory, name) : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = file_open_to_read(path, &file.descriptor, &file.bytes);
+    int status = file.name ? file_join(path, sizeof path, boxes->directory, name) : status_no_memory();
+    THEN(status, file_open_to_read(path, &file.descriptor, &file.bytes));
     if (status) {
         free(file.name);
         return status == STATUS_NOT_FOUND ? status_wrap(STATUS_INVALID, "%s names a missing file", where) : status;
@@ -133,7 +131,7 @@ int boxes_add_tensor(struct boxes *boxes, const char *name, const char *type, in
         return status_fail(STATUS_INVALID, "%s: tensor '%.200s' has more bytes than fit 64 bits", boxes->directory,
                            name);
     if (!(tensor->name = strdup(name)))
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     boxes->tensor_count++;
     return STATUS_OK;
 }
@@ -143,7 +141,7 @@ static const int64_t *copy_sizes(struct boxes *boxes, const int64_t *sizes, int 
     if (!boxes->sizes || boxes->sizes->used + (size_t)dims > SIZES_AT_ONCE) {
         struct sizes_block *block = malloc(sizeof *block);
         if (!block) {
-            status_fail(STATUS_MEMORY, "out of memory");
+            status_no_memory();
             return NULL;
         }
         block->before = boxes->sizes;
@@ -202,8 +200,7 @@ static size_t find_cut(const struct axis *axis, int64_t place) {
 
 static int make_axis(const struct boxes *boxes, const struct box_tensor *tensor, int dim, struct axis *axis) {
     axis->cuts = malloc((2 * tensor->count + 2) * sizeof *axis->cuts);
-    if (!axis->cuts)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(axis->cuts));
     size_t count = 0, kept = 1;
     axis->cuts[count++] = 0;
     axis->cuts[count++] = tensor->tensor.shape[dim];
@@ -261,7 +258,7 @@ static int check_cover(const struct boxes *boxes, const struct box_tensor *tenso
         status = status_fail(STATUS_UNSUPPORTED, "%s: tensor '%.200s' is cut into a grid of more than %d cells",
                              boxes->directory, t->name, MAX_CELLS);
     if (!status && !(cells = calloc(cell_count, sizeof *cells)))
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     for (size_t i = 0; i < tensor->count && !status && are_apart; i++)
         are_apart = mark_cells(&boxes->items[tensor->first + i], axes, t->dims, cells, &marked);
     if (!status && (!are_apart || marked != cell_count))
@@ -297,18 +294,13 @@ static int prepare_box(const struct boxes *boxes, const struct box_tensor *tenso
     struct torch_tensor found;
     if (!box->is_archive)
         return STATUS_OK;
-    int status = file_join(path, sizeof path, boxes->directory, file->name);
-    if (!status)
-        status = torch_tensor_read(path, file->descriptor, box->start, box->bytes, &found);
-    if (status)
-        return status;
+    TRY(file_join(path, sizeof path, boxes->directory, file->name));
+    TRY(torch_tensor_read(path, file->descriptor, box->start, box->bytes, &found));
     if (strcmp(found.type, t->type) || found.dims != t->dims ||
         memcmp(found.shape, box->sizes, (size_t)t->dims * sizeof *box->sizes))
         return status_fail(STATUS_INVALID, "%s: byte %lld: expected the type and shape that .metadata has for '%.200s'",
                            path, (long long)box->start, t->name);
-    status = torch_tensor_check(path, file->descriptor, &found);
-    if (status)
-        return status;
+    TRY(torch_tensor_check(path, file->descriptor, &found));
     box->start = found.start;
     box->is_transposed = found.is_transposed;
     box->is_archive = false;
@@ -478,8 +470,7 @@ static void close_boxes(void *boxes) {
 static int make_tensors(struct boxes *boxes, struct ckpt_tensors **tensors) {
     struct tensor_source source = {.prepare = prepare, .read = read_bytes, .close = close_boxes, .context = boxes};
     struct safetensor *list = calloc(boxes->tensor_count + 1, sizeof *list);
-    if (!list)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(list));
     for (size_t i = 0; i < boxes->tensor_count; i++)
         list[i] = boxes->tensors[i].tensor;
     int status = ckpt_open_source(boxes->directory, list, boxes->tensor_count, &source, tensors);
@@ -492,8 +483,7 @@ int boxes_open(struct boxes *boxes, struct ckpt_tensors **tensors) {
     *tensors = NULL;
     for (size_t i = 0; i < boxes->tensor_count && !status; i++)
         status = check_tensor(boxes, &boxes->tensors[i]);
-    if (!status)
-        status = make_tensors(boxes, tensors);
+    THEN(status, make_tensors(boxes, tensors));
     if (status)
         boxes_free(boxes);
     return status;

@@ -26,10 +26,6 @@ struct lists {
     int *how_many;  /* [array_count][ranks]: of an owner */
 };
 
-static int no_memory(void) {
-    return status_fail(STATUS_MEMORY, "out of memory");
-}
-
 /* Numbers the arrays of all plans in a row: the weights, then the optimizer's. */
 static int array_of(const struct lists *lists, const struct listed *rect) {
     int before = 0;
@@ -58,7 +54,7 @@ static int list_own(struct lists *lists) {
                 capacity = 2 * capacity + CKPT_MAX_RECTS;
                 struct listed *more = realloc(lists->mine, (size_t)capacity * sizeof *more);
                 if (!more)
-                    return no_memory();
+                    return status_no_memory();
                 lists->mine = more;
             }
             for (int r = 0; r < count; r++)
@@ -85,15 +81,13 @@ static void note_owners(const struct lists *lists, int64_t *head) {
 static int exchange_heads(struct lists *lists, struct comm *world, struct listed **mine) {
     int64_t words = 1 + lists->array_count, *head = lists->heads + lists->self * words;
     *mine = calloc((size_t)lists->mine_count + 1, sizeof **mine);
-    int status = together_agree(world, *mine ? STATUS_OK : no_memory());
-    if (status)
-        return status;
+    TRY(together_agree(world, *mine ? STATUS_OK : status_no_memory()));
     note_owners(lists, head);
     for (int64_t i = 0; i < lists->mine_count; i++)
         if (head[1 + array_of(lists, &lists->mine[i])] == lists->self)
             (*mine)[head[0]++] = lists->mine[i];
     struct comm_data data = {.send = head, .receive = lists->heads, .count = words, .dtype = DTYPE_I64};
-    status = world ? comm_all_gather(world, &data) : STATUS_OK;
+    int status = world ? comm_all_gather(world, &data) : STATUS_OK;
     for (int r = 0; r < lists->ranks && !status; r++)
         if (lists->heads[r * words] > lists->most)
             lists->most = lists->heads[r * words];
@@ -106,7 +100,7 @@ static int exchange_lists(struct lists *lists, struct comm *world) {
     int status = exchange_heads(lists, world, &mine);
     if (!status) {
         lists->all = calloc((size_t)(lists->most * lists->ranks) + 1, sizeof *lists->all);
-        status = together_agree(world, lists->all ? STATUS_OK : no_memory());
+        status = together_agree(world, lists->all ? STATUS_OK : status_no_memory());
     }
     if (!status)
         memcpy(lists->all + lists->self * lists->most, mine,
@@ -153,7 +147,7 @@ static int find_copies(struct lists *lists) {
     size_t size = (size_t)lists->array_count * (size_t)lists->ranks;
     lists->places = calloc(4 * size, sizeof *lists->places);
     if (!lists->places)
-        return no_memory();
+        return status_no_memory();
     lists->members = lists->places + size;
     lists->first = lists->members + size;
     lists->how_many = lists->first + size;
@@ -203,7 +197,7 @@ static int add_cell(struct save_cells *cells, const struct save_cell *cell, int6
         int64_t capacity = 2 * cells->capacity + 64;
         struct save_cell *more = realloc(cells->items, (size_t)capacity * sizeof *more);
         if (!more)
-            return no_memory();
+            return status_no_memory();
         cells->items = more;
         cells->capacity = capacity;
     }
@@ -228,10 +222,8 @@ static int add_chunk(struct save_cells *cells, const struct save_files *files, c
     } else {
         status = add_cell(cells, &cell, row, from > 0, from, line - from);
         row += from > 0;
-        if (!status)
-            status = add_cell(cells, &cell, row, row_end - row, 0, line);
-        if (!status)
-            status = add_cell(cells, &cell, row_end, to > 0, 0, to);
+        THEN(status, add_cell(cells, &cell, row, row_end - row, 0, line));
+        THEN(status, add_cell(cells, &cell, row_end, to > 0, 0, to));
     }
     for (; known < cells->count; known++) {
         struct save_cell *added = &cells->items[known];
@@ -317,17 +309,13 @@ int save_cells_make(const struct write_plan *plans, int plan_count, const struct
     for (int p = 0; p < plan_count; p++)
         lists.array_count += plans[p].request.array_count;
     lists.heads = calloc((size_t)lists.ranks * (size_t)(1 + lists.array_count), sizeof *lists.heads);
-    int status = lists.heads ? list_own(&lists) : no_memory();
+    int status = lists.heads ? list_own(&lists) : status_no_memory();
     status = together_agree(world, status);
-    if (!status)
-        status = exchange_lists(&lists, world);
-    if (!status)
-        status = check_copies(&lists);
+    THEN(status, exchange_lists(&lists, world));
+    THEN(status, check_copies(&lists));
     status = together_agree(world, status); /* all ranks must treat a failed copy alike */
-    if (!status)
-        status = find_copies(&lists);
-    if (!status)
-        status = make_cells(&lists, files, gives, takes);
+    THEN(status, find_copies(&lists));
+    THEN(status, make_cells(&lists, files, gives, takes));
     free(lists.mine);
     free(lists.all);
     free(lists.heads);

@@ -80,8 +80,7 @@ int ckpt_latest(const char *root, char *out, size_t bytes, int64_t *iteration) {
     size_t count;
     int64_t best = -1;
     int status = directory_check(root);
-    if (!status)
-        status = file_list(root, &names, &count);
+    THEN(status, file_list(root, &names, &count));
     if (status)
         return status;
     for (size_t i = 0; i < count && !status; i++) {
@@ -194,12 +193,10 @@ int ckpt_resolve_model(const char *path, char *out, size_t bytes) {
 }
 
 int ckpt_resolve_checkpoint(const char *path, char *out, size_t bytes) {
-    int status = directory_check(path);
-    if (status)
-        return status;
+    TRY(directory_check(path));
     if (directory_has_file(path, STATE_FILE))
         return copy_path(path, out, bytes);
-    status = ckpt_latest(path, out, bytes, NULL);
+    int status = ckpt_latest(path, out, bytes, NULL);
     if (status == STATUS_NOT_FOUND && directory_has_file(path, CONFIG_FILE))
         return status_fail(STATUS_INVALID, "%s is a model directory without training state (no %s)", path, STATE_FILE);
     return status;

@@ -109,12 +109,9 @@ static int read_part(struct dcp *d, const struct pickle *pickle, const struct pi
     struct part part = {.numbers = d->numbers.count, .at = object->at};
     int found = 0;
     int status = need(pickle, object, "offsets", &offsets);
-    if (!status)
-        status = need(pickle, object, "sizes", &sizes);
-    if (!status)
-        status = add_sizes(d, pickle, offsets, &part.dims);
-    if (!status)
-        status = add_sizes(d, pickle, sizes, &found);
+    THEN(status, need(pickle, object, "sizes", &sizes));
+    THEN(status, add_sizes(d, pickle, offsets, &part.dims));
+    THEN(status, add_sizes(d, pickle, sizes, &found));
     if (!status && found != part.dims)
         status = pickle_refuse(pickle, object, "offsets and sizes of %d dimensions", part.dims);
     return status ? status : add_row(&d->tables[CLASS_PART], &part, sizeof part);
@@ -126,8 +123,7 @@ static int read_index(struct dcp *d, const struct pickle *pickle, const struct p
     int status = need(pickle, object, "fqn", &name);
     if (!status && name->kind != PICKLE_TEXT)
         status = pickle_refuse(pickle, object, "a name as fqn");
-    if (!status)
-        status = pickle_find(pickle, object, "offset", &offset); /* an object has none */
+    THEN(status, pickle_find(pickle, object, "offset", &offset)); /* an object has none */
     if (!status && offset && offset->kind != PICKLE_NONE)
         status = add_sizes(d, pickle, offset, &index.dims);
     if (status)
@@ -141,16 +137,12 @@ static int read_place(struct dcp *d, const struct pickle *pickle, const struct p
     char name[BOXES_NAME_BYTES];
     struct place place;
     int status = need(pickle, object, "relative_path", &path);
-    if (!status)
-        status = need(pickle, object, "offset", &offset);
-    if (!status)
-        status = need(pickle, object, "length", &length);
+    THEN(status, need(pickle, object, "offset", &offset));
+    THEN(status, need(pickle, object, "length", &length));
     if (!status && (offset->kind != PICKLE_INTEGER || length->kind != PICKLE_INTEGER))
         status = pickle_refuse(pickle, object, "numbers as offset and length");
-    if (!status)
-        status = pickle_copy_text(pickle, path, "relative_path", name, sizeof name);
-    if (!status)
-        status = boxes_add_file(d->boxes, d->path, name, &place.file);
+    THEN(status, pickle_copy_text(pickle, path, "relative_path", name, sizeof name));
+    THEN(status, boxes_add_file(d->boxes, d->path, name, &place.file));
     if (status)
         return status;
     place.start = offset->integer;
@@ -181,20 +173,16 @@ static int read_tensor(struct dcp *d, const struct pickle *pickle, const struct 
     const struct pickle_node *size, *chunks;
     struct listed_tensor tensor = {.parts = d->part_numbers.count};
     int status = read_type(pickle, object, &tensor.type);
-    if (!status)
-        status = need(pickle, object, "size", &size);
+    THEN(status, need(pickle, object, "size", &size));
     tensor.numbers = d->numbers.count;
-    if (!status)
-        status = add_sizes(d, pickle, size, &tensor.dims);
-    if (!status)
-        status = need(pickle, object, "chunks", &chunks);
+    THEN(status, add_sizes(d, pickle, size, &tensor.dims));
+    THEN(status, need(pickle, object, "chunks", &chunks));
     if (!status && chunks->kind != PICKLE_LIST)
         status = pickle_refuse(pickle, chunks, "a list of chunks");
     for (uint32_t i = 0; !status && i < chunks->count; i++) {
         uint32_t number;
         status = number_of(d, pickle, chunks->items[i], CLASS_PART, &number);
-        if (!status)
-            status = add_row(&d->part_numbers, &number, sizeof number);
+        THEN(status, add_row(&d->part_numbers, &number, sizeof number));
     }
     if (status)
         return status;
@@ -241,19 +229,14 @@ static int number_of(struct dcp *d, const struct pickle *pickle, const struct pi
 
 static int read_metadata(struct dcp *d, const char *directory) {
     const struct pickle_taker taker = {.take = take, .context = d};
-    int status = file_join(d->path, sizeof d->path, directory, DCP_LIST_FILE);
-    if (!status)
-        status = file_read(d->path, METADATA_LIMIT, &d->text);
-    if (!status)
-        status = pickle_read(d->path, 0, strbuf_text(&d->text), d->text.length, &taker, &d->pickle);
-    if (status)
-        return status;
+    TRY(file_join(d->path, sizeof d->path, directory, DCP_LIST_FILE));
+    TRY(file_read(d->path, METADATA_LIMIT, &d->text));
+    TRY(pickle_read(d->path, 0, strbuf_text(&d->text), d->text.length, &taker, &d->pickle));
     const struct pickle_node *root = pickle_root(d->pickle);
     if (!pickle_is_object(root, DCP_MODULE, "Metadata"))
         return pickle_refuse(d->pickle, root, "an object of " DCP_MODULE ".Metadata");
-    status = need(d->pickle, root, "state_dict_metadata", &d->tensors);
-    if (!status)
-        status = need(d->pickle, root, "storage_data", &d->storage);
+    int status = need(d->pickle, root, "state_dict_metadata", &d->tensors);
+    THEN(status, need(d->pickle, root, "storage_data", &d->storage));
     if (!status && (d->tensors->kind != PICKLE_DICT || d->storage->kind != PICKLE_DICT))
         status = pickle_refuse(d->pickle, root, "dicts as state_dict_metadata and storage_data");
     return status;
@@ -343,9 +326,7 @@ static int add_part(struct dcp *d, struct text name, const struct part *part, in
     const struct stored *stored = find_stored(d, &(struct key){name, offsets, dims});
     if (!stored)
         return pickle_refuse(d->pickle, &node, "a place for this part in storage_data");
-    int status = number_of(d, d->pickle, stored->place, CLASS_PLACE, &number);
-    if (status)
-        return status;
+    TRY(number_of(d, d->pickle, stored->place, CLASS_PLACE, &number));
     const struct place *place = (const struct place *)d->tables[CLASS_PLACE].rows + number;
     const struct box box = {.offsets = offsets,
                             .sizes = sizes,
@@ -359,20 +340,16 @@ static int add_part(struct dcp *d, struct text name, const struct part *part, in
 static int add_tensor(struct dcp *d, const struct pickle_node *key, const struct pickle_node *value) {
     char name[BOXES_NAME_BYTES];
     uint32_t number;
-    int status = pickle_copy_text(d->pickle, key, "a tensor's name", name, sizeof name);
-    if (status)
-        return status;
+    TRY(pickle_copy_text(d->pickle, key, "a tensor's name", name, sizeof name));
     if (pickle_is_object(value, DCP_MODULE, "BytesStorageMetadata")) {
         d->objects++;
         return STATUS_OK;
     }
     if (value->kind != PICKLE_TAKEN && !pickle_is_object(value, DCP_MODULE, classes[CLASS_TENSOR].name))
         return pickle_refuse(d->pickle, value, "TensorStorageMetadata or BytesStorageMetadata of '%s'", name);
-    status = number_of(d, d->pickle, value, CLASS_TENSOR, &number);
-    if (status)
-        return status;
+    TRY(number_of(d, d->pickle, value, CLASS_TENSOR, &number));
     const struct listed_tensor tensor = ((const struct listed_tensor *)d->tables[CLASS_TENSOR].rows)[number];
-    status = boxes_add_tensor(d->boxes, name, tensor.type, tensor.dims, numbers_at(d, tensor.numbers));
+    int status = boxes_add_tensor(d->boxes, name, tensor.type, tensor.dims, numbers_at(d, tensor.numbers));
     for (uint32_t i = 0; !status && i < tensor.count; i++) {
         uint32_t part = ((const uint32_t *)d->part_numbers.rows)[tensor.parts + i];
         status = add_part(d, (struct text){key->text, key->count},
@@ -383,8 +360,7 @@ static int add_tensor(struct dcp *d, const struct pickle_node *key, const struct
 
 static int read_list(struct dcp *d, const char *directory) {
     int status = read_metadata(d, directory);
-    if (!status)
-        status = read_storage(d);
+    THEN(status, read_storage(d));
     for (uint32_t i = 0; !status && i + 1 < d->tensors->count; i += 2)
         status = add_tensor(d, d->tensors->items[i], d->tensors->items[i + 1]);
     for (int i = 0; i < CLASS_COUNT; i++)
@@ -401,8 +377,7 @@ int exchange_open_dcp(const char *directory, struct ckpt_tensors **tensors, int6
     struct dcp d = {.text = STRBUF_INIT};
     *tensors = NULL;
     int status = boxes_new(directory, &d.boxes);
-    if (!status)
-        status = read_list(&d, directory);
+    THEN(status, read_list(&d, directory));
     if (!status)
         status = boxes_open(d.boxes, tensors);
     else

@@ -92,8 +92,7 @@ static int write_part(const struct writing *w, struct part *part, const char *pa
                                     .count = 4,
                                     .read = read_part,
                                     .context = &reading};
-    if (!status)
-        status = archive_write(&archive, path, descriptor, part->start, &part->length);
+    THEN(status, archive_write(&archive, path, descriptor, part->start, &part->length));
     strbuf_free(&pickle);
     return status;
 }
@@ -301,10 +300,8 @@ static int write_list(const struct writing *w) {
     struct strbuf list = STRBUF_INIT;
     add_list(&list, w);
     int status = strbuf_status(&list);
-    if (!status)
-        status = file_join(path, sizeof path, w->directory, DCP_LIST_FILE);
-    if (!status)
-        status = file_write_atomic(path, list.data, list.length);
+    THEN(status, file_join(path, sizeof path, w->directory, DCP_LIST_FILE));
+    THEN(status, file_write_atomic(path, list.data, list.length));
     strbuf_free(&list);
     return status;
 }
@@ -323,19 +320,15 @@ int exchange_write_dcp(const struct exchange_dcp *request) {
     struct staging staging = {.mark = -1};
     struct writing w = {.request = request};
     int status = check_types(request->tensors);
-    if (!status)
-        status = list_parts(&w);
-    if (!status)
-        status = save_check_replaceable(request->directory);
-    if (!status)
-        status = staging_begin(&staging, request->directory);
+    THEN(status, list_parts(&w));
+    THEN(status, save_check_replaceable(request->directory));
+    THEN(status, staging_begin(&staging, request->directory));
     w.directory = staging.directory;
     if (!status)
         choose_files(&w);
     for (int file = 0; file < request->files && !status; file++)
         status = write_file(&w, file);
-    if (!status)
-        status = write_list(&w);
+    THEN(status, write_list(&w));
     if (!status && request->arguments)
         status = megatron_arguments_write(w.directory, request->arguments);
     if (!status)
@@ -343,8 +336,7 @@ int exchange_write_dcp(const struct exchange_dcp *request) {
                                                                              .texts = request->texts,
                                                                              .text_count = request->text_count,
                                                                              .tokenizer = request->tokenizer}});
-    if (!status)
-        status = staging_commit(&staging);
+    THEN(status, staging_commit(&staging));
     staging_abort(&staging);
     free(w.parts);
     return status ? status_wrap(status, "%s was not written", request->directory) : STATUS_OK;

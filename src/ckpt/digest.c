@@ -12,9 +12,7 @@ static int mix_values(uint64_t *hash, const struct tensor_entry *entry) {
     int64_t run = tensor->elements < RUN ? tensor->elements : RUN;
     for (int i = 0; i < PLACES && tensor->dtype != DTYPE_COUNT; i++) {
         int64_t at = last / (PLACES - 1) * i;
-        int status = safetensors_read(entry->file, tensor, at, run, tensor->dtype, values);
-        if (status)
-            return status;
+        TRY(safetensors_read(entry->file, tensor, at, run, tensor->dtype, values));
         *hash = digest_bytes(*hash, values, (size_t)run * dtype_bytes(tensor->dtype));
     }
     return STATUS_OK;

@@ -12,8 +12,7 @@ static int add_tensors(const char *name, const char *directory,
     struct ckpt_tensors *tensors = NULL;
     uint64_t digest;
     int status = open(directory, &tensors);
-    if (!status)
-        status = ckpt_digest(tensors, &digest);
+    THEN(status, ckpt_digest(tensors, &digest));
     ckpt_close(tensors);
     return status ? status : facts_add_digest(facts, name, directory, digest);
 }

@@ -15,16 +15,14 @@ enum { LARGEST_CHUNK = 8 << 20, CHUNKS_A_RANK = 4 };
 static int make_file(struct write_plan *plan, const int *tensors, int count, int number, struct save_file *file) {
     int shard = count ? plan->tensors[tensors[0]].shard : 0;
     int status = write_plan_shard_name(plan, shard, file->name, sizeof file->name);
-    if (!status)
-        status = safetensors_header_new(&file->layout);
+    THEN(status, safetensors_header_new(&file->layout));
     for (int i = 0; i < count && !status; i++) {
         const struct file_tensor *tensor = &plan->tensors[tensors[i]];
         int added = safetensors_header_add(file->layout, tensor->name, safetensors_type_name(tensor->dtype),
                                            tensor->dims, tensor->shape);
         status = added < 0 ? added : STATUS_OK;
     }
-    if (!status)
-        status = safetensors_header_place(file->layout, file->name);
+    THEN(status, safetensors_header_place(file->layout, file->name));
     if (status)
         return status;
     file->header = safetensors_header_bytes(file->layout, &file->header_bytes, &file->bytes);
@@ -75,13 +73,12 @@ int save_files_make(struct write_plan *plans, int plan_count, int ranks, struct 
     for (int p = 0; p < plan_count; p++)
         total += plans[p].shard_count;
     files->items = calloc((size_t)total + 1, sizeof *files->items);
-    if (!files->items)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(files->items));
     int status = STATUS_OK;
     for (int p = 0; p < plan_count && !status; p++) {
         int *order = malloc(((size_t)plans[p].tensor_count + 1) * sizeof *order);
         int *end = calloc((size_t)plans[p].shard_count + 1, sizeof *end);
-        status = order && end ? make_files(&plans[p], order, end, files) : status_fail(STATUS_MEMORY, "out of memory");
+        status = order && end ? make_files(&plans[p], order, end, files) : status_no_memory();
         free(order);
         free(end);
     }

@@ -139,9 +139,7 @@ static int copy_cell(const struct share *share, const struct save_cell *cell, st
             part.column += column;
             part.columns = smaller(columns, cell->columns - column);
             struct target at = {to.at + (row * to.stride + column) * width, to.stride};
-            int status = copy_block(x, &part, at, share->scratch);
-            if (status)
-                return status;
+            TRY(copy_block(x, &part, at, share->scratch));
         }
     return STATUS_OK;
 }
@@ -164,9 +162,7 @@ static int copy_share(const struct copying *copying, int thread, int index, int 
         struct target to = {copying->to + cell->at, tensor->dims == 2 ? tensor->shape[1] : 1};
         if (copying->is_dense)
             to = (struct target){copying->to + at, cell->columns};
-        int status = copy_cell(&share, cell, to, &number);
-        if (status)
-            return status;
+        TRY(copy_cell(&share, cell, to, &number));
         at += cell->rows * cell->columns * width_of(x, cell);
     }
     return STATUS_OK;

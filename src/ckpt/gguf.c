@@ -304,12 +304,11 @@ int gguf_open(const char *path, struct gguf **out) {
     struct gguf *file = calloc(1, sizeof *file);
     if (!file || !(file->path = strdup(path))) {
         free(file);
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     }
     file->descriptor = -1;
     int status = file_open_to_read(path, &file->descriptor, &file->size);
-    if (!status)
-        status = read_head(file);
+    THEN(status, read_head(file));
     if (status)
         gguf_close(file);
     else

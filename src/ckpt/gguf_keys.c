@@ -172,7 +172,7 @@ static void *new_elements(struct gguf_keys *keys, const struct gguf_value *value
         return NULL;
     void *elements = calloc((size_t)value->count + 1, bytes);
     if (!elements)
-        keys->status = status_fail(STATUS_MEMORY, "out of memory");
+        keys->status = status_no_memory();
     else
         *count = (size_t)value->count;
     return elements;

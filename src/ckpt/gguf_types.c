@@ -172,10 +172,8 @@ int gguf_read(const struct gguf *file, const struct gguf_tensor *tensor, int64_t
                            tensor->name, (long long)first, (long long)count, (long long)tensor->elements);
     for (int64_t block = first / type->elements; block * type->elements < end;) {
         int64_t left = (end - 1) / type->elements + 1 - block, n = left < at_once ? left : at_once;
-        int status = file_pread_all(file->descriptor, blocks, (size_t)(n * type->bytes),
-                                    tensor->start + block * type->bytes, file->path);
-        if (status)
-            return status;
+        TRY(file_pread_all(file->descriptor, blocks, (size_t)(n * type->bytes), tensor->start + block * type->bytes,
+                           file->path));
         for (int64_t i = 0; i < n; i++, block++) {
             int64_t start = block * type->elements, from = start > first ? start : first;
             int64_t to = start + type->elements < end ? start + type->elements : end;

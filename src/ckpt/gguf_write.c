@@ -41,7 +41,7 @@ uint32_t gguf_file_type(enum gguf_written type) {
 
 int gguf_output_new(struct gguf_output **output) {
     *output = calloc(1, sizeof **output);
-    return *output ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(*output);
 }
 
 void gguf_output_free(struct gguf_output *output) {
@@ -119,7 +119,7 @@ void gguf_output_tensor(struct gguf_output *output, const char *name, enum gguf_
     if (tensors)
         output->tensors = tensors;
     if (!tensors || !(tensor.name = strdup(name))) {
-        output->status = status_fail(STATUS_MEMORY, "out of memory");
+        output->status = status_no_memory();
         return;
     }
     tensor.bytes = tensor.rows * (tensor.columns / types[type].elements) * types[type].bytes;
@@ -178,7 +178,7 @@ static int write_tensor(const struct gguf_output *output, size_t index, FILE *st
     int64_t at_once = GGUF_BLOCK_ELEMENTS / t->columns > 0 ? GGUF_BLOCK_ELEMENTS / t->columns : 1;
     float *values = malloc((size_t)(at_once * t->columns) * sizeof *values);
     unsigned char *stored = malloc((size_t)(at_once * t->columns) * sizeof *values);
-    int status = values && stored ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(values && stored);
     for (int64_t row = 0; row < t->rows && !status; row += at_once) {
         int64_t rows = t->rows - row < at_once ? t->rows - row : at_once, count = rows * t->columns;
         size_t bytes = (size_t)(count / types[t->type].elements * types[t->type].bytes);
@@ -208,8 +208,7 @@ static int write_header(const struct gguf_output *output, FILE *stream, const ch
     int status = strbuf_status(&head);
     if (!status && fwrite(head.data, 1, head.length, stream) != head.length)
         status = status_fail_errno("cannot write %s", path);
-    if (!status)
-        status = write_padding(stream, (int64_t)head.length, path);
+    THEN(status, write_padding(stream, (int64_t)head.length, path));
     strbuf_free(&head);
     return status;
 }
@@ -218,10 +217,8 @@ static int write_header(const struct gguf_output *output, FILE *stream, const ch
 static int write_file(const struct gguf_output *output, const char *place, const char *path, gguf_rows *get,
                       void *context) {
     struct file_writer writer;
-    int status = file_writer_open(&writer, place);
-    if (status)
-        return status;
-    status = write_header(output, writer.stream, path);
+    TRY(file_writer_open(&writer, place));
+    int status = write_header(output, writer.stream, path);
     for (size_t i = 0; i < output->count && !status; i++)
         status = write_tensor(output, i, writer.stream, path, get, context);
     if (!status)
@@ -244,16 +241,11 @@ int gguf_output_write(struct gguf_output *output, const char *path, gguf_rows *g
     struct staging staging = {.mark = -1}; /* its box is swept after a kill */
     char place[PATH_MAX];
     int status = output->status ? output->status : strbuf_status(&output->keys);
-    if (!status)
-        status = strbuf_status(&output->infos);
-    if (!status)
-        status = staging_begin(&staging, path);
-    if (!status)
-        status = file_join(place, sizeof place, staging.directory, "file");
-    if (!status)
-        status = write_file(output, place, path, get, context);
-    if (!status)
-        status = publish(place, path);
+    THEN(status, strbuf_status(&output->infos));
+    THEN(status, staging_begin(&staging, path));
+    THEN(status, file_join(place, sizeof place, staging.directory, "file"));
+    THEN(status, write_file(output, place, path, get, context));
+    THEN(status, publish(place, path));
     staging_abort(&staging);
     return status;
 }

@@ -6,7 +6,7 @@ int halves_open(struct halves *halves, struct stream *stream, size_t bytes) {
     *halves = (struct halves){.stream = stream, .bytes = bytes};
     if (!stream) {
         halves->memory = malloc(bytes);
-        return halves->memory ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+        return status_allocated(halves->memory);
     }
     struct device *device = stream_device(stream);
     void *memory = NULL;

@@ -79,12 +79,9 @@ static int read_common(const char *path, int descriptor, int64_t size, char **te
     struct zip_record *record = status ? NULL : zip_find(&zip, "data.pkl");
     if (!status && !record)
         status = status_fail(STATUS_INVALID, "%s: expected an archive with data.pkl", path);
-    if (!status)
-        status = zip_read(&zip, record, COMMON_LIMIT, &bytes);
-    if (!status)
-        status = pickle_read(path, record->start, bytes, (size_t)record->bytes, NULL, &pickle);
-    if (!status)
-        status = pickle_find(pickle, pickle_root(pickle), "args", &arguments);
+    THEN(status, zip_read(&zip, record, COMMON_LIMIT, &bytes));
+    THEN(status, pickle_read(path, record->start, bytes, (size_t)record->bytes, NULL, &pickle));
+    THEN(status, pickle_find(pickle, pickle_root(pickle), "args", &arguments));
     if (!status && arguments)
         status = make_json(pickle, arguments, text);
     pickle_free(pickle);
@@ -99,8 +96,7 @@ int exchange_read_megatron_arguments(const char *directory, char **text) {
     int64_t size;
     *text = NULL;
     int status = file_join(path, sizeof path, directory, COMMON_FILE);
-    if (!status)
-        status = file_open_to_read(path, &descriptor, &size);
+    THEN(status, file_open_to_read(path, &descriptor, &size));
     if (status)
         return status == STATUS_NOT_FOUND ? STATUS_OK : status;
     status = read_common(path, descriptor, size, text);
@@ -181,10 +177,8 @@ int megatron_arguments_write(const char *directory, const char *arguments) {
     add_common(&pickle, object);
     json_decref(object);
     status = strbuf_status(&pickle);
-    if (!status)
-        status = file_join(path, sizeof path, directory, COMMON_FILE);
-    if (!status)
-        status = write_common(path, &pickle);
+    THEN(status, file_join(path, sizeof path, directory, COMMON_FILE));
+    THEN(status, write_common(path, &pickle));
     strbuf_free(&pickle);
     return status;
 }

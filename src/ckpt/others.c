@@ -16,8 +16,7 @@ int ckpt_list_above(const char *root, int64_t iteration, int64_t **iterations, s
     int status = directory_check(root);
     if (status == STATUS_NOT_FOUND)
         return STATUS_OK;
-    if (!status)
-        status = file_list(root, &names, &name_count);
+    THEN(status, file_list(root, &names, &name_count));
     if (status)
         return status;
     int64_t *found = calloc(name_count + 1, sizeof *found);
@@ -28,8 +27,7 @@ int ckpt_list_above(const char *root, int64_t iteration, int64_t **iterations, s
             found[(*count)++] = number;
     }
     file_list_free(names, name_count);
-    if (!found)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(found));
     qsort(found, *count, sizeof *found, compare_iterations);
     *iterations = found;
     return STATUS_OK;

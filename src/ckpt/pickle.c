@@ -457,7 +457,7 @@ int pickle_read(const char *where, int64_t start, const void *bytes, size_t leng
     struct pickle *pickle = calloc(1, sizeof *pickle);
     if (!pickle || !(pickle->where = strdup(where))) {
         free(pickle);
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     }
     pickle->start = start;
     pickle->bytes = bytes;
@@ -474,8 +474,7 @@ int pickle_read(const char *where, int64_t start, const void *bytes, size_t leng
         note_recalled(&m);
         status = pickle_memo_make_room(&m.memo);
     }
-    if (!status)
-        status = run(&m);
+    THEN(status, run(&m));
     free(m.stack);
     pickle_memo_free(&m.memo);
     if (status)

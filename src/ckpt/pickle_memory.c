@@ -71,7 +71,7 @@ static uint64_t bit(uint64_t number) {
 int pickle_memo_open(struct pickle_memo *memo, size_t length) {
     size_t words = length / WORD_BITS + 1;
     *memo = (struct pickle_memo){.words = words, .recalled = calloc(words, sizeof *memo->recalled)};
-    return memo->recalled ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(memo->recalled);
 }
 
 void pickle_memo_note(struct pickle_memo *memo, uint64_t number) {
@@ -87,7 +87,7 @@ int pickle_memo_make_room(struct pickle_memo *memo) {
         total += (uint32_t)__builtin_popcountll(memo->recalled[i]);
     }
     memo->nodes = calloc((size_t)total + 1, sizeof(struct pickle_node *));
-    return memo->before && memo->nodes ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(memo->before && memo->nodes);
 }
 
 /* Returns the place of a noted number's node. */

@@ -31,9 +31,7 @@ static int plan_tensor(struct write_plan *plan, json_t *numbers, const struct ck
     plan->total_elements += elements;
     *number = plan->tensor_count++;
     plan->tensors[*number] = tensor;
-    return json_object_set_new(numbers, tensor.name, json_integer(*number))
-               ? status_fail(STATUS_MEMORY, "out of memory")
-               : STATUS_OK;
+    return json_object_set_new(numbers, tensor.name, json_integer(*number)) ? status_no_memory() : STATUS_OK;
 }
 
 static int compare_pieces(const void *a, const void *b) {
@@ -110,9 +108,7 @@ static void assign_shards(struct write_plan *plan, int64_t limit) {
 
 static int plan_all(struct write_plan *plan, json_t *numbers) {
     for (int a = 0; a < plan->request.array_count; a++) {
-        int status = plan_array(plan, numbers, a);
-        if (status)
-            return status;
+        TRY(plan_array(plan, numbers, a));
     }
     if (plan->piece_count)
         qsort(plan->pieces, (size_t)plan->piece_count, sizeof *plan->pieces, compare_pieces);
@@ -132,8 +128,8 @@ int write_plan_make(const struct write_request *request, struct write_plan *plan
                                 .pieces = calloc(most, sizeof *plan->pieces),
                                 .shares = calloc(most, sizeof *plan->shares)};
     json_t *numbers = json_object();
-    int status = numbers && plan->tensors && plan->pieces && plan->shares ? plan_all(plan, numbers)
-                                                                          : status_fail(STATUS_MEMORY, "out of memory");
+    int status =
+        numbers && plan->tensors && plan->pieces && plan->shares ? plan_all(plan, numbers) : status_no_memory();
     json_decref(numbers);
     return status;
 }
@@ -169,18 +165,15 @@ int write_plan_index(const struct write_plan *plan, const char *directory) {
                               "total_size", (json_int_t)plan->total_bytes, "weight_map", map);
     char *text;
     int ended = json_end(index, JSON_INDENT(2) | JSON_SORT_KEYS, &text);
-    if (!status)
-        status = ended;
+    THEN(status, ended);
     struct strbuf lines = STRBUF_INIT;
     if (!status) {
         strbuf_format(&lines, "%s\n", text);
         snprintf(name, sizeof name, "%s.safetensors.index.json", plan->request.name);
         status = strbuf_status(&lines);
     }
-    if (!status)
-        status = file_join(path, sizeof path, directory, name);
-    if (!status)
-        status = file_write_atomic(path, strbuf_text(&lines), lines.length);
+    THEN(status, file_join(path, sizeof path, directory, name));
+    THEN(status, file_write_atomic(path, strbuf_text(&lines), lines.length));
     strbuf_free(&lines);
     free(text);
     json_decref(map);

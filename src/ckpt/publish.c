@@ -62,16 +62,14 @@ int save_check_replaceable(const char *directory) {
     int status = directory_check(directory);
     if (status == STATUS_NOT_FOUND)
         return STATUS_OK;
-    if (!status)
-        status = file_list(directory, &names, &count);
+    THEN(status, file_list(directory, &names, &count));
     if (status)
         return status;
     if (count > 0 && !directory_has_model(directory))
         status = status_fail(STATUS_INVALID, "%s is not empty and no model directory: name another, or remove it",
                              directory);
     file_list_free(names, count);
-    if (!status)
-        status = file_find_other(directory, is_of_model, &other);
+    THEN(status, file_find_other(directory, is_of_model, &other));
     if (!status && *other)
         status = status_fail(STATUS_INVALID,
                              "%s holds %s, which is not a file of a model: name another directory, or remove it",

@@ -45,8 +45,7 @@ static int add_file(struct parts *parts, size_t index) {
     char path[PATH_MAX];
     json_t *info = NULL;
     int status = file_join(path, sizeof path, parts->directory, parts->names[index]);
-    if (!status)
-        status = safetensors_open(path, &parts->files[index]);
+    THEN(status, safetensors_open(path, &parts->files[index]));
     const struct safetensors *file = status ? NULL : parts->files[index];
     const char *text = file ? safetensors_metadata(file, SHARDING_KEY) : NULL;
     if (text)
@@ -94,8 +93,7 @@ static int add_tensor(const struct parts *parts, size_t first, size_t end, struc
         const struct safetensor *t = items[i].tensor;
         struct box box = {.offsets = items[i].offsets, .sizes = t->shape, .start = t->start, .bytes = t->bytes};
         status = boxes_add_file(boxes, parts->directory, parts->names[items[i].file], &box.file);
-        if (!status)
-            status = boxes_add(boxes, &box);
+        THEN(status, boxes_add(boxes, &box));
     }
     return status;
 }
@@ -120,13 +118,10 @@ int exchange_open_safetensors(const char *directory, struct ckpt_tensors **tenso
     struct parts parts = {.directory = directory};
     struct boxes *boxes = NULL;
     *tensors = NULL;
-    int status = file_list(directory, &parts.names, &parts.name_count);
-    if (status)
-        return status;
+    TRY(file_list(directory, &parts.names, &parts.name_count));
     parts.files = calloc(parts.name_count + 1, sizeof(struct safetensors *));
-    status = parts.files ? boxes_new(directory, &boxes) : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = add_all(&parts, boxes);
+    int status = parts.files ? boxes_new(directory, &boxes) : status_no_memory();
+    THEN(status, add_all(&parts, boxes));
     if (!status)
         status = boxes_open(boxes, tensors);
     else

@@ -77,9 +77,7 @@ static int check_array(const struct ckpt_tensors *tensors, const struct param_ta
     for (int i = 0; i < table->count; i++) {
         const struct param *param = &table->rows[i];
         const char *last = "";
-        int status = slices_check(param);
-        if (status)
-            return status;
+        TRY(slices_check(param));
         for (int s = 0; s < param->slice_count && is_wanted(array, param); s++) {
             const struct param_slice *slice = &param->slices[s];
             const struct tensor_entry *entry = find_entry(tensors, table, array, slice->name, is_tied);
@@ -119,11 +117,8 @@ static int compare(const struct tensor_entry *a, const struct tensor_entry *b, b
                memcmp(a->tensor->shape, b->tensor->shape, sizeof *a->tensor->shape * (size_t)a->tensor->dims) != 0;
     for (int64_t at = 0; at < elements && !*differs; at += COMPARE_ELEMENTS) {
         int64_t n = elements - at < COMPARE_ELEMENTS ? elements - at : COMPARE_ELEMENTS;
-        int status = safetensors_read(a->file, a->tensor, at, n, DTYPE_F32, x);
-        if (!status)
-            status = safetensors_read(b->file, b->tensor, at, n, DTYPE_F32, y);
-        if (status)
-            return status;
+        TRY(safetensors_read(a->file, a->tensor, at, n, DTYPE_F32, x));
+        TRY(safetensors_read(b->file, b->tensor, at, n, DTYPE_F32, y));
         *differs = memcmp(x, y, (size_t)n * sizeof *x) != 0;
     }
     return STATUS_OK;
@@ -216,9 +211,7 @@ static int is_all_zero(const struct tensor_entry *entry, bool *is_so) {
     *is_so = true;
     for (int64_t at = 0; at < entry->tensor->elements && *is_so; at += COMPARE_ELEMENTS) {
         int64_t left = entry->tensor->elements - at, n = left < COMPARE_ELEMENTS ? left : COMPARE_ELEMENTS;
-        int status = safetensors_read(entry->file, entry->tensor, at, n, DTYPE_F32, values);
-        if (status)
-            return status;
+        TRY(safetensors_read(entry->file, entry->tensor, at, n, DTYPE_F32, values));
         for (int64_t i = 0; i < n; i++)
             *is_so &= values[i] == 0;
     }
@@ -263,7 +256,7 @@ int ckpt_check(const struct ckpt_tensors *tensors, const struct param_table *tab
                int array_count) {
     struct problems missing = {0}, wrong = {0};
     bool *is_used = calloc(tensors->count + 1, sizeof *is_used);
-    int status = is_used ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(is_used);
     for (int a = 0; a < array_count && !status; a++)
         status = check_array(tensors, table, &arrays[a], is_used, &missing, &wrong);
     problems_end(&missing);
@@ -276,8 +269,7 @@ int ckpt_check(const struct ckpt_tensors *tensors, const struct param_table *tab
         status = check_head(tensors, table->files);
     for (int a = 0; a < array_count && !status; a++)
         status = check_zeros(tensors, table, &arrays[a]);
-    if (!status)
-        status = tell_unknown(tensors, table, arrays, array_count, is_used);
+    THEN(status, tell_unknown(tensors, table, arrays, array_count, is_used));
     strbuf_free(&missing.text);
     strbuf_free(&wrong.text);
     free(is_used);
@@ -313,9 +305,7 @@ static int read_part(const struct reading *reading, const struct tensor_entry *e
         runs = 1;
     }
     for (int64_t i = 0; i < runs; i++) {
-        int status = read(entry->file, entry->tensor, at + i * stride, run, array->dtype, to + i * run * width);
-        if (status)
-            return status;
+        TRY(read(entry->file, entry->tensor, at + i * stride, run, array->dtype, to + i * run * width));
     }
     if (is_turned)
         transpose(reading->scratch, part->columns, part->rows, (size_t)width, out, part->columns);
@@ -336,9 +326,7 @@ static int read_block(const struct reading *reading, const struct ckpt_block *bl
             return status_fail(STATUS_INVALID, "%s: missing tensor %s%s", reading->tensors->directory, array->prefix,
                                slice->name);
         int64_t before = (part.row - block->row) * block->columns * (int64_t)dtype_bytes(array->dtype);
-        int status = read_part(reading, entry, slice, &part, out + before);
-        if (status)
-            return status;
+        TRY(read_part(reading, entry, slice, &part, out + before));
     }
     return STATUS_OK;
 }
@@ -346,8 +334,7 @@ static int read_block(const struct reading *reading, const struct ckpt_block *bl
 int ckpt_read_block(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *array,
                     const struct ckpt_block *block, void *values) {
     char *scratch = malloc((size_t)(block->rows * block->columns) * dtype_bytes(array->dtype) + 1);
-    if (!scratch)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(scratch));
     const struct reading reading = {tensors, table, array, table_is_tied(table), scratch};
     int status = read_block(&reading, block, values);
     free(scratch);
@@ -359,10 +346,8 @@ static int deliver_block(const struct reading *reading, const struct ckpt_block 
     const struct ckpt_array *array = reading->array;
     char *half;
     int status = halves_next(halves, &half);
-    if (!status)
-        status = read_block(reading, block, half);
-    if (!status)
-        status = array->put(array->context, block, half);
+    THEN(status, read_block(reading, block, half));
+    THEN(status, array->put(array->context, block, half));
     return status ? status : halves_queued(halves);
 }
 
@@ -396,7 +381,7 @@ static int open_blocks(struct blocks *blocks, const struct ckpt_array *array, in
     size_t bytes = (size_t)(largest_param < CKPT_BLOCK_ELEMENTS ? largest_param : CKPT_BLOCK_ELEMENTS) * sizeof(float);
     blocks->scratch = malloc(bytes);
     int status = halves_open(&blocks->halves, array->stream, bytes);
-    return status || blocks->scratch ? status : status_fail(STATUS_MEMORY, "out of memory");
+    return status || blocks->scratch ? status : status_no_memory();
 }
 
 static int close_blocks(struct blocks *blocks, int status) {
@@ -408,8 +393,7 @@ int ckpt_read_param(const struct ckpt_tensors *tensors, const struct param_table
                     int param) {
     struct blocks blocks;
     int status = open_blocks(&blocks, array, param_elements(&table->rows[param]));
-    if (!status)
-        status = read_param(tensors, table, array, param, &blocks.halves, blocks.scratch);
+    THEN(status, read_param(tensors, table, array, param, &blocks.halves, blocks.scratch));
     return close_blocks(&blocks, status);
 }
 
@@ -426,8 +410,7 @@ int ckpt_read(const struct ckpt_tensors *tensors, const struct param_table *tabl
         for (int i = 0; i < table->count && !status; i++)
             if (is_wanted(&arrays[a], &table->rows[i])) {
                 status = arrays[a].heeds_stop ? stop_check("while the model was loaded") : STATUS_OK;
-                if (!status)
-                    status = read_param(tensors, table, &arrays[a], i, &blocks.halves, blocks.scratch);
+                THEN(status, read_param(tensors, table, &arrays[a], i, &blocks.halves, blocks.scratch));
             }
         status = close_blocks(&blocks, status);
     }
@@ -437,7 +420,7 @@ int ckpt_read(const struct ckpt_tensors *tensors, const struct param_table *tabl
 int ckpt_check_finite(const struct ckpt_tensors *tensors) {
     size_t bytes = CKPT_BLOCK_ELEMENTS * sizeof(float);
     float *values = malloc(bytes);
-    int status = values ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(values);
     for (size_t i = 0; i < tensors->count && !status; i++) {
         const struct tensor_entry *entry = &tensors->entries[i];
         int64_t elements = is_readable(entry->tensor->dtype) ? entry->tensor->elements : 0;

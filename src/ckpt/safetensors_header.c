@@ -25,7 +25,7 @@ struct safetensors_header {
 
 int safetensors_header_new(struct safetensors_header **out) {
     *out = calloc(1, sizeof **out);
-    return *out ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(*out);
 }
 
 void safetensors_header_free(struct safetensors_header *header) {
@@ -44,8 +44,7 @@ int safetensors_header_add(struct safetensors_header *header, const char *name, 
     if (header->count == header->capacity) {
         int capacity = header->capacity ? header->capacity * 2 : 64;
         struct planned *more = realloc(header->tensors, (size_t)capacity * sizeof *more);
-        if (!more)
-            return status_fail(STATUS_MEMORY, "out of memory");
+        TRY(status_allocated(more));
         header->tensors = more;
         header->capacity = capacity;
     }
@@ -61,7 +60,7 @@ int safetensors_header_add(struct safetensors_header *header, const char *name, 
     if (tensor.elements > INT64_MAX / 16)
         return status_fail(STATUS_INVALID, "tensor '%s' has an impossible shape", name);
     if (!(tensor.name = strdup(name)))
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     header->tensors[header->count] = tensor;
     return header->count++;
 }
@@ -120,8 +119,7 @@ static int keep_bytes(struct safetensors_header *header, const char *text, int64
     uint64_t number = padded;
     header->byte_count = 8 + padded;
     header->bytes = malloc(header->byte_count);
-    if (!header->bytes)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(header->bytes));
     if (__builtin_add_overflow((int64_t)header->byte_count, data_bytes, &header->file_bytes))
         return status_fail(STATUS_INVALID, "%s: more bytes than a file can have", header->path);
     memcpy(header->bytes, &number, 8);
@@ -137,10 +135,8 @@ int safetensors_header_place(struct safetensors_header *header, const char *path
     char *text = NULL;
     int64_t data_bytes = 0;
     header->path = strdup(path);
-    int status = order && header->path ? build_text(header, order, &data_bytes, &text)
-                                       : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = keep_bytes(header, text, data_bytes);
+    int status = order && header->path ? build_text(header, order, &data_bytes, &text) : status_no_memory();
+    THEN(status, keep_bytes(header, text, data_bytes));
     free(order);
     free(text);
     return status;

@@ -141,12 +141,9 @@ static int check_tensor(const struct safetensors *file, struct safetensor *tenso
             return tensor_fail(file, tensor, "control character 0x%02x in its name", (unsigned char)*c);
     if (!json_is_object(value))
         return tensor_fail(file, tensor, "must be %s", "an object with dtype, shape and data_offsets");
-    int status = check_type(file, tensor, json_object_get(value, "dtype"), &width);
-    if (!status)
-        status = check_shape(file, tensor, json_object_get(value, "shape"), width);
-    if (!status)
-        status = check_offsets(file, tensor, json_object_get(value, "data_offsets"), data_start, data_bytes);
-    return status;
+    TRY(check_type(file, tensor, json_object_get(value, "dtype"), &width));
+    TRY(check_shape(file, tensor, json_object_get(value, "shape"), width));
+    return check_offsets(file, tensor, json_object_get(value, "data_offsets"), data_start, data_bytes);
 }
 
 static int compare_places(const void *a, const void *b) {
@@ -229,9 +226,7 @@ static int read_header(struct safetensors *file) {
         return status_fail(STATUS_INVALID, "%s: %lld bytes, but the length of the header takes %d", file->path,
                            (long long)file->size, LENGTH_BYTES);
     uint64_t length;
-    int status = read_at(file, &length, LENGTH_BYTES, 0);
-    if (status)
-        return status;
+    TRY(read_at(file, &length, LENGTH_BYTES, 0));
     if (length > HEADER_LIMIT)
         return status_fail(STATUS_INVALID, "%s: header of %llu bytes (byte 0), more than the %d allowed", file->path,
                            (unsigned long long)length, HEADER_LIMIT);
@@ -241,9 +236,8 @@ static int read_header(struct safetensors *file) {
     char *text = malloc(length + 1);
     if (!text)
         return status_fail(STATUS_MEMORY, "out of memory for the header of %s", file->path);
-    status = read_at(file, text, length, LENGTH_BYTES);
-    if (!status)
-        status = json_object_parse(file->path, LENGTH_BYTES, text, length, &file->header);
+    int status = read_at(file, text, length, LENGTH_BYTES);
+    THEN(status, json_object_parse(file->path, LENGTH_BYTES, text, length, &file->header));
     free(text);
     return status ? status : check_header(file, LENGTH_BYTES + (int64_t)length, file->size);
 }
@@ -251,14 +245,13 @@ static int read_header(struct safetensors *file) {
 /* Reads the header from bytes, from an open file, or else from the file `path`. */
 static int open_file(const char *path, struct safetensors **out) {
     struct safetensors *file = *out;
-    int status = (file->path = strdup(path)) ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = (file->path = strdup(path)) ? STATUS_OK : status_no_memory();
     if (!status && !file->bytes && file->descriptor < 0) {
         int descriptor;
         status = file_open_to_read(path, &descriptor, &file->size);
         file->descriptor = status ? -1 : descriptor;
     }
-    if (!status)
-        status = read_header(file);
+    THEN(status, read_header(file));
     if (status) {
         safetensors_close(file);
         *out = NULL;
@@ -268,16 +261,14 @@ static int open_file(const char *path, struct safetensors **out) {
 
 int safetensors_open(const char *path, struct safetensors **out) {
     struct safetensors *file = *out = calloc(1, sizeof *file);
-    if (!file)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(file));
     file->descriptor = -1;
     return open_file(path, out);
 }
 
 int safetensors_open_bytes(const char *path, const void *bytes, size_t length, struct safetensors **out) {
     struct safetensors *file = *out = calloc(1, sizeof *file);
-    if (!file)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(file));
     *file = (struct safetensors){.descriptor = -1, .bytes = bytes, .size = (int64_t)length};
     return open_file(path, out);
 }
@@ -285,8 +276,7 @@ int safetensors_open_bytes(const char *path, const void *bytes, size_t length, s
 int safetensors_open_descriptor(const char *path, int descriptor, struct safetensors **out) {
     struct stat info;
     struct safetensors *file = *out = calloc(1, sizeof *file);
-    if (!file)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(file));
     file->descriptor = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
     if (file->descriptor >= 0 && !fstat(file->descriptor, &info)) {
         file->size = info.st_size;
@@ -314,7 +304,7 @@ int safetensors_open_source(const char *path, const struct safetensor *tensors, 
             file->source = NULL;
         safetensors_close(file);
         *out = NULL;
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     }
     *file->source = *source;
     file->count = count;

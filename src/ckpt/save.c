@@ -79,8 +79,7 @@ static int take_pinned(struct ckpt_saver *saver) {
     struct device *device = stream_device(saver->exchange.stream);
     void *turning = NULL;
     int status = device_host_alloc(device, saver->memory_bytes, &saver->pinned);
-    if (!status)
-        status = device_alloc(device, CKPT_DEVICE_BYTES, &turning);
+    THEN(status, device_alloc(device, CKPT_DEVICE_BYTES, &turning));
     if (status)
         return status_wrap(status, "no memory to save with");
     size_t beyond = (uintptr_t)saver->pinned % BLOCK_BYTES;
@@ -111,9 +110,7 @@ static int allocate(struct ckpt_saver *saver, int rank) {
     struct save_exchange *x = &saver->exchange;
     int64_t chunk = saver->files.chunk_bytes;
     saver->memory_bytes = sizes(saver, rank, &saver->writer.buffer_count);
-    int status = x->stream ? take_pinned(saver) : take_memory(saver);
-    if (status)
-        return status;
+    TRY(x->stream ? take_pinned(saver) : take_memory(saver));
     char *memory = saver->writer.buffers = saver->memory;
     x->giving = memory + saver->writer.buffer_count * chunk;
     x->taking = x->giving + (saver->files.ranks > 1 ? chunk : 0);
@@ -144,13 +141,11 @@ static int check_same_files(const struct ckpt_saver *saver, struct comm *world) 
 static int prepare(struct ckpt_saver *saver) {
     struct comm *world = saver->save.model.world;
     int status = make_plans(saver);
-    if (!status)
-        status = save_files_make(saver->plans, saver->plan_count, world ? world->size : 1, &saver->files);
+    THEN(status, save_files_make(saver->plans, saver->plan_count, world ? world->size : 1, &saver->files));
     if (!status && !saver->is_model && together_is_first(world))
         status = ckpt_list_above(saver->save.root, saver->save.ours_until, &saver->others, &saver->other_count);
     status = together_agree(world, status);
-    if (!status)
-        status = check_same_files(saver, world);
+    THEN(status, check_same_files(saver, world));
     for (int i = 0; i < saver->plan_count && !status; i++)
         status = write_plan_check_owners(&saver->plans[i], world);
     if (status)
@@ -162,17 +157,15 @@ static int prepare(struct ckpt_saver *saver) {
     saver->writer.files = &saver->files;
     saver->writer.rank = world ? world->rank : 0;
     saver->writer.directory = saver->directory;
-    if (!status)
-        status = allocate(saver, saver->writer.rank);
-    if (!status)
-        status = save_writer_init(&saver->writer);
+    THEN(status, allocate(saver, saver->writer.rank));
+    THEN(status, save_writer_init(&saver->writer));
     saver->has_writer = !status;
     return together_agree(world, status);
 }
 
 static int open_saver(const struct ckpt_save *save, bool is_model, bool is_background, struct ckpt_saver **out) {
     struct ckpt_saver *saver = *out = calloc(1, sizeof *saver);
-    int status = saver ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(saver);
     status = together_agree(save->model.world, status);
     if (!status) {
         saver->save = *save;
@@ -205,8 +198,7 @@ void ckpt_saver_prune(const struct ckpt_saver *saver) {
 static int count_bytes(struct ckpt_saver *saver, int ranks, int rank, size_t *bytes) {
     int64_t buffers;
     int status = make_plans(saver);
-    if (!status)
-        status = save_files_make(saver->plans, saver->plan_count, ranks, &saver->files);
+    THEN(status, save_files_make(saver->plans, saver->plan_count, ranks, &saver->files));
     *bytes = status ? 0 : sizes(saver, rank, &buffers);
     save_files_free(&saver->files);
     for (int i = 0; i < saver->plan_count; i++)
@@ -267,12 +259,9 @@ static int create(struct ckpt_saver *saver) {
         status = save_check_replaceable(saver->target);
     if (!saver->is_model && checkpoint_is_among(saver->save.iteration, saver->others, saver->other_count))
         status = status_fail(STATUS_INVALID, "it is already there and not this run's");
-    if (!status)
-        status = staging_begin(&saver->staging, saver->target);
-    if (!status)
-        status = save_files_create(&saver->files, saver->staging.directory);
-    if (!status)
-        status = copy_path(saver->staging.directory, saver->directory, sizeof saver->directory);
+    THEN(status, staging_begin(&saver->staging, saver->target));
+    THEN(status, save_files_create(&saver->files, saver->staging.directory));
+    THEN(status, copy_path(saver->staging.directory, saver->directory, sizeof saver->directory));
     return status;
 }
 
@@ -285,8 +274,7 @@ static int publish(void *context) {
         status = write_plan_index(&saver->plans[i], saver->staging.directory);
     if (!status && !saver->is_model && saver->state_text)
         status = save_state(saver->staging.directory, save, &saver->files, saver->state_text);
-    if (!status)
-        status = staging_commit(&saver->staging);
+    THEN(status, staging_commit(&saver->staging));
     if (!status && !saver->is_model)
         save_prune(save, saver->others, saver->other_count);
     return status;
@@ -410,21 +398,18 @@ static int set_target(struct ckpt_saver *saver, int64_t iteration, const char *s
                              (int)sizeof saver->target)
         return status_fail(STATUS_INVALID, "cannot save iteration %lld under %.200s", (long long)iteration, root);
     saver->state_text = state_text ? strdup(state_text) : NULL; /* the first rank's */
-    return state_text && !saver->state_text ? status_fail(STATUS_MEMORY, "out of memory") : STATUS_OK;
+    return status_allocated(!state_text || saver->state_text);
 }
 
 int ckpt_saver_begin(struct ckpt_saver *saver, int64_t iteration, const char *state_text) {
     struct comm *world = saver->save.model.world;
-    int status = saver->phase == CKPT_IDLE ? STATUS_OK : ckpt_saver_wait(saver);
-    if (status)
-        return status;
+    TRY(saver->phase == CKPT_IDLE ? STATUS_OK : ckpt_saver_wait(saver));
     saver->start = clock_seconds();
-    status = set_target(saver, iteration, state_text);
+    int status = set_target(saver, iteration, state_text);
     if (!status && together_is_first(world))
         status = create(saver);
     status = together_agree(world, status);
-    if (!status)
-        status = together_path(world, saver->directory);
+    THEN(status, together_path(world, saver->directory));
     if (status)
         return failed(saver, status);
     if (!saver->is_mpi)
@@ -490,8 +475,7 @@ int ckpt_saver_wait(struct ckpt_saver *saver) {
         struct comm_data data = {.send = &least, .receive = &least, .count = 1, .dtype = DTYPE_I64};
         if (world)
             status = comm_all_reduce(world, &data, COMM_MAX);
-        if (!status)
-            status = ckpt_saver_advance(saver, (enum ckpt_progress) - least, &is_saved);
+        THEN(status, ckpt_saver_advance(saver, (enum ckpt_progress) - least, &is_saved));
     }
     return status;
 }
@@ -510,8 +494,7 @@ static int save_once(const struct ckpt_save *save, bool is_model) {
                         : status_wrap(status, "checkpoint %s/iter_%07lld was not saved", save->root,
                                       (long long)save->iteration);
     status = ckpt_saver_begin(saver, save->iteration, save->state_text);
-    if (!status)
-        status = ckpt_saver_wait(saver);
+    THEN(status, ckpt_saver_wait(saver));
     ckpt_saver_close(saver);
     return status;
 }
@@ -527,10 +510,8 @@ int ckpt_write_beside(const char *directory, const struct ckpt_model *model) {
     if (is_first && !status)
         status = ckpt_check_beside(directory);
     status = together_agree(model->world, status);
-    if (!status)
-        status = ckpt_write_model(staging.directory ? staging.directory : directory, model);
-    if (!status)
-        status = together_agree(model->world, is_first ? staging_commit(&staging) : STATUS_OK);
+    THEN(status, ckpt_write_model(staging.directory ? staging.directory : directory, model));
+    THEN(status, together_agree(model->world, is_first ? staging_commit(&staging) : STATUS_OK));
     staging_abort(&staging);
     return status;
 }

@@ -32,8 +32,7 @@ static int digest_of(const char *directory, const char *name, char out[DIGEST_TE
     int64_t bytes;
     uint64_t digest;
     int status = file_join(path, sizeof path, directory, name);
-    if (!status)
-        status = digest_places(path, PLACES, &bytes, &digest);
+    THEN(status, digest_places(path, PLACES, &bytes, &digest));
     if (!status)
         write_digest(digest, out);
     return status;
@@ -43,7 +42,7 @@ static int add_digest(json_t *files, const char *directory, const char *name) {
     char digest[DIGEST_TEXT];
     int status = digest_of(directory, name, digest);
     if (!status && json_object_set_new(files, name, json_string(digest)))
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     return status;
 }
 
@@ -53,8 +52,7 @@ int save_state(const char *directory, const struct ckpt_save *save, const struct
     json_begin();
     json_t *state = NULL, *digests = json_object();
     int status = file_join(path, sizeof path, directory, STATE_FILE);
-    if (!status)
-        status = json_object_parse(path, 0, state_text, strlen(state_text), &state);
+    THEN(status, json_object_parse(path, 0, state_text, strlen(state_text), &state));
     if (!status && save->model.config_text)
         status = add_digest(digests, directory, CONFIG_FILE);
     for (int i = 0; i < save->model.text_count && !status; i++)
@@ -62,17 +60,15 @@ int save_state(const char *directory, const struct ckpt_save *save, const struct
     for (int f = 0; f < files->count && !status; f++)
         status = add_digest(digests, directory, files->items[f].name);
     if (!status && json_object_set(state, files_key, digests))
-        status = status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = digest_state(state, digest);
+        status = status_no_memory();
+    THEN(status, digest_state(state, digest));
     if (!status && json_object_set_new(state, digest_key, json_string(digest)))
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     if (!status) {
         status = json_end(state, JSON_INDENT(2), &text);
         state = NULL;
     }
-    if (!status)
-        status = file_write_atomic(path, text, strlen(text));
+    THEN(status, file_write_atomic(path, text, strlen(text)));
     free(text);
     json_decref(digests);
     json_decref(state);
@@ -124,10 +120,8 @@ int ckpt_check_state(const char *directory) {
     char path[PATH_MAX];
     json_t *state = NULL;
     int status = ckpt_read_state(directory, &text);
-    if (!status)
-        status = file_join(path, sizeof path, directory, STATE_FILE);
-    if (!status)
-        status = json_object_parse(path, 0, strbuf_text(&text), text.length, &state);
+    THEN(status, file_join(path, sizeof path, directory, STATE_FILE));
+    THEN(status, json_object_parse(path, 0, strbuf_text(&text), text.length, &state));
     json_t *digest = status ? NULL : json_incref(json_object_get(state, digest_key));
     if (!status) {
         json_object_del(state, digest_key);
@@ -154,7 +148,7 @@ static int64_t iteration_of(const char *path) {
 int ckpt_check_iteration(const char *directory, int64_t iteration) {
     char *path = realpath(directory, NULL);
     if (!path && errno == ENOMEM)
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     int64_t number = path ? iteration_of(path) : -1;
     free(path);
     if (number < 0 || number == iteration)

@@ -36,16 +36,13 @@ static int add_file(struct ckpt_tensors *tensors, const char *name, const struct
     tensors->files = more;
     struct safetensors **file = &tensors->files[tensors->file_count];
     int status = file_join(path, sizeof path, tensors->directory, name);
-    if (!status)
-        status = open_file(path, bytes, file);
+    THEN(status, open_file(path, bytes, file));
     tensors->file_count += !status;
     return status;
 }
 
 static int list_single_file(struct ckpt_tensors *tensors, const char *name, const struct file_bytes *bytes) {
-    int status = add_file(tensors, name, bytes);
-    if (status)
-        return status;
+    TRY(add_file(tensors, name, bytes));
     const struct safetensors *file = tensors->files[0];
     tensors->entries = calloc(file->count + 1, sizeof *tensors->entries);
     if (!tensors->entries)
@@ -85,9 +82,7 @@ static int list_shards(struct ckpt_tensors *tensors, const char *path, json_t *m
         if (!json_is_string(shard))
             return status_fail(STATUS_INVALID, "%s: weight_map of '%s' must be the name of a file", path,
                                shown(name, word));
-        int status = open_shard(tensors, numbers, path, json_string_value(shard), &entry->file);
-        if (status)
-            return status;
+        TRY(open_shard(tensors, numbers, path, json_string_value(shard), &entry->file));
         if (!(entry->tensor = safetensors_find(entry->file, name)))
             return status_fail(STATUS_INVALID, "%s: tensor '%s' is not in %s, where weight_map expects it", path,
                                shown(name, word), entry->file->path);
@@ -100,16 +95,14 @@ static int list_indexed_files(struct ckpt_tensors *tensors, const char *path) {
     struct strbuf text = STRBUF_INIT;
     json_t *index = NULL, *numbers = json_object();
     int status = numbers ? file_read(path, JSON_FILE_LIMIT, &text) : no_memory(tensors->directory);
-    if (!status)
-        status = json_object_parse(path, 0, strbuf_text(&text), text.length, &index);
+    THEN(status, json_object_parse(path, 0, strbuf_text(&text), text.length, &index));
     strbuf_free(&text);
     json_t *map = json_object_get(index, "weight_map");
     if (!status && !json_is_object(map))
         status = status_fail(STATUS_INVALID, "%s: expected an object \"weight_map\"", path);
     if (!status && !(tensors->entries = calloc(json_object_size(map) + 1, sizeof *tensors->entries)))
         status = no_memory(tensors->directory);
-    if (!status)
-        status = list_shards(tensors, path, map, numbers);
+    THEN(status, list_shards(tensors, path, map, numbers));
     json_decref(index);
     json_decref(numbers);
     return status;
@@ -122,8 +115,7 @@ static int list_files(struct ckpt_tensors *tensors, const char *name) {
     snprintf(file, sizeof file, "%s.safetensors.index.json", name);
     int status = file_join(index, sizeof index, directory, file);
     snprintf(file, sizeof file, "%s.safetensors", name);
-    if (!status)
-        status = file_join(single, sizeof single, directory, file);
+    THEN(status, file_join(single, sizeof single, directory, file));
     if (status)
         return status;
     if (file_exists(single))
@@ -225,8 +217,7 @@ int ckpt_open_source(const char *directory, const struct safetensor *list, size_
         tensors->entries = calloc(count + 1, sizeof *tensors->entries);
     }
     int status = tensors && tensors->directory && tensors->files && tensors->entries ? STATUS_OK : no_memory(directory);
-    if (!status)
-        status = safetensors_open_source(directory, list, count, source, &tensors->files[0]);
+    THEN(status, safetensors_open_source(directory, list, count, source, &tensors->files[0]));
     if (status) {
         ckpt_close(tensors);
         *out = NULL;

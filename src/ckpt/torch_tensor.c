@@ -81,9 +81,7 @@ static int read_storage(struct reading *r, const struct pickle_node *node, const
         return pickle_refuse(r->pickle, class, "the storage of an element type that is read");
     r->width = safetensors_type_bytes(r->tensor->type);
     int64_t bytes, count = id->items[4]->integer;
-    int status = pickle_copy_text(r->pickle, id->items[2], "the key of a storage", name + 5, sizeof name - 5);
-    if (status)
-        return status;
+    TRY(pickle_copy_text(r->pickle, id->items[2], "the key of a storage", name + 5, sizeof name - 5));
     *record = zip_find(r->zip, name);
     bool fits = *record && !__builtin_mul_overflow(count, type ? 1 : r->width, &bytes) && (*record)->bytes == bytes;
     return fits ? STATUS_OK : pickle_refuse(r->pickle, id, "a storage of the record's size");
@@ -94,9 +92,7 @@ static int check_strides(struct reading *r, const struct pickle_node *node) {
     struct torch_tensor *t = r->tensor;
     int64_t strides[SAFETENSORS_MAX_DIMS], dense = 1;
     int count;
-    int status = pickle_sizes(r->pickle, node, SAFETENSORS_MAX_DIMS, strides, &count);
-    if (status)
-        return status;
+    TRY(pickle_sizes(r->pickle, node, SAFETENSORS_MAX_DIMS, strides, &count));
     bool is_dense = count == t->dims;
     for (int i = t->dims - 1; i >= 0 && is_dense; i--) {
         is_dense = t->shape[i] <= 1 || strides[i] == dense;
@@ -118,11 +114,8 @@ static int read_tensor(struct reading *r, const struct pickle_node *root) {
     if (root->arguments->count < least || root->arguments->count > least + 1 || items[1]->kind != PICKLE_INTEGER)
         return pickle_refuse(r->pickle, root, "a tensor's storage, offset, size and stride");
     struct zip_record *record = NULL;
-    int status = read_storage(r, items[0], is_v3 ? items[6] : NULL, &record);
-    if (!status)
-        status = pickle_sizes(r->pickle, items[2], SAFETENSORS_MAX_DIMS, t->shape, &t->dims);
-    if (status)
-        return status;
+    TRY(read_storage(r, items[0], is_v3 ? items[6] : NULL, &record));
+    TRY(pickle_sizes(r->pickle, items[2], SAFETENSORS_MAX_DIMS, t->shape, &t->dims));
     int64_t most = record->bytes / r->width, offset = items[1]->integer;
     r->elements = 1;
     for (int i = 0; i < t->dims; i++)
@@ -130,9 +123,8 @@ static int read_tensor(struct reading *r, const struct pickle_node *root) {
             return pickle_refuse(r->pickle, items[2], "a shape whose elements fit 64 bits");
     if (offset < 0 || r->elements > most || offset > most - r->elements)
         return pickle_refuse(r->pickle, items[2], "a shape within the storage");
-    status = check_strides(r, items[3]);
-    if (!status)
-        status = zip_locate(r->zip, record);
+    int status = check_strides(r, items[3]);
+    THEN(status, zip_locate(r->zip, record));
     t->record_start = record->start;
     t->record_bytes = record->bytes;
     t->start = record->start + offset * r->width;
@@ -166,12 +158,9 @@ int torch_tensor_read(const char *path, int descriptor, int64_t start, int64_t b
     char *text = NULL;
     *tensor = (struct torch_tensor){0};
     int status = zip_open(&zip, path, descriptor, start, bytes);
-    if (!status)
-        status = check_records(&zip, &record);
-    if (!status)
-        status = zip_read(&zip, record, PICKLE_LIMIT, &text);
-    if (!status)
-        status = pickle_read(path, record->start, text, (size_t)record->bytes, NULL, &pickle);
+    THEN(status, check_records(&zip, &record));
+    THEN(status, zip_read(&zip, record, PICKLE_LIMIT, &text));
+    THEN(status, pickle_read(path, record->start, text, (size_t)record->bytes, NULL, &pickle));
     if (!status)
         status = read_tensor(&(struct reading){.pickle = pickle, .zip = &zip, .tensor = tensor}, pickle_root(pickle));
     pickle_free(pickle);
@@ -186,9 +175,8 @@ static int sum_piece(const char *path, int descriptor, const struct torch_tensor
     int64_t at = index * SUMMED_BYTES, left = tensor->record_bytes - at;
     size_t bytes = (size_t)(left < SUMMED_BYTES ? left : SUMMED_BYTES);
     unsigned char *piece = malloc(bytes + 1);
-    int status = piece ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = file_pread_all(descriptor, piece, bytes, tensor->record_start + at, path);
+    int status = status_allocated(piece);
+    THEN(status, file_pread_all(descriptor, piece, bytes, tensor->record_start + at, path));
     if (!status)
         *sum = crc_add(0, piece, bytes);
     free(piece);
@@ -198,9 +186,8 @@ static int sum_piece(const char *path, int descriptor, const struct torch_tensor
 int torch_tensor_check(const char *path, int descriptor, const struct torch_tensor *tensor) {
     int64_t pieces = (tensor->record_bytes + SUMMED_BYTES - 1) / SUMMED_BYTES, failed = pieces;
     uint32_t *sums = calloc((size_t)pieces + 1, sizeof *sums), sum = 0;
-    int status = sums ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory"), found = STATUS_OK;
-    if (status)
-        return status;
+    int found = STATUS_OK;
+    TRY(status_allocated(sums));
 #pragma omp parallel for num_threads(usable_cores()) schedule(static) reduction(min : failed, found) if (pieces > 1)
     for (int64_t i = 0; i < pieces; i++) {
         int result = sum_piece(path, descriptor, tensor, i, &sums[i]);

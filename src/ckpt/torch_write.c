@@ -146,7 +146,7 @@ static void add_end(struct strbuf *out, uint64_t count, int64_t directory_bytes,
 static int write_data(const struct archive *archive, const struct archive_record *record, const char *path,
                       int descriptor, int64_t start, uint32_t *crc) {
     char *piece = malloc(PIECE_BYTES);
-    int status = piece ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(piece);
     for (int64_t at = 0; at < record->length && !status; at += PIECE_BYTES) {
         int64_t left = record->length - at, bytes = left < PIECE_BYTES ? left : PIECE_BYTES;
         if (record->bytes)
@@ -168,12 +168,10 @@ static int write_record(const struct archive *archive, const struct archive_reco
     add_header(&header, record, 0);
     int64_t data = placed->header + (int64_t)header.length;
     int status = strbuf_status(&header);
-    if (!status)
-        status = write_data(archive, record, path, descriptor, start + data, &placed->crc);
+    THEN(status, write_data(archive, record, path, descriptor, start + data, &placed->crc));
     strbuf_clear(&header);
     add_header(&header, record, placed->crc);
-    if (!status)
-        status = file_pwrite_all(descriptor, header.data, header.length, start + placed->header, path);
+    THEN(status, file_pwrite_all(descriptor, header.data, header.length, start + placed->header, path));
     placed->data = data;
     strbuf_free(&header);
     return status;
@@ -192,10 +190,8 @@ int archive_write(const struct archive *archive, const char *path, int descripto
     for (int i = 0; i < archive->count; i++)
         add_entry(&end, &archive->records[i], &placed[i]);
     add_end(&end, (uint64_t)archive->count, (int64_t)end.length, at);
-    if (!status)
-        status = strbuf_status(&end);
-    if (!status)
-        status = file_pwrite_all(descriptor, end.data, end.length, start + at, path);
+    THEN(status, strbuf_status(&end));
+    THEN(status, file_pwrite_all(descriptor, end.data, end.length, start + at, path));
     *length = at + (int64_t)end.length;
     strbuf_free(&end);
     return status;

@@ -48,8 +48,7 @@ static int write_tensor(const struct writing *w, size_t index, int descriptor, i
     for (int64_t at = 0; at < entry->tensor->bytes && !status; at += PIECE_BYTES) {
         int64_t left = entry->tensor->bytes - at, bytes = left < PIECE_BYTES ? left : PIECE_BYTES;
         status = ckpt_read_bytes(w->tensors, index, at, bytes, w->piece);
-        if (!status)
-            status = file_pwrite_all(descriptor, w->piece, (size_t)bytes, start + at, path);
+        THEN(status, file_pwrite_all(descriptor, w->piece, (size_t)bytes, start + at, path));
     }
     return status;
 }
@@ -77,8 +76,7 @@ static int write_shard(const struct writing *w, int shard) {
     struct safetensors_header *header;
     shard_name(w, shard, name);
     int status = file_join(path, sizeof path, w->directory, name);
-    if (!status)
-        status = safetensors_header_new(&header);
+    THEN(status, safetensors_header_new(&header));
     if (status)
         return status;
     for (size_t i = 0; i < w->tensors->count && !status; i++)
@@ -87,10 +85,8 @@ static int write_shard(const struct writing *w, int shard) {
             w->numbers[i] = safetensors_header_add(header, tensor->name, tensor->type, tensor->dims, tensor->shape);
             status = w->numbers[i] < 0 ? w->numbers[i] : STATUS_OK;
         }
-    if (!status)
-        status = safetensors_header_place(header, path);
-    if (!status)
-        status = write_file(w, shard, header, path);
+    THEN(status, safetensors_header_place(header, path));
+    THEN(status, write_file(w, shard, header, path));
     safetensors_header_free(header);
     return status;
 }
@@ -107,10 +103,8 @@ static int write_index(const struct writing *w) {
     }
     int status = json_end(json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)bytes, "weight_map", map),
                           JSON_INDENT(2), &text);
-    if (!status)
-        status = file_join(path, sizeof path, w->directory, MODEL_INDEX_FILE);
-    if (!status)
-        status = file_write_atomic(path, text, strlen(text));
+    THEN(status, file_join(path, sizeof path, w->directory, MODEL_INDEX_FILE));
+    THEN(status, file_write_atomic(path, text, strlen(text)));
     free(text);
     return status;
 }
@@ -121,19 +115,15 @@ int exchange_write_tensors(const char *directory, const struct ckpt_tensors *ten
     w.shards = calloc(tensors->count + 1, sizeof *w.shards);
     w.numbers = calloc(tensors->count + 1, sizeof *w.numbers);
     w.piece = malloc(PIECE_BYTES);
-    int status = w.shards && w.numbers && w.piece ? save_check_replaceable(directory)
-                                                  : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = choose_shards(&w, max_shard_bytes > 0 ? max_shard_bytes : default_shard_bytes);
-    if (!status)
-        status = staging_begin(&staging, directory);
+    int status = w.shards && w.numbers && w.piece ? save_check_replaceable(directory) : status_no_memory();
+    THEN(status, choose_shards(&w, max_shard_bytes > 0 ? max_shard_bytes : default_shard_bytes));
+    THEN(status, staging_begin(&staging, directory));
     w.directory = staging.directory;
     for (int i = 0; i < w.shard_count && !status; i++)
         status = write_shard(&w, i);
     if (!status && w.shard_count > 1)
         status = write_index(&w);
-    if (!status)
-        status = staging_commit(&staging);
+    THEN(status, staging_commit(&staging));
     staging_abort(&staging);
     free(w.shards);
     free(w.numbers);

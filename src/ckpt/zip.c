@@ -45,8 +45,7 @@ static int read_end64(const struct zip *zip, struct ending *ending) {
     if (!status && number(locator, 4) != ZIP_LOCATOR)
         status = refuse(zip, at, "the locator of a zip64");
     at = status ? 0 : (int64_t)number(locator + 8, 8);
-    if (!status)
-        status = read_at(zip, end, END64_BYTES, at);
+    THEN(status, read_at(zip, end, END64_BYTES, at));
     if (!status && number(end, 4) != ZIP_END64)
         status = refuse(zip, at, "the end record of a zip64");
     if (!status)
@@ -57,9 +56,7 @@ static int read_end64(const struct zip *zip, struct ending *ending) {
 
 static int read_end(const struct zip *zip, struct ending *ending) {
     unsigned char end[END_BYTES];
-    int status = read_at(zip, end, END_BYTES, zip->bytes - END_BYTES);
-    if (status)
-        return status;
+    TRY(read_at(zip, end, END_BYTES, zip->bytes - END_BYTES));
     if (number(end, 4) != ZIP_END || number(end + 20, 2))
         return refuse(zip, zip->bytes - END_BYTES, "the end record of a zip, without a comment");
     *ending = (struct ending){.count = number(end + 10, 2), .bytes = number(end + 12, 4), .at = number(end + 16, 4)};
@@ -117,17 +114,15 @@ static int read_entry(struct zip *zip, const struct ending *ending, size_t *at) 
 int zip_open(struct zip *zip, const char *path, int descriptor, int64_t start, int64_t bytes) {
     *zip = (struct zip){.path = path, .descriptor = descriptor, .start = start, .bytes = bytes};
     struct ending ending = {0};
-    int status = read_end(zip, &ending);
-    if (status)
-        return status;
+    TRY(read_end(zip, &ending));
     if (ending.bytes > DIRECTORY_LIMIT || ending.count > ending.bytes / ENTRY_BYTES)
         return refuse(zip, bytes - END_BYTES, "a directory of at most 4 MB that has room for its entries");
     zip->directory = malloc(ending.bytes + 1);
     zip->records = calloc(ending.count + 1, sizeof *zip->records);
     if (!zip->directory || !zip->records)
         return status_fail(STATUS_MEMORY, "%s: out of memory", path);
-    status = ending.at > (uint64_t)bytes ? refuse(zip, bytes - END_BYTES, "a directory within the archive")
-                                         : read_at(zip, zip->directory, (int64_t)ending.bytes, (int64_t)ending.at);
+    int status = ending.at > (uint64_t)bytes ? refuse(zip, bytes - END_BYTES, "a directory within the archive")
+                                             : read_at(zip, zip->directory, (int64_t)ending.bytes, (int64_t)ending.at);
     size_t at = 0;
     while (!status && zip->count < ending.count)
         status = read_entry(zip, &ending, &at);
@@ -150,9 +145,7 @@ struct zip_record *zip_find(const struct zip *zip, const char *name) {
 
 int zip_locate(const struct zip *zip, struct zip_record *record) {
     unsigned char header[HEADER_BYTES];
-    int status = read_at(zip, header, HEADER_BYTES, record->header);
-    if (status)
-        return status;
+    TRY(read_at(zip, header, HEADER_BYTES, record->header));
     if (number(header, 4) != ZIP_HEADER)
         return refuse(zip, record->header, "the header of a record");
     int64_t start = record->header + HEADER_BYTES + (int64_t)(number(header + 26, 2) + number(header + 28, 2));
@@ -166,13 +159,11 @@ int zip_read(const struct zip *zip, struct zip_record *record, int64_t limit, ch
     *bytes = NULL;
     if (record->bytes > limit)
         return refuse(zip, record->header, "a smaller record");
-    int status = zip_locate(zip, record);
-    if (status)
-        return status;
+    TRY(zip_locate(zip, record));
     *bytes = malloc((size_t)record->bytes + 1);
     if (!*bytes)
         return status_fail(STATUS_MEMORY, "%s: out of memory", zip->path);
-    status = file_pread_all(zip->descriptor, *bytes, (size_t)record->bytes, record->start, zip->path);
+    int status = file_pread_all(zip->descriptor, *bytes, (size_t)record->bytes, record->start, zip->path);
     if (!status && crc_add(0, *bytes, (size_t)record->bytes) != record->crc)
         status = refuse(zip, record->start - zip->start, "bytes with the sum that the archive has for them");
     if (status) {

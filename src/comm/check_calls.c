@@ -33,8 +33,7 @@ static int fail(int rank, const struct comm_call *call, int other, const struct 
 /* All ranks find the first one whose call is not rank 0's. */
 static int check_collective(struct comm *comm, const struct comm_call *call) {
     struct words mine = words_of(call), *all = calloc((size_t)comm->size, sizeof *all);
-    if (!all)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(all));
     struct comm_data data = {.send = &mine, .receive = all, .count = sizeof mine, .dtype = DTYPE_U8};
     int status = comm_all_gather(comm, &data);
     struct comm_call first = call_of(&all[0]);
@@ -77,7 +76,7 @@ static int check_messages(struct comm *comm, const struct comm_request *first) {
     for (const struct comm_request *at = first; at; at = at->next)
         count++;
     struct note *notes = calloc(count, sizeof *notes);
-    int status = notes ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(notes);
     for (const struct comm_request *at = first; at && !status; at = at->next)
         status = start_note(comm, &at->call, &notes[i++]);
     i = 0;

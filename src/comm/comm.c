@@ -200,11 +200,9 @@ int comm_receive_start(struct comm *comm, const struct comm_data *data, int from
 /* ---- groups ---- */
 
 static int open_subgroup(struct comm *parent, const int *ranks, int count, struct comm **out) {
-    int status = parent->host->subgroup(parent, ranks, count, out);
-    if (status)
-        return status;
+    TRY(parent->host->subgroup(parent, ranks, count, out));
     (*out)->device = parent->device;
-    status = parent->device->join ? parent->device->join(parent, ranks, *out) : STATUS_OK;
+    int status = parent->device->join ? parent->device->join(parent, ranks, *out) : STATUS_OK;
     if (status) {
         comm_close(*out);
         *out = NULL;

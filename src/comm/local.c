@@ -225,7 +225,7 @@ static int local_subgroup(struct comm *base, const int *ranks, int count, struct
     status = status ? status : await_members(parent, group);
     struct local_comm *comm = status ? NULL : comm_of(group, index_of(group, base->world_rank));
     if (!status && !comm)
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     if (status) {
         group_release(group);
         return status;
@@ -347,7 +347,7 @@ static int run_threads(struct runner *runners, int ranks) {
 int comm_local_run(int ranks, int (*function)(struct comm *world, void *context), void *context) {
     struct comm **comms = calloc(ranks > 0 ? (size_t)ranks : 1, sizeof *comms);
     struct runner *runners = calloc(ranks > 0 ? (size_t)ranks : 1, sizeof *runners);
-    int status = comms && runners ? comm_local_open(ranks, comms) : status_fail(STATUS_MEMORY, "out of memory");
+    int status = comms && runners ? comm_local_open(ranks, comms) : status_no_memory();
     if (!status && ranks == 1) {
         status = function(comms[0], context);
         comm_close(comms[0]);

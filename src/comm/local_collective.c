@@ -187,9 +187,7 @@ int local_start(struct comm *base, struct comm_request *request) {
     if (comm->is_started[place])
         return status_fail(STATUS_INVALID, "rank %d has started %d collectives without waiting for them",
                            base->world_rank, COMM_STARTED_MAX);
-    int status = await(comm, &entry->turn, (uint32_t)sequence);
-    if (status)
-        return status;
+    TRY(await(comm, &entry->turn, (uint32_t)sequence));
     entry->call[base->rank] = request->call;
     entry->send[base->rank] = request->call.data.send;
     entry->receive[base->rank] = request->call.data.receive;
@@ -223,9 +221,7 @@ int local_finish(struct comm *base, struct comm_request *request) {
 
     struct local_entry *entry = &comm->group->entry[request->sequence % COMM_STARTED_MAX];
     int status = await_started(comm, entry, request->sequence);
-    status = status ? status : check_agreement(comm, entry);
-    if (status)
-        return status;
+    TRY(status ? status : check_agreement(comm, entry));
     bool is_on_card = local_is_on_card(base, &request->call);
     uint32_t tasks = first_task(&entry->call[0], base->size, base->size);
     if (is_on_card) {

@@ -15,8 +15,7 @@ static struct local_card *card_of(const struct comm *comm) {
 /* Opens an event. There is room to give it back. */
 static int open_event(struct local_card *card, struct event **event) {
     struct event **more = realloc(card->unused, (size_t)(card->room + 1) * sizeof *more);
-    if (!more)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(more));
     card->unused = more;
     int status = event_open(card->device, event);
     card->room += !status;
@@ -40,13 +39,10 @@ static void forget(struct comm_request *request) {
 
 static int start(struct comm *comm, struct comm_request *request) {
     struct event *event;
-    int status = take_event(card_of(comm), &event);
-    if (status)
-        return status;
+    TRY(take_event(card_of(comm), &event));
     request->kept = event;
-    status = event_record(event, request->call.data.stream);
-    if (!status)
-        status = local_start(comm, request);
+    int status = event_record(event, request->call.data.stream);
+    THEN(status, local_start(comm, request));
     if (status)
         forget(request);
     return status;
@@ -54,16 +50,14 @@ static int start(struct comm *comm, struct comm_request *request) {
 
 static int wait(struct comm *comm, struct comm_request *request, struct stream *stream) {
     int status = local_finish(comm, request);
-    if (!status)
-        status = stream_wait_event(stream, request->kept);
+    THEN(status, stream_wait_event(stream, request->kept));
     forget(request);
     return status;
 }
 
 static int open_card(struct comm *group, struct device *device) {
     struct local_card *card = calloc(1, sizeof *card);
-    if (!card)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(card));
     card->device = device;
     group->device_state = card;
     return STATUS_OK;

@@ -55,8 +55,7 @@ static int fail_mismatch(struct mpi_comm *comm, const struct comm_call *call) {
     int size = comm->base.size;
     int64_t mine[5] = {call->kind, call->op, call->peer, call->data.count, call->data.dtype};
     int64_t *all = malloc((size_t)size * sizeof mine);
-    if (!all)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(all));
     int code = MPI_Allgather(mine, 5, MPI_INT64_T, all, 5, MPI_INT64_T, comm->work);
     int status = mpi_status(comm, code, "comparison of calls");
     for (int m = 1; m < size && !status; m++) {
@@ -162,9 +161,7 @@ static int start_collective(struct mpi_comm *comm, struct comm_request *request)
     if (comm->started == COMM_STARTED_MAX)
         return status_fail(STATUS_INVALID, "rank %d has started %d collectives without waiting for them",
                            comm->base.world_rank, COMM_STARTED_MAX);
-    int status = begin_agreement(comm, request);
-    if (status)
-        return status;
+    TRY(begin_agreement(comm, request));
     if (comm->oldest)
         comm->newest->next = request;
     else
@@ -222,8 +219,7 @@ void mpi_advance(struct mpi_comm *comm) {
     advance_messages(comm);
     while (has_moved && comm->oldest && !comm->failure && !comm->is_mismatch && !status) {
         status = begin_windows(comm);
-        if (!status)
-            status = mpi_windows_advance(comm, &has_moved);
+        THEN(status, mpi_windows_advance(comm, &has_moved));
         retire(comm);
     }
     if (status) {

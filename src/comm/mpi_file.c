@@ -30,8 +30,7 @@ bool comm_has_files(const struct comm *comm) {
 int comm_file_open(struct comm *base, const char *path, struct comm_file **out) {
     const struct mpi_comm *comm = (const struct mpi_comm *)base;
     struct comm_file *file = *out = calloc(1, sizeof *file);
-    if (!file)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(file));
     file->comm = comm;
     snprintf(file->path, sizeof file->path, "%s", path);
     mpi_enter(file->comm->process);

@@ -99,7 +99,7 @@ int mpi_process_open(struct mpi_process **out) {
     pthread_attr_t attributes;
     if (!process || pthread_attr_init(&attributes)) {
         free(process);
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     }
     pthread_mutex_init(&process->lock, NULL);
     pthread_cond_init(&process->started, NULL);

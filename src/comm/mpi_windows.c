@@ -90,8 +90,7 @@ static int begin_spread(struct mpi_comm *comm, struct mpi_window *window) {
         struct part theirs = part_of(comm, window, from);
         status =
             add_receive(comm, window, TAG_SPREAD, element(call, call->data.receive, theirs.first), theirs.count, from);
-        if (!status)
-            status = add_send(comm, window, TAG_SPREAD, element(call, call->data.receive, mine.first), mine.count, to);
+        THEN(status, add_send(comm, window, TAG_SPREAD, element(call, call->data.receive, mine.first), mine.count, to));
     }
     return status;
 }
@@ -109,8 +108,7 @@ static int begin_gather(struct mpi_comm *comm, struct mpi_window *window) {
         struct part theirs = part_of(comm, window, from);
         status = add_receive(comm, window, TAG_EXCHANGE, element(call, call->data.receive, theirs.first), theirs.count,
                              from);
-        if (!status)
-            status = add_send(comm, window, TAG_EXCHANGE, own, window->count, to);
+        THEN(status, add_send(comm, window, TAG_EXCHANGE, own, window->count, to));
     }
     return status;
 }

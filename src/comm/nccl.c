@@ -89,9 +89,7 @@ static int check(struct comm *comm) {
 
 static int fail(struct comm *comm, unsigned result, const char *what) {
     struct channel *channel = channel_of(comm);
-    int status = check(comm);
-    if (status)
-        return status;
+    TRY(check(comm));
     char text[FAILURE_BYTES];
     describe_failure(channel, result, what, text);
     return status_fail(STATUS_IO, "%s", text);
@@ -125,8 +123,7 @@ static int take_mark(struct channel *channel, struct mark **out) {
         return STATUS_OK;
     }
     struct mark *mark = calloc(1, sizeof *mark);
-    if (!mark)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(mark));
     int status = event_open(channel->device, &mark->event);
     if (status)
         free(mark);
@@ -195,11 +192,8 @@ static int issue_group(struct comm *comm, const struct comm_request *first, stru
     struct channel *channel = channel_of(comm);
     const struct nccl_library *nccl = &channel->process->library;
     void *handle;
-    int status = comm_check_calls(comm, first);
-    if (!status)
-        status = stream_handle(stream, &handle);
-    if (status)
-        return status;
+    TRY(comm_check_calls(comm, first));
+    TRY(stream_handle(stream, &handle));
     pthread_mutex_lock(&channel->lock);
     comm_describe(&first->call, channel->last_call);
     unsigned result = channel->handle ? nccl->group_start() : NCCL_REMOTE_ERROR;
@@ -220,12 +214,9 @@ static int issue_group(struct comm *comm, const struct comm_request *first, stru
 static int issue_ahead(struct comm *comm, struct comm_request *first) {
     struct channel *channel = channel_of(comm);
     struct mark *mark;
-    int status = take_mark(channel, &mark);
-    if (status)
-        return status;
-    status = issue_group(comm, first, channel->stream);
-    if (!status)
-        status = event_record(mark->event, channel->stream);
+    TRY(take_mark(channel, &mark));
+    int status = issue_group(comm, first, channel->stream);
+    THEN(status, event_record(mark->event, channel->stream));
     if (status) { /* the run is over, and no one will wait for the calls */
         mark->next = channel->unused;
         channel->unused = mark;
@@ -272,14 +263,12 @@ static int run_at_once(struct comm *comm, const struct comm_request *request) {
 static int make_room(struct channel *channel, size_t bytes) {
     if (bytes <= channel->room_bytes)
         return STATUS_OK;
-    int status = channel->room ? stream_wait(channel->stream) : STATUS_OK;
-    if (status)
-        return status;
+    TRY(channel->room ? stream_wait(channel->stream) : STATUS_OK);
     device_free(channel->device, channel->room);
     channel->room = NULL;
     channel->room_bytes = 0;
     void *memory;
-    status = device_alloc_zeroed(channel->device, bytes, &memory); /* reduced after an abort, too */
+    int status = device_alloc_zeroed(channel->device, bytes, &memory); /* reduced after an abort, too */
     if (status)
         return status;
     channel->room = memory;
@@ -307,14 +296,10 @@ static int maximum(struct comm *comm, const struct comm_request *request) {
     struct channel *channel = channel_of(comm);
     const struct comm_call *call = &request->call;
     int status = make_room(channel, comm_call_bytes(call) * (size_t)comm->size);
-    if (!status)
-        status = post(comm);
-    if (!status)
-        status = follow(channel, channel->stream, call->data.stream);
-    if (!status)
-        status = issue_group(comm, request, channel->stream);
-    if (!status)
-        status = reduce_room(channel, call, comm->size);
+    THEN(status, post(comm));
+    THEN(status, follow(channel, channel->stream, call->data.stream));
+    THEN(status, issue_group(comm, request, channel->stream));
+    THEN(status, reduce_room(channel, call, comm->size));
     channel->is_ahead = false;
     return status ? status : follow(channel, call->data.stream, channel->stream);
 }
@@ -335,8 +320,7 @@ static int nccl_start(struct comm *comm, struct comm_request *request) {
         channel->last_held = &request->next;
         return STATUS_OK;
     }
-    if (!status)
-        status = post(comm);
+    THEN(status, post(comm));
     return status ? status : issue_ahead(comm, request);
 }
 
@@ -457,8 +441,7 @@ static void close_channel(struct channel *channel) {
 /* Makes the state without a communicator. It takes a reference of the process. */
 static int open_channel(struct nccl_process *process, struct device *device, struct comm *comm, struct channel **out) {
     struct channel *channel = *out = calloc(1, sizeof *channel);
-    if (!channel)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(channel));
     *channel = (struct channel){.process = process, .device = device, .comm = comm, .last_call = "joining"};
     channel->last_held = &channel->held;
     pthread_mutex_init(&channel->lock, NULL);
@@ -468,8 +451,7 @@ static int open_channel(struct nccl_process *process, struct device *device, str
     process->channels = channel;
     pthread_mutex_unlock(&process->lock);
     int status = stream_open_urgent(device, &channel->stream);
-    if (!status)
-        status = event_open(device, &channel->turn);
+    THEN(status, event_open(device, &channel->turn));
     if (status) {
         close_channel(channel);
         *out = NULL;
@@ -509,8 +491,7 @@ static int nccl_join(struct comm *parent, const int *ranks, struct comm *group) 
     struct channel *channel = NULL;
     int status = group ? open_channel(above->process, above->device, group, &channel) : STATUS_OK;
     void *stream = NULL;
-    if (!status)
-        status = stream_handle(above->stream, &stream); /* makes the card current */
+    THEN(status, stream_handle(above->stream, &stream)); /* makes the card current */
     if (status)
         return status;
     if (group)
@@ -577,8 +558,7 @@ struct introduction {
 
 static int open_process(int most_blocks, struct nccl_process **out) {
     struct nccl_process *process = *out = calloc(1, sizeof *process);
-    if (!process)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(process));
     pthread_mutex_init(&process->lock, NULL);
     pthread_cond_init(&process->end, NULL);
     process->references = 1;
@@ -600,12 +580,11 @@ static int start_guard(struct nccl_process *process) {
 static int find_process(struct comm *world, int most_blocks, struct nccl_process **out) {
     struct introduction mine = {.process = getpid()};
     struct introduction *all = calloc((size_t)world->size, sizeof *all);
-    int status = all ? open_process(most_blocks, &mine.shared) : status_fail(STATUS_MEMORY, "out of memory");
+    int status = all ? open_process(most_blocks, &mine.shared) : status_no_memory();
     gethostname(mine.host, sizeof mine.host - 1);
     status = comm_agree(world, status);
     struct comm_data data = {.send = &mine, .receive = all, .count = sizeof mine, .dtype = DTYPE_U8};
-    if (!status)
-        status = comm_all_gather(world, &data);
+    THEN(status, comm_all_gather(world, &data));
     *out = mine.shared;
     for (int r = world->size - 1; r >= 0 && !status; r--)
         if (all[r].process == mine.process && !strcmp(all[r].host, mine.host))
@@ -634,8 +613,7 @@ static int join_world(struct comm *world) {
         status = status_fail(STATUS_IO, "NCCL cannot begin: %s (%u)", nccl->error_text(result), result);
     status = comm_agree(world, status);
     struct comm_data data = {.send = &id, .receive = &id, .count = sizeof id, .dtype = DTYPE_U8};
-    if (!status)
-        status = comm_broadcast(world, &data, 0);
+    THEN(status, comm_broadcast(world, &data, 0));
     if (status)
         return status;
     result = nccl->join(&handle, world->size, id, world->rank, &config);
@@ -647,11 +625,9 @@ int comm_nccl_open(struct comm *world, struct device *device, int most_blocks) {
     if (world->size == 1)
         return STATUS_OK;
     struct nccl_process *process = NULL;
-    int status = find_process(world, most_blocks, &process);
-    if (status)
-        return status;
+    TRY(find_process(world, most_blocks, &process));
     struct channel *channel = NULL;
-    status = comm_agree(world, open_channel(process, device, world, &channel));
+    int status = comm_agree(world, open_channel(process, device, world, &channel));
     release_process(process, NULL); /* the channel has a reference of its own */
     if (status) {
         if (channel)
@@ -662,8 +638,7 @@ int comm_nccl_open(struct comm *world, struct device *device, int most_blocks) {
     world->device = &comm_device_nccl;
     world->device_state = channel;
     status = join_world(world);
-    if (!status)
-        status = comm_agree(world, start_guard(channel->process));
+    THEN(status, comm_agree(world, start_guard(channel->process)));
     if (status) {
         char text[FAILURE_BYTES];
         snprintf(text, sizeof text, "%s", status_text());

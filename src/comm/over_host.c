@@ -53,8 +53,7 @@ static struct block *take_unused(struct pool *pool, const struct device *device,
 
 static int open_block(struct device *device, size_t bytes, struct block **out) {
     struct block *block = *out = malloc(sizeof *block);
-    if (!block)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(block));
     *block = (struct block){.device = device, .bytes = bytes};
     int status = device_host_alloc(device, bytes, &block->memory);
     if (status) {
@@ -75,7 +74,7 @@ static int join(struct comm *parent, const int *ranks, struct comm *group) {
     if (!group)
         return STATUS_OK;
     group->device_state = calloc(1, sizeof(struct pool));
-    return group->device_state ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(group->device_state);
 }
 
 static void leave(struct comm *group) {
@@ -126,8 +125,7 @@ static int start(struct comm *comm, struct comm_request *request) {
     int status = stream_wait(stream);
     if (!status && !device_host_reads(stream_device(stream)))
         status = stage(comm, request);
-    if (!status)
-        status = comm->host->start(comm, request);
+    THEN(status, comm->host->start(comm, request));
     if (status && request->kept)
         forget(request);
     return status;
@@ -138,8 +136,7 @@ static int wait(struct comm *comm, struct comm_request *request, struct stream *
     int status = comm->host->finish(comm, request);
     if (!request->kept)
         return status;
-    if (!status)
-        status = stream_copy_to_device(stream, request->receive, request->call.data.receive, request->receive_bytes);
+    THEN(status, stream_copy_to_device(stream, request->receive, request->call.data.receive, request->receive_bytes));
     int waited = stream_wait(stream);
     forget(request);
     return status ? status : waited;

@@ -12,13 +12,9 @@ enum { TEXT_BYTES = 512 };
 static int gather(struct comm *comm, const struct facts *facts, int64_t **all, int64_t *count) {
     *count = (int64_t)facts->count;
     struct comm_data most = {.send = count, .receive = count, .count = 1, .dtype = DTYPE_I64};
-    int status = comm_all_reduce(comm, &most, COMM_MAX);
-    if (status)
-        return status;
+    TRY(comm_all_reduce(comm, &most, COMM_MAX));
     *all = calloc((size_t)comm->size * (size_t)*count + 1, sizeof **all);
-    status = comm_agree(comm, *all ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory"));
-    if (status)
-        return status;
+    TRY(comm_agree(comm, status_allocated(*all)));
     int64_t *own = *all + *count * comm->rank;
     for (size_t i = 0; i < facts->count; i++)
         own[i] = (int64_t)facts->items[i].digest;

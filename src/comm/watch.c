@@ -159,7 +159,7 @@ static int start(struct watch *watch) {
     sigset_t all, before;
     pthread_attr_t attributes;
     if (pthread_attr_init(&attributes))
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* other threads handle signals */
@@ -184,15 +184,13 @@ static void stop(struct watch *watch) {
 static int make(const struct watch_options *options, struct watch **out) {
     struct watch *watch = *out = calloc(1, sizeof *watch);
     int count = options->rank == 0 ? options->size : 1;
-    if (!watch)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(watch));
     watch->listener = watch->wake = -1;
     for (int i = 0; i < WATCH_GUESTS; i++)
         watch->guests[i].fd = -1;
     watch->peers = calloc((size_t)count, sizeof *watch->peers);
     watch->polled = calloc(2 + WATCH_GUESTS + (size_t)count, sizeof *watch->polled);
-    if (!watch->peers || !watch->polled)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(watch->peers && watch->polled));
     watch->options = *options;
     if (!options->on_end)
         watch->options.on_end = end_process;
@@ -205,8 +203,7 @@ static int make(const struct watch_options *options, struct watch **out) {
 }
 
 static int finish(int status, struct watch **watch) {
-    if (!status)
-        status = start(*watch);
+    THEN(status, start(*watch));
     if (status) {
         watch_close(*watch);
         *watch = NULL;

@@ -106,8 +106,7 @@ static int open_door(struct watch *watch, uint16_t *port) {
 
 int watch_listen(struct watch *watch, struct watch_card *card) {
     int status = list_addresses(card);
-    if (!status)
-        status = open_door(watch, &card->port);
+    THEN(status, open_door(watch, &card->port));
     if (!status && (getrandom(watch->leaders_word, WATCH_WORD_BYTES, 0) != WATCH_WORD_BYTES ||
                     getrandom(watch->others_word, WATCH_WORD_BYTES, 0) != WATCH_WORD_BYTES))
         status = status_fail_errno("cannot draw random bytes");

@@ -28,8 +28,7 @@ static int print_adapter(const struct peft_files *files, int index) {
     struct strbuf text = STRBUF_INIT;
     struct peft_notes notes;
     int status = peft_files_notes(files, index, &notes);
-    if (!status)
-        status = peft_show(config, &text);
+    THEN(status, peft_show(config, &text));
     if (status) {
         strbuf_free(&text);
         return status;

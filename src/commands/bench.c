@@ -228,11 +228,8 @@ static int check_algorithms(const char *what, const struct bench_options *values
 }
 
 static int measure(const char *what, struct bench_options *values) {
-    int status = check_fp8(what, values);
-    if (!status)
-        status = check_algorithms(what, values);
-    if (status)
-        return status;
+    TRY(check_fp8(what, values));
+    TRY(check_algorithms(what, values));
     json_begin(); /* each printed line ends it */
     if (values->has_peer && what && !is_of_model(what))
         return status_fail(STATUS_USAGE, "--peer: bench %s has no peer; train, finetune, prefill and decode have one",
@@ -280,7 +277,7 @@ int command_bench(int argc, char **argv) {
     size_t count;
     struct config_row *sections = bench_section_rows(true, &count);
     if (!sections)
-        return command_exit_status(status_fail(STATUS_MEMORY, "out of memory"));
+        return command_exit_status(status_no_memory());
     const struct config_command command = describe(sections, count);
     struct bench_options values = {0};
     bool has_what = argc > 0 && argv[0][0] != '-';

@@ -181,7 +181,7 @@ int bench_serve_command(int argc, char **argv) {
     struct words words = {.benchmark = calloc((size_t)argc + 1, sizeof *words.benchmark),
                           .server = calloc((size_t)argc + 1, sizeof *words.server)};
     bool is_answered = false;
-    int status = sections && words.benchmark && words.server ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(sections && words.benchmark && words.server);
     if (!status) {
         divide(argc, argv, &command, &words);
         status =

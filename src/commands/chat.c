@@ -273,8 +273,7 @@ static int answer_input(struct conversation *conversation) {
     stop_watch_begin(); /* until then, SIGTERM ends the program at once */
     if (!status && !question.length)
         status = status_fail(STATUS_INVALID, "standard input has no question");
-    if (!status)
-        status = ask(conversation, &question, &reason);
+    THEN(status, ask(conversation, &question, &reason));
     if (!status && reason == FINISH_INTERRUPTED)
         status = status_fail(STATUS_INTERRUPTED, "interrupted by %s", stop_name(stop_requested()));
     stop_watch_end();

@@ -200,8 +200,7 @@ static int print_sample(const struct gpt_split *split, const struct show_options
     struct gpt_batch batch;
     struct strbuf text = STRBUF_INIT;
     int status = gpt_batch_init(&batch, 1, options->seq_length);
-    if (!status)
-        status = gpt_batch_read(&batch, split, options->sample);
+    THEN(status, gpt_batch_read(&batch, split, options->sample));
     if (!status && tokenizer)
         status = tokenizer_decode(tokenizer, batch.tokens, (size_t)batch.seq_length, &text);
     if (!status && tokenizer)
@@ -235,8 +234,7 @@ static int print_part(const struct tokenizer *tokenizer, const int32_t *tokens, 
                       bool is_trained) {
     struct strbuf text = STRBUF_INIT;
     int status = tokenizer_decode(tokenizer, tokens + from, (size_t)(to - from), &text);
-    if (!status)
-        status = strbuf_status(&text);
+    THEN(status, strbuf_status(&text));
     if (!status) {
         printf("%s{\"is_trained\": %s, \"text\": ", from ? ", " : "", is_trained ? "true" : "false");
         status = print_text(strbuf_text(&text), text.length);
@@ -282,10 +280,8 @@ static int show_row(const struct show_options *options) {
     struct tokenizer *tokenizer = NULL;
     struct tuning_data *data = NULL;
     struct model_text_ends ends = {0};
-    int status = tokenizer_files_read(options->tokenizer, &files);
-    if (status)
-        return status;
-    status = tokenizer_open_files(&files, &tokenizer);
+    TRY(tokenizer_files_read(options->tokenizer, &files));
+    int status = tokenizer_open_files(&files, &tokenizer);
     if (!status && files.is_there[TOKENIZER_GENERATION])
         status = model_read_generation_config(
             strbuf_text(&files.texts[TOKENIZER_GENERATION]), tokenizer_file_names[TOKENIZER_GENERATION],
@@ -304,12 +300,10 @@ static int show_row(const struct show_options *options) {
         .vocab_size = tokenizer ? tokenizer_vocab_size(tokenizer) : 0,
         .seq_length = options->seq_length ? options->seq_length : 1 << 30,
     };
-    if (!status)
-        status = tuning_data_open(&rows_options, &data);
+    THEN(status, tuning_data_open(&rows_options, &data));
     if (!status)
         tuning_data_warn(data);
-    if (!status)
-        status = print_row(data, tokenizer, options->row);
+    THEN(status, print_row(data, tokenizer, options->row));
     if (!status && (fflush(stdout) || ferror(stdout)))
         status = status_fail_errno("cannot write standard output");
     tuning_data_close(data);
@@ -354,8 +348,7 @@ static int show(const struct show_options *options, bool is_sample) {
         wanted.rules.eod_id = tokenizer_eos_id(tokenizer);
         wanted.rules.vocab_size = tokenizer_vocab_size(tokenizer);
     }
-    if (!status)
-        status = gpt_data_open(&data, &wanted);
+    THEN(status, gpt_data_open(&data, &wanted));
     if (!status && is_sample)
         status = print_sample(&data.splits[options->which], options, tokenizer);
     else if (!status)

@@ -148,11 +148,9 @@ static int check(const struct eval_command *c, const struct config *config) {
 static int prepare(const struct launch *launch, const struct config *config, void *context) {
     struct eval_command *c = context;
     c->read = calloc(c->tasks.count, sizeof *c->read);
-    if (!c->read)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(c->read));
     int status = eval_tasks_read(&c->tasks, c->read);
-    if (!status)
-        status = check(c, config);
+    THEN(status, check(c, config));
     return status ? status : model_grid(&c->base, launch, true);
 }
 

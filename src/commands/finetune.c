@@ -258,8 +258,7 @@ int finetune_write_run_file(const struct run_config *run, const struct stack *st
     bool is_answered;
     name_rows(&named);
     struct config_row *sections = section_rows(&named, &count);
-    if (!sections)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(sections));
     const struct config_command all = describe(&named, sections, count);
     int status = config_parse(&all, 0, NULL, &values, &defaults, &is_answered);
     values.sections.run = *run;
@@ -409,12 +408,9 @@ static int encode_prompt_text(struct tuning *tuning, const char *text) {
     struct peft_config *peft;
     if (!text)
         return STATUS_OK;
-    int status = peft_find_text_start(tuning->stack.configs, tuning->stack.count, &peft);
-    if (status)
-        return status;
-    status = tokenizer_encoder_new(tuning->tokenizer, &encoder);
-    if (!status)
-        status = tokenizer_encode(encoder, text, strlen(text), TOKENIZER_ADD_SPECIAL, &tuning->prompt_text);
+    TRY(peft_find_text_start(tuning->stack.configs, tuning->stack.count, &peft));
+    int status = tokenizer_encoder_new(tuning->tokenizer, &encoder);
+    THEN(status, tokenizer_encode(encoder, text, strlen(text), TOKENIZER_ADD_SPECIAL, &tuning->prompt_text));
     tokenizer_encoder_free(encoder);
     peft->prompt_tuning_init_ids = tuning->prompt_text.ids;
     peft->prompt_tuning_init_count = (int64_t)tuning->prompt_text.count;
@@ -436,9 +432,7 @@ static int survey_rows(struct options *options, struct tuning *tuning, bool by_e
     describe_rows(tuning, options);
     tuning->rows.samples = 0;
     tuning->rows.epochs = by_epochs ? options->sections.tuning.epochs : 1;
-    int status = tuning_data_open(&tuning->rows, &data);
-    if (status)
-        return status;
+    TRY(tuning_data_open(&tuning->rows, &data));
     int64_t samples = tuning_data_length(data, SPLIT_TRAIN), batch = tuning->run.config.train.global_batch_size;
     int64_t iterations = by_epochs ? (samples + batch - 1) / batch : tuning->run.config.train.train_iters;
     chat_template_close(tuning->template);
@@ -483,9 +477,8 @@ static int make_texts(struct tuning *tuning) {
         snprintf(notes.chat_template, sizeof notes.chat_template, "%s", chat_template_name(tuning->template));
         notes.jinja = strbuf_text(chat_template_text(tuning->template));
     }
-    if (!status)
-        status = peft_texts_make(tuning->stack.configs, tuning->stack.count, &tuning->run.config.model,
-                                 tuning->run.model_directory, &notes, &tuning->texts);
+    THEN(status, peft_texts_make(tuning->stack.configs, tuning->stack.count, &tuning->run.config.model,
+                                 tuning->run.model_directory, &notes, &tuning->texts));
     return status;
 }
 
@@ -527,9 +520,8 @@ static int prepare_elsewhere(const struct config *given, struct tuning *tuning) 
     if (!status)
         choose_lr(options, &tuning->stack);
     options->sections.run.checkpoint.save = options->output;
-    if (!status)
-        status = training_prepare_elsewhere(&options->target, &options->sections.run, options->model, &tuning->run,
-                                            &tuning->cluster, &tuning->ranks);
+    THEN(status, training_prepare_elsewhere(&options->target, &options->sections.run, options->model, &tuning->run,
+                                            &tuning->cluster, &tuning->ranks));
     if (status)
         return status;
     if (!tuning->stack.is_full)
@@ -549,38 +541,29 @@ static int prepare(const struct launch *launch, const struct config *given, void
         return prepare_elsewhere(given, tuning);
     bool skips = options->sections.run.train.skip_train;
     bool by_epochs = options->sections.run.train.train_iters == 0 && !skips;
-    if (!status)
-        status = launch_ranks(launch, options->ranks, &tuning->ranks);
+    THEN(status, launch_ranks(launch, options->ranks, &tuning->ranks));
     if (by_epochs)
         options->sections.run.train.train_iters = MANY_ITERATIONS;
     tuning->fits_rows = options->sections.run.data.seq_length == 0;
-    if (!status)
-        status = check_given(options);
+    THEN(status, check_given(options));
     if (!status && !options->is_dry_run)
         status = device_find(options->sections.run.device);
-    if (!status)
-        status = check_idle(options, given, by_epochs);
+    THEN(status, check_idle(options, given, by_epochs));
     if (!status)
         log_info("loading %s", options->model);
-    if (!status)
-        status = choose_stack(options, given, &tuning->stack);
+    THEN(status, choose_stack(options, given, &tuning->stack));
     if (!status)
         choose_lr(options, &tuning->stack);
     if (!status && !skips)
         status = check_output(options, &tuning->stack);
     options->sections.run.checkpoint.save = options->output;
-    if (!status)
-        status = train_prepare_tuning(&tuning->run, &options->sections.run, options->model);
+    THEN(status, train_prepare_tuning(&tuning->run, &options->sections.run, options->model));
     if (!status && !tuning->run.tokenizer)
         status = status_fail(STATUS_USAGE, "%s has no tokenizer, and tokenizer is not given", options->model);
-    if (!status)
-        status = tokenizer_open_files(tuning->run.tokenizer, &tuning->tokenizer);
-    if (!status)
-        status = survey_rows(options, tuning, by_epochs);
-    if (!status)
-        status = encode_prompt_text(tuning, options->sections.peft.all.prompt_tuning_init_text);
-    if (!status)
-        status = train_resume_tuning(&tuning->run, tuning->stack.is_full);
+    THEN(status, tokenizer_open_files(tuning->run.tokenizer, &tuning->tokenizer));
+    THEN(status, survey_rows(options, tuning, by_epochs));
+    THEN(status, encode_prompt_text(tuning, options->sections.peft.all.prompt_tuning_init_text));
+    THEN(status, train_resume_tuning(&tuning->run, tuning->stack.is_full));
     if (!status && !skips)
         status = make_texts(tuning);
     if (!status)
@@ -652,7 +635,7 @@ int command_finetune(int argc, char **argv) {
     name_rows(&named);
     tuning.sections = section_rows(&named, &tuning.section_count);
     if (!tuning.sections)
-        return command_exit_status(status_fail(STATUS_MEMORY, "out of memory"));
+        return command_exit_status(status_no_memory());
     const struct config_command command = describe(&named, tuning.sections, tuning.section_count);
     const struct launch_steps steps = {.command = &command,
                                        .values = &options,

@@ -185,8 +185,7 @@ static int print_json(const struct generate_command *c, const struct generate_pr
         strbuf_format(&out, i ? ",%d" : "%d", text->tokens.ids[i]);
     strbuf_format(&out, "],\"finish_reason\":\"%s\"}", text->reason == FINISH_STOP ? "stop" : "length");
     int status = strbuf_status(&bytes);
-    if (!status)
-        status = strbuf_status(&out);
+    THEN(status, strbuf_status(&out));
     if (!status)
         printf("%s\n", strbuf_text(&out));
     strbuf_free(&bytes);
@@ -205,8 +204,7 @@ static int print_plain(const struct generate_command *c, const struct generate_p
     if (has_text(c)) {
         if (c->echo)
             status = job_print_text(strbuf_text(&prompt->text), prompt->text.length);
-        if (!status)
-            status = job_print_text(strbuf_text(&text->text), text->text.length);
+        THEN(status, job_print_text(strbuf_text(&text->text), text->text.length));
     } else {
         if (c->echo)
             print_ids(&prompt->ids, "");
@@ -256,13 +254,11 @@ static int check_forms(const struct generate_command *c, const struct config *co
 
 static int check_requests(struct generate_command *c, const struct config *config) {
     int status = adapter_names_take(&c->base.adapters, &c->names);
-    if (!status)
-        status = adapter_memory_check(&c->names, config);
+    THEN(status, adapter_memory_check(&c->names, config));
     if (!status && c->base.adapters.count)
         status = status_fail(STATUS_USAGE, "--adapter %s: requests name their adapters, so NAME=DIR was expected",
                              c->base.adapters.items[0]);
-    if (!status)
-        status = batch_check(&c->batch);
+    THEN(status, batch_check(&c->batch));
     c->cache_is_given = config_is_given(config, "kv-cache-memory");
     if (!c->cache_is_given && !device_uses_host_memory(c->base.device))
         c->batch.kv_cache_memory = 0; /* the engine sees what is free */
@@ -271,9 +267,7 @@ static int check_requests(struct generate_command *c, const struct config *confi
 
 static int check(struct generate_command *c, const struct config *config) {
     static const char *const of_templates[] = {"chat-template", "template-timeout"};
-    int status = check_forms(c, config);
-    if (status)
-        return status;
+    TRY(check_forms(c, config));
     if ((c->prompt != NULL) + (c->messages != NULL) + config_is_given(config, "prompt-tokens") +
             (c->requests.input != NULL) !=
         1)
@@ -293,7 +287,7 @@ static int check(struct generate_command *c, const struct config *config) {
     if (!has_text(c) && c->stream)
         return status_fail(STATUS_USAGE,
                            "--stream works on text: it needs --prompt or --messages, not --prompt-tokens");
-    status = generate_check_stops(c->stop.items, c->stop.count);
+    int status = generate_check_stops(c->stop.items, c->stop.count);
     return status ? status_wrap(status == STATUS_INVALID ? STATUS_USAGE : status, "--stop") : STATUS_OK;
 }
 

@@ -85,10 +85,9 @@ static int list_facts(const struct launch *launch, const struct launch_steps *st
     if (!launch->world || steps->may_disagree)
         return STATUS_OK;
     int status = add_program(facts);
-    if (!status)
-        status = facts_add(facts, FACT_CONFIGURATION, "the command", steps->command->name, NULL);
-    if (!status)
-        status = facts_add(facts, FACT_CONFIGURATION, "--help or --version", is_answered ? "given" : "not given", NULL);
+    THEN(status, facts_add(facts, FACT_CONFIGURATION, "the command", steps->command->name, NULL));
+    THEN(status,
+         facts_add(facts, FACT_CONFIGURATION, "--help or --version", is_answered ? "given" : "not given", NULL));
     if (!status && !is_answered)
         status = config_facts(steps->command, steps->values, facts);
     return status || is_answered || !steps->add_facts ? status : steps->add_facts(context, facts);
@@ -146,15 +145,12 @@ int launch_command(const struct launch_steps *steps, int argc, char **argv, void
     struct facts facts = FACTS_INIT;
     bool is_answered = false;
     int status = begin(&launch, steps);
-    if (!status)
-        status = config_parse(steps->command, argc, argv, steps->values, &config, &is_answered);
+    THEN(status, config_parse(steps->command, argc, argv, steps->values, &config, &is_answered));
     if (!status && !is_answered && steps->prepare)
         status = steps->prepare(&launch, config, context);
-    if (!status)
-        status = list_facts(&launch, steps, is_answered, context, &facts);
+    THEN(status, list_facts(&launch, steps, is_answered, context, &facts));
     status = launch_agree(&launch, status);
-    if (!status)
-        status = compare_facts(&launch, steps, &facts);
+    THEN(status, compare_facts(&launch, steps, &facts));
     facts_free(&facts);
     if (!status && !is_answered)
         status = steps->run(&launch, context);

@@ -175,8 +175,7 @@ static void recall(void *context, const char *line) {
 
 int line_editor_open(bool edits, const char *history, struct line_editor **out) {
     struct line_editor *editor = *out = calloc(1, sizeof *editor);
-    if (!editor)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(editor));
     editor->out = isatty(STDOUT_FILENO) ? stdout : stderr;
     editor->locale = edits ? newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0) : (locale_t)0;
     if (editor->locale)

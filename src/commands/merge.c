@@ -50,11 +50,9 @@ static const struct config_command command = {
 /* Merges and writes. Runs in one process of a launch. */
 static int merge(const struct options *options) {
     struct peft_files *files = NULL;
-    int status = device_find(options->device);
-    if (status)
-        return status;
+    TRY(device_find(options->device));
     log_info("loading %s", options->model);
-    status = peft_files_open(options->adapters.items, options->adapters.count, false, &files);
+    int status = peft_files_open(options->adapters.items, options->adapters.count, false, &files);
     if (!status)
         status = peft_merge(&(struct peft_merge){
             .model = options->model, .files = files, .output = options->output, .device = options->device});

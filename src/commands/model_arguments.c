@@ -19,10 +19,8 @@ int model_grid(struct job_model *arguments, const struct launch *launch, bool ta
     int ranks, status = launch_ranks(launch, arguments->ranks, &ranks);
     *grid = (struct rank_grid){
         .tensor = (int)arguments->tensor, .context = 1, .expert = 1, .data = 1, .pipeline = (int)arguments->pipeline};
-    if (!status)
-        status = rank_grid_fill(grid, ranks);
-    if (!status)
-        status = device_find(arguments->device);
+    THEN(status, rank_grid_fill(grid, ranks));
+    THEN(status, device_find(arguments->device));
     if (status)
         return status;
     log_info("loading %s", arguments->model);
@@ -47,16 +45,12 @@ static int adapter_facts(const struct config_list *directories, struct facts *fa
 int model_facts(const struct job_model *arguments, struct facts *facts) {
     char directory[PATH_MAX];
     int status = ckpt_resolve_model(arguments->model, directory, sizeof directory);
-    if (!status)
-        status = ckpt_model_facts(directory, facts);
-    if (!status)
-        status = adapter_facts(&arguments->adapters, facts);
+    THEN(status, ckpt_model_facts(directory, facts));
+    THEN(status, adapter_facts(&arguments->adapters, facts));
     const char *tokenizer = arguments->tokenizer ? arguments->tokenizer : directory;
     struct tokenizer_files files = {0};
-    if (!status)
-        status = tokenizer_files_read(tokenizer, &files);
-    if (!status)
-        status = tokenizer_files_facts(&files, facts);
+    THEN(status, tokenizer_files_read(tokenizer, &files));
+    THEN(status, tokenizer_files_facts(&files, facts));
     tokenizer_files_free(&files);
     return status;
 }

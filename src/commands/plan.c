@@ -12,9 +12,7 @@
 #include <string.h>
 
 int plan_write(const char *path, const struct strbuf *text) {
-    int status = strbuf_status(text);
-    if (status)
-        return status;
+    TRY(strbuf_status(text));
     if (strcmp(path, "-"))
         return file_write_atomic(path, strbuf_text(text), text->length);
     bool is_written = fwrite(strbuf_text(text), 1, text->length, stdout) == text->length && !fflush(stdout);
@@ -27,8 +25,7 @@ int plan_write_json(const char *path, json_t *json) {
     int status = json_end(json, JSON_INDENT(1) | JSON_REAL_PRECISION(12), &text);
     strbuf_format(&out, "%s\n", text ? text : "");
     free(text);
-    if (!status)
-        status = plan_write(path, &out);
+    THEN(status, plan_write(path, &out));
     strbuf_free(&out);
     return status;
 }
@@ -37,8 +34,7 @@ static int write_picture(const char *path, const struct walk *walk,
                          int (*draw)(const struct walk *walk, struct strbuf *out)) {
     struct strbuf text = STRBUF_INIT;
     int status = draw(walk, &text);
-    if (!status)
-        status = plan_write(path, &text);
+    THEN(status, plan_write(path, &text));
     strbuf_free(&text);
     return status;
 }
@@ -79,8 +75,7 @@ static int show(const void *values, const struct config *given) {
     if (options->words.count != 1)
         return status_fail(STATUS_USAGE, "plan show needs the name of a shipped cluster, or a file");
     int status = cluster_open(options->words.items[0], &cluster);
-    if (!status)
-        status = plan_write("-", &cluster.text);
+    THEN(status, plan_write("-", &cluster.text));
     cluster_close(&cluster);
     return status;
 }

@@ -89,16 +89,14 @@ static int write_cluster(const struct options *options, const struct fit_rows *f
         fitted += fit->rows[i].is_fitted;
     snprintf(source, sizeof source, "fitted on %d of %d rows", fitted, fit->count);
     int status = cluster_write(cluster, source, &text);
-    if (!status)
-        status = plan_write(options->output, &text);
+    THEN(status, plan_write(options->output, &text));
     strbuf_free(&text);
     return status;
 }
 
 static int fit_all(const struct options *options, struct cluster *cluster, struct fit_rows *fit) {
     int status = choose(options, fit);
-    if (!status)
-        status = fit_run(fit, cluster);
+    THEN(status, fit_run(fit, cluster));
     if (status)
         return status;
     print(fit, cluster);
@@ -113,10 +111,8 @@ static int run(const void *values, const struct config *given) {
     struct cluster cluster;
     struct fit_rows fit;
     (void)given;
-    int status = cluster_open(options->cluster, &cluster);
-    if (status)
-        return status;
-    status = fit_rows_read(options->rows, &cluster, &fit);
+    TRY(cluster_open(options->cluster, &cluster));
+    int status = fit_rows_read(options->rows, &cluster, &fit);
     if (!status) {
         status = fit_all(options, &cluster, &fit);
         fit_rows_free(&fit);

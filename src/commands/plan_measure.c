@@ -121,10 +121,8 @@ static int write_rows(const struct measuring *m, const struct measured_row *cons
         status = m->plan->write(m->plan->context, order[i]->row, path);
     }
     snprintf(name, sizeof name, "final_summary_%lldnodes.csv", (long long)m->nodes);
-    if (!status)
-        status = write_text(m, name, &summary);
-    if (!status)
-        status = write_text(m, "rows.yaml", &fit);
+    THEN(status, write_text(m, name, &summary));
+    THEN(status, write_text(m, "rows.yaml", &fit));
     snprintf(path, sizeof path, "%s/optimal_config_%.3gb_%lldnodes.yaml", m->plan->output, m->plan->billions,
              (long long)m->nodes);
     strbuf_free(&summary);
@@ -142,8 +140,7 @@ static int write_files(const struct measuring *m) {
     const struct measured_row **order = calloc((size_t)m->count, sizeof *order);
     char path[PATH_MAX];
     int64_t count = 0;
-    if (!order)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(order));
     for (int64_t i = 0; i < m->count; i++)
         if (!m->rows[i].has_failed)
             order[count++] = &m->rows[i];
@@ -163,8 +160,7 @@ int plan_measure(const struct plan_measuring *plan) {
                           .nodes = (plan->result->ranks + plan->cluster->per_node - 1) / plan->cluster->per_node};
     m.count = plan->count < plan->result->counts.listed ? plan->count : plan->result->counts.listed;
     m.rows = calloc((size_t)m.count + 1, sizeof *m.rows);
-    if (!m.rows)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(m.rows));
     for (int64_t i = 0; i < m.count; i++) {
         m.rows[i].row = &plan->result->rows[i];
         name_row(&m, &m.rows[i]);

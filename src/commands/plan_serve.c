@@ -85,8 +85,7 @@ static int find_model(const char *word, struct model_config *model) {
     int status = run_file_read(NULL, NULL, 0, &file);
     if (!status && (status = size_take(word, SIZE_SEQ_LENGTH, &file.run, &billions)))
         status_wrap(status, "%.80s is not a model directory", word);
-    if (!status)
-        status = run_file_resolve(&file.run, &run);
+    THEN(status, run_file_resolve(&file.run, &run));
     *model = run.config.model;
     run_file_close(&file);
     return status;
@@ -153,8 +152,7 @@ static int write_page(const struct options *options, const struct cluster *clust
     const struct page_limits limits = {options->max_latency_ms / 1e3, options->min_tokens_per_s};
     struct strbuf text = STRBUF_INIT;
     int status = page_serving(result, cluster, &limits, &text);
-    if (!status)
-        status = plan_write(options->html, &text);
+    THEN(status, plan_write(options->html, &text));
     strbuf_free(&text);
     return status;
 }
@@ -207,18 +205,14 @@ static int run(const void *values, const struct config *given) {
         return status_fail(STATUS_USAGE, "--rank does nothing without --adapters");
     if (options->words.count != 2)
         return status_fail(STATUS_USAGE, "plan serve needs a model and a cluster");
-    int status = cluster_open(options->words.items[1], &cluster);
-    if (status)
-        return status;
-    status = cluster_check_precision(&cluster, options->precision);
-    if (!status)
-        status = find_model(options->words.items[0], &model);
+    TRY(cluster_open(options->words.items[1], &cluster));
+    int status = cluster_check_precision(&cluster, options->precision);
+    THEN(status, find_model(options->words.items[0], &model));
     if (!status && positions > model_positions(&model))
         status =
             status_fail(STATUS_USAGE, "--input-len and --output-len together are %lld; the model has %lld positions",
                         (long long)positions, (long long)model_positions(&model));
-    if (!status)
-        status = plan(options, &cluster, &model);
+    THEN(status, plan(options, &cluster, &model));
     cluster_close(&cluster);
     return status;
 }

@@ -165,8 +165,7 @@ static int find_days_of(struct planning *p, double billions, int64_t seq_length,
     struct search search = p->search;
     search.base = p->file.run;
     search.top = 1;
-    if (!status)
-        status = search_run(&search, p->devices[0], &result);
+    THEN(status, search_run(&search, p->devices[0], &result));
     *days = !status && result.counts.listed ? report_days(&result.rows[0], p->options->tokens) : INFINITY;
     search_free(&result);
     return status;
@@ -178,9 +177,7 @@ static int find_size(struct planning *p, int64_t seq_length) {
     double rule = size_rule_billions(p->options->days, p->options->tokens, p->devices[0], REPORT_RULE_FLOPS);
     double size = fmin(fmax(rule, least), most), low = 0, high = 0, days;
     while (low == 0 || high == 0 || high / low > closest) {
-        int status = find_days_of(p, size, seq_length, &days);
-        if (status)
-            return status;
+        TRY(find_days_of(p, size, seq_length, &days));
         *(days <= p->options->days ? &low : &high) = size;
         if ((low == 0 && size <= least) || (high == 0 && size >= most))
             break;
@@ -232,8 +229,7 @@ static int find_model(struct planning *p) {
     take_batch(p);
     if (!status && !p->file.run.train.global_batch_size)
         status = status_fail(STATUS_USAGE, "--global-batch-size is not given, nor train.global_batch_size");
-    if (!status)
-        status = run_file_resolve(&p->file.run, &p->run);
+    THEN(status, run_file_resolve(&p->file.run, &p->run));
     return status ? status : count_parameters(p);
 }
 
@@ -306,8 +302,7 @@ static int list_fixed(struct planning *p) {
         return status_fail(STATUS_USAGE, "--fix has %zu keys", fixed->count);
     for (size_t i = 0; i < fixed->count; i++) {
         p->fixed[i] = strndup(fixed->items[i], strcspn(fixed->items[i], "="));
-        if (!p->fixed[i])
-            return status_fail(STATUS_MEMORY, "out of memory");
+        TRY(status_allocated(p->fixed[i]));
         p->search.fixed_count = i + 1;
     }
     p->search.fixed = (const char *const *)p->fixed;
@@ -365,8 +360,7 @@ static int write_yaml(const struct planning *p, const struct search_row *row, co
     }
     int status =
         p->is_tuning ? finetune_write_run_file(&config, &p->stack, &peft, &text) : run_file_write(&config, &text);
-    if (!status)
-        status = plan_write(path, &text);
+    THEN(status, plan_write(path, &text));
     strbuf_free(&text);
     return status;
 }
@@ -376,13 +370,12 @@ static int write_page(const struct planning *p, const struct report_training *re
     struct strbuf text = STRBUF_INIT;
     int stages = walk->shape.stages;
     struct plan_memory *memory = calloc((size_t)stages, sizeof *memory);
-    int status = memory ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(memory);
     for (int stage = 0; stage < stages && !status; stage++)
         status = memory_stage(&row->run, p->results[0].ranks, work, &p->cluster, stage, &memory[stage]);
     if (!status)
         status = page_training(report, &(const struct page_row){p->options->row, *walk, memory}, &text);
-    if (!status)
-        status = plan_write(p->options->html, &text);
+    THEN(status, plan_write(p->options->html, &text));
     strbuf_free(&text);
     free(memory);
     return status;
@@ -394,12 +387,9 @@ static int write_pictures(const struct planning *p, const struct report_training
     struct cost_work work;
     struct cost_step step;
     const struct options *o = p->options;
-    int status = cost_work_make(&row->run, &p->cluster, &work);
-    if (status)
-        return status;
-    status = cost_step(&row->run, p->results[0].ranks, &work, &p->cluster, &step, &walk);
-    if (!status)
-        status = plan_write_timelines(o->svg, o->trace, &walk);
+    TRY(cost_work_make(&row->run, &p->cluster, &work));
+    int status = cost_step(&row->run, p->results[0].ranks, &work, &p->cluster, &step, &walk);
+    THEN(status, plan_write_timelines(o->svg, o->trace, &walk));
     if (!status && o->html)
         status = write_page(p, report, row, &work, &walk);
     walk_free(&walk);
@@ -480,21 +470,14 @@ static int run(const void *values, const struct config *given) {
         options->measure || !(options->output || config_is_given(given, "steps"))
             ? find_methods(&p)
             : status_fail(STATUS_USAGE, "--%s does nothing without --measure", options->output ? "output" : "steps");
-    if (!status)
-        status = list_fixed(&p);
-    if (!status)
-        status = read_devices(&p);
-    if (!status)
-        status = find_model(&p);
+    THEN(status, list_fixed(&p));
+    THEN(status, read_devices(&p));
+    THEN(status, find_model(&p));
     p.search.base = p.file.run;
-    if (!status)
-        status = find_also(&p);
-    if (!status)
-        status = search_all(&p);
-    if (!status)
-        status = write_all(&p);
-    if (!status)
-        status = measure_rows(&p);
+    THEN(status, find_also(&p));
+    THEN(status, search_all(&p));
+    THEN(status, write_all(&p));
+    THEN(status, measure_rows(&p));
     for (int i = 0; i < p.count; i++)
         search_free(&p.results[i]);
     for (size_t i = 0; i < p.search.fixed_count; i++)
@@ -507,7 +490,7 @@ static int run(const void *values, const struct config *given) {
 int plan_train_command(int argc, char **argv) {
     struct config_row *peft = malloc(stack_rows(NULL, 0) * sizeof *peft);
     if (!peft)
-        return command_exit_status(status_fail(STATUS_MEMORY, "out of memory"));
+        return command_exit_status(status_no_memory());
     const struct config_command command = {
         .name = "plan train",
         .synopsis =

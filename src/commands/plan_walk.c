@@ -93,8 +93,7 @@ static void print(const struct walk *walk) {
 static int write_all(const struct options *options, const struct walk *walk) {
     json_begin();
     int status = options->json ? plan_write_json(options->json, report_walk(walk)) : STATUS_OK;
-    if (!status)
-        status = plan_write_timelines(options->svg, options->trace, walk);
+    THEN(status, plan_write_timelines(options->svg, options->trace, walk));
     if (!status && !options->json && !options->svg && !options->trace)
         print(walk);
     return status;
@@ -116,14 +115,10 @@ static int run(const void *values, const struct config *given) {
     if (steps > MOST_STEPS)
         return status_fail(STATUS_USAGE, "a schedule of %lld steps; at most %d can be walked", (long long)steps,
                            MOST_STEPS);
-    int status = read_times("forward", options->forward, stages.shape.stages, forward);
-    if (!status)
-        status = read_times("backward", options->backward, stages.shape.stages, backward);
-    if (!status)
-        status = walk_stages(&stages, &walk);
-    if (status)
-        return status;
-    status = write_all(options, &walk);
+    TRY(read_times("forward", options->forward, stages.shape.stages, forward));
+    TRY(read_times("backward", options->backward, stages.shape.stages, backward));
+    TRY(walk_stages(&stages, &walk));
+    int status = write_all(options, &walk);
     walk_free(&walk);
     return status;
 }

@@ -110,14 +110,13 @@ static int run_rank(struct comm *world, void *context) {
     struct rank_site site;
     double start = clock_seconds();
     struct preprocess_count *counts = calloc(options.preprocess.json_keys.count + 1, sizeof *counts);
-    int status = comm_agree(world, counts ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory"));
+    int status = comm_agree(world, status_allocated(counts));
     log_quiet(world->rank > 0);
     if (!status && world->size > 1) {
         status = rank_site_find(world, (int)options.preprocess.workers, &site);
         options.preprocess.workers = site.threads;
     }
-    if (!status)
-        status = preprocess_run(&options.preprocess, world, counts);
+    THEN(status, preprocess_run(&options.preprocess, world, counts));
     if (!status && world->rank == 0)
         report(&options.preprocess, counts, clock_seconds() - start);
     free(counts);
@@ -141,10 +140,8 @@ static int prepare(const struct launch *launch, const struct config *config, voi
     struct preprocessing *p = context;
     (void)config;
     int status = launch_ranks(launch, p->options->ranks, &p->ranks);
-    if (!status)
-        status = tokenizer_files_read(p->options->tokenizer, &p->files);
-    if (!status)
-        status = tokenizer_open_files(&p->files, &p->tokenizer);
+    THEN(status, tokenizer_files_read(p->options->tokenizer, &p->files));
+    THEN(status, tokenizer_open_files(&p->files, &p->tokenizer));
     p->options->preprocess.tokenizer = p->tokenizer;
     return status ? status : preprocess_check(&p->options->preprocess);
 }

@@ -99,14 +99,12 @@ static int prepare(const struct launch *launch, const struct config *config, voi
             o->run = p->run.config;
         return status;
     }
-    if (!status)
-        status = launch_ranks(launch, o->ranks, &p->ranks);
+    THEN(status, launch_ranks(launch, o->ranks, &p->ranks));
     if (!status && !o->is_dry_run)
         status = device_find(o->run.device);
     if (!status)
         say_loading(o);
-    if (!status)
-        status = train_prepare(&p->run, &o->run, o->init_from, config);
+    THEN(status, train_prepare(&p->run, &o->run, o->init_from, config));
     if (!status)
         o->run = p->run.config; /* resolved */
     return status;

@@ -60,8 +60,7 @@ static const struct config_command command = {
 static int prepare(const struct launch *launch, const struct config *config, void *context) {
     struct score_command *c = context;
     int status = adapter_names_take(&c->base.adapters, &c->names);
-    if (!status)
-        status = adapter_memory_check(&c->names, config);
+    THEN(status, adapter_memory_check(&c->names, config));
     return status ? status : model_grid(&c->base, launch, true);
 }
 

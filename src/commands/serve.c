@@ -223,8 +223,7 @@ static int split_names(struct serving *serving) {
         bytes += strlen(given->items[i]) + 1;
     serving->adapters = calloc(given->count + 1, sizeof *serving->adapters);
     serving->names = malloc(bytes);
-    if (!serving->adapters || !serving->names)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(serving->adapters && serving->names));
     char *at = serving->names;
     for (size_t i = 0; i < given->count; i++) {
         size_t length = strlen(given->items[i]);
@@ -248,10 +247,8 @@ static void end_process(const char *line) {
 static int fill_options(struct serving *serving) {
     const struct serve_command *c = serving->command;
     int status = split_names(serving);
-    if (!status)
-        status = job_model_names(&c->base, &serving->directory_name, &serving->base_names);
-    if (!status)
-        status = chat_template_open_option(c->chat_template, &serving->template);
+    THEN(status, job_model_names(&c->base, &serving->directory_name, &serving->base_names));
+    THEN(status, chat_template_open_option(c->chat_template, &serving->template));
     serving->options = (struct serve_options){
         .model_names = serving->base_names.items,
         .model_name_count = serving->base_names.count,
@@ -332,17 +329,14 @@ static int check_metrics(const struct serve_command *c) {
 
 static int check(struct serve_command *c) {
     int status = adapter_names_take(&c->base.adapters, &c->names);
-    if (!status)
-        status = check_model_names(&c->base.names);
-    if (!status)
-        status = check_hosts(&c->allowed_hosts);
+    THEN(status, check_model_names(&c->base.names));
+    THEN(status, check_hosts(&c->allowed_hosts));
     if (!status && c->base.adapters.count)
         status = status_fail(STATUS_USAGE, "--adapter %s: requests name their adapters, so NAME=DIR was expected",
                              c->base.adapters.items[0]);
     if (!status && !c->tls_cert != !c->tls_key)
         status = status_fail(STATUS_USAGE, "--tls-cert and --tls-key belong together");
-    if (!status)
-        status = check_metrics(c);
+    THEN(status, check_metrics(c));
     return status ? status : batch_check(&c->batch);
 }
 
@@ -416,8 +410,7 @@ static int serve(struct serving *serving, struct engine *engine, const struct jo
     int status = STATUS_OK;
     if (c->base.tokenizer || tokenizer_is_present(directory)) {
         status = tokenizer_files_read(directory, &files);
-        if (!status)
-            status = tokenizer_open_files(&files, &tokenizer);
+        THEN(status, tokenizer_open_files(&files, &tokenizer));
     }
     if (!status) {
         print_plan(serving, engine, memory);
@@ -450,12 +443,9 @@ static int run_rank(struct comm *world, void *context) {
         return status || !device_uses_host_memory(c->base.device) ? status : job_memory_check(world, &memory);
     }
     int status = job_model_open(&c->base, world, options, &memory, &engine);
-    if (!status)
-        status = world->rank == 0 ? serve(serving, engine, &memory) : engine_follow(engine);
-    if (!status)
-        status = engine_end(engine);
-    if (!status)
-        status = job_memory_tell(world, &memory);
+    THEN(status, world->rank == 0 ? serve(serving, engine, &memory) : engine_follow(engine));
+    THEN(status, engine_end(engine));
+    THEN(status, job_memory_tell(world, &memory));
     if (status)
         comm_fail(world, status);
     engine_close(engine);
@@ -515,8 +505,7 @@ static int run(struct launch *launch, void *context) {
     struct serving *serving = context;
     int ranks = rank_grid_size(&serving->command->base.grid);
     int status = choose_memory(serving->command, launch, ranks);
-    if (!status)
-        status = begin(serving, launch);
+    THEN(status, begin(serving, launch));
     return status ? status : launch_run(launch, ranks, run_rank, serving);
 }
 

@@ -175,8 +175,7 @@ static int check_idle_keys(const struct stack *stack, const struct config *given
     int status = STATUS_OK;
     for (int i = 0; i < stack->count && !status; i++)
         status = peft_check_run(&stack->configs[i]);
-    if (!status)
-        status = check_empty_lists(stack, given);
+    THEN(status, check_empty_lists(stack, given));
     for (size_t i = 0; !status && (key = peft_key(i)); i++)
         if (!has_key(stack, key->path) && config_is_given(given, key->path))
             return status_fail(STATUS_USAGE, "%s is not a key of --peft %s", key->path,
@@ -255,10 +254,8 @@ static void take_run_keys(struct peft_config *config, const struct peft_config *
 int stack_take(struct stack *stack, const struct config_list *methods, const struct stack_options *options,
                const struct config *given, const char *directory, const char *model) {
     int status = check_keys(given, "--init-adapter");
-    if (!status)
-        status = peft_files_open(&directory, 1, true, &stack->init);
-    if (!status)
-        status = peft_files_check_base(stack->init, model);
+    THEN(status, peft_files_open(&directory, 1, true, &stack->init));
+    THEN(status, peft_files_check_base(stack->init, model));
     for (int i = 0; !status && i < peft_files_count(stack->init); i++) {
         struct peft_config config = peft_files_configs(stack->init)[i];
         take_run_keys(&config, &options->all);
@@ -270,8 +267,7 @@ int stack_take(struct stack *stack, const struct config_list *methods, const str
                                  "of its methods' names, and that would be another",
                                  directory, peft_method_names[config.type]);
     }
-    if (!status)
-        status = check_same_methods(stack, methods, directory);
+    THEN(status, check_same_methods(stack, methods, directory));
     return status ? status_wrap(status, "--init-adapter") : STATUS_OK;
 }
 
@@ -281,8 +277,7 @@ int stack_apply(struct stack *stack, const struct config_list *directories, cons
     if (status || !directories->count)
         return status;
     status = peft_files_open(directories->items, directories->count, true, &stack->init);
-    if (!status)
-        status = peft_files_check_base(stack->init, model);
+    THEN(status, peft_files_check_base(stack->init, model));
     if (!status && peft_files_count(stack->init) > PEFT_MAX_STACK)
         status = status_fail(STATUS_USAGE, "--adapter: %d adapters, at most %d apply together",
                              peft_files_count(stack->init), PEFT_MAX_STACK);

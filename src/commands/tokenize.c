@@ -173,8 +173,7 @@ static int detokenize_line(struct filter *filter, const char *bytes, size_t leng
                                  : status_fail(STATUS_INVALID, "token id %lld is not in the vocabulary (0 to %d)",
                                                (long long)id, tokenizer_vocab_size(filter->tokenizer) - 1);
     }
-    if (!status)
-        status = tokenizer_decode(filter->tokenizer, filter->ids.ids, filter->ids.count, &filter->out);
+    THEN(status, tokenizer_decode(filter->tokenizer, filter->ids.ids, filter->ids.count, &filter->out));
     if (status)
         return status;
     strbuf_add_char(&filter->out, '\n');
@@ -245,9 +244,7 @@ static int find_template(const struct options *options, struct chat_template **t
     int status = chat_template_open_option(options->chat_template, template);
     if (status || *template)
         return status;
-    status = tokenizer_files_read(options->tokenizer, &files);
-    if (status)
-        return status;
+    TRY(tokenizer_files_read(options->tokenizer, &files));
     status = chat_template_of_tokenizer(&files, template);
     tokenizer_files_free(&files);
     if (!status && !*template)
@@ -265,8 +262,7 @@ static int add_chat(struct filter *filter, const struct options *options, struct
     request->tokenizer = filter->tokenizer;
     request->eos = tokenizer_eos_id(filter->tokenizer);
     request->asks = !chat_is_assistants(json_array_get(request->messages, count - 1));
-    if (!status)
-        status = chat_render(template, request, &pieces);
+    THEN(status, chat_render(template, request, &pieces));
     if (!status && options->renders)
         strbuf_add(&filter->out, strbuf_text(&pieces.text), pieces.text.length);
     else if (!status)
@@ -287,12 +283,9 @@ static int write_chat(struct filter *filter, const struct options *options) {
         return status_fail(STATUS_NOT_FOUND,
                            "there is no file '%.100s': --messages takes a file, which may be plain text",
                            options->messages);
-    if (!status)
-        status = chat_read_request(strbuf_text(&text), text.length, options->messages, &root, &request);
-    if (!status)
-        status = add_chat(filter, options, &request);
-    if (!status)
-        status = write_output(filter);
+    THEN(status, chat_read_request(strbuf_text(&text), text.length, options->messages, &root, &request));
+    THEN(status, add_chat(filter, options, &request));
+    THEN(status, write_output(filter));
     json_decref(root);
     strbuf_free(&text);
     return status;
@@ -314,10 +307,8 @@ static int check(const struct options *options, const struct config *config) {
 
 static int run(struct filter *filter, const struct options *options) {
     int status = tokenizer_open(options->tokenizer, &filter->tokenizer);
-    if (!status)
-        status = tokenizer_encoder_new(filter->tokenizer, &filter->encoder);
-    if (!status)
-        status = options->messages ? write_chat(filter, options) : filter_input(filter);
+    THEN(status, tokenizer_encoder_new(filter->tokenizer, &filter->encoder));
+    THEN(status, options->messages ? write_chat(filter, options) : filter_input(filter));
     tokenizer_encoder_free(filter->encoder);
     tokenizer_close(filter->tokenizer);
     token_buffer_free(&filter->ids);

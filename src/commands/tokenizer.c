@@ -84,8 +84,7 @@ static int train(const void *values, const struct config *given) {
             .threads = (int)options->workers,
         },
         &tokenizer);
-    if (!status)
-        status = tokenizer_save(tokenizer, options->output);
+    THEN(status, tokenizer_save(tokenizer, options->output));
     if (!status) {
         int32_t size = tokenizer_vocab_size(tokenizer);
         if (size < options->vocab_size)

@@ -13,8 +13,7 @@ int training_prepare_elsewhere(const struct training_target *target, struct run_
         *ranks = (int)(target->devices ? target->devices : target->nodes * cluster->per_node);
     if (!status && model)
         status = run_file_take_model(model, config);
-    if (!status)
-        status = run_file_resolve(config, run);
+    THEN(status, run_file_resolve(config, run));
     if (!status)
         run->config.checkpoint = config->checkpoint; /* its copies are in the plan */
     return status;
@@ -81,8 +80,7 @@ static int plan_elsewhere(const struct training *training) {
     most.device_memory = (size_t)cluster->memory.value;
     most.most_on_device = bytes.device;
     most.here.host = bytes.host * (size_t)on_node;
-    if (!status)
-        status = print(training, &most);
+    THEN(status, print(training, &most));
     double host = cluster->host_memory.value;
     const struct memory_limit limit = {.bytes = host > 0 ? (size_t)host : SIZE_MAX};
     return status ? status : train_plan_check(training->run, &most, &limit);
@@ -99,12 +97,10 @@ static int train(struct comm *world, void *context) {
         log_info("%s", status_text());
         return STATUS_OK;
     }
-    if (!status)
-        status = trainer_run(trainer);
+    THEN(status, trainer_run(trainer));
     if (!status && training->finish)
         status = training->finish(trainer, training->run);
-    if (!status)
-        status = trainer_tell_memory(trainer, training->program);
+    THEN(status, trainer_tell_memory(trainer, training->program));
     if (status)
         comm_fail(world, status); /* the others no longer touch this rank's memory */
     trainer_close(trainer);

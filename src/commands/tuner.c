@@ -53,8 +53,7 @@ static int list_parts(void *self, const struct ckpt_array *values, struct ckpt_p
 static int load_stack(void *self, const char *directory, const struct ckpt_array *values) {
     struct peft_files *files;
     int status = peft_files_open(&directory, 1, true, &files);
-    if (!status)
-        status = peft_read(self, files, values);
+    THEN(status, peft_read(self, files, values));
     peft_files_close(files);
     return status;
 }

@@ -170,5 +170,5 @@ int config_dump_text(const struct config_command *command, const void *values, s
     if (is_written)
         strbuf_add(out, text, length);
     free(text);
-    return is_written ? strbuf_status(out) : status_fail(STATUS_MEMORY, "out of memory");
+    return is_written ? strbuf_status(out) : status_no_memory();
 }

@@ -18,10 +18,9 @@ static int add_value(const char *name, const struct config_row *row, const void 
     if (out)
         config_write_value(out, row, field);
     bool is_written = out && !fclose(out);
-    int status = is_written ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(is_written);
     count_paths(row, field, paths, sizeof paths);
-    if (!status)
-        status = facts_add(facts, FACT_CONFIGURATION, name, text, row->is_path ? paths : NULL);
+    THEN(status, facts_add(facts, FACT_CONFIGURATION, name, text, row->is_path ? paths : NULL));
     free(text);
     return status;
 }

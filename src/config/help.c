@@ -130,9 +130,8 @@ static int fail_section(const struct config_command *command, const char *sectio
     for (size_t i = 0; (row = next_section(command, &i));)
         strbuf_format(&names, "%s%.*s", names.length ? ", " : "", (int)section_length(row), row->path);
     int status = strbuf_status(&names);
-    if (!status)
-        status = status_fail(STATUS_USAGE, "--help=%s: 'cambium %s' has no such section%s%s", section, command->name,
-                             names.length ? ": expected " : "", strbuf_text(&names));
+    THEN(status, status_fail(STATUS_USAGE, "--help=%s: 'cambium %s' has no such section%s%s", section, command->name,
+                             names.length ? ": expected " : "", strbuf_text(&names)));
     strbuf_free(&names);
     return status;
 }

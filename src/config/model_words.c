@@ -91,8 +91,7 @@ static int fill_layers(struct model_config *model, const struct config_list *ski
 int model_words_resolve(struct run_config *run) {
     const struct config_list *skip = &run->model_words.window_attn_skip_freq;
     int status = resolve_rotation(run);
-    if (!status)
-        status = resolve_window(run);
+    THEN(status, resolve_window(run));
     if (status || !skip->count)
         return status;
     if (!run->model_words.window_size.count)

@@ -194,14 +194,12 @@ static int parse(struct config *config, int argc, char **argv) {
         status = config_set_default(config, i);
     if (command->positional_offset != SIZE_MAX)
         *(struct config_list *)((char *)config->values + command->positional_offset) = (struct config_list){0};
-    if (!status)
-        status = walk(config, argc, argv, true, &file);
+    THEN(status, walk(config, argc, argv, true, &file));
     if (status || config->question)
         return status;
     if (file)
         status = config_read_yaml(config, file);
-    if (!status)
-        status = walk(config, argc, argv, false, &file);
+    THEN(status, walk(config, argc, argv, false, &file));
     return status ? status : check_required(config);
 }
 
@@ -229,7 +227,7 @@ static struct config *new_config(const struct config_command *command, void *val
     if (made && made->sources && made->lines)
         return made;
     config_free(made);
-    status_fail(STATUS_MEMORY, "out of memory");
+    status_no_memory();
     return NULL;
 }
 
@@ -239,8 +237,7 @@ int config_parse_text(const struct config_command *command, const char *name, co
     int status = made ? STATUS_OK : STATUS_MEMORY;
     for (size_t i = 0; i < config_row_total(command) && !status; i++)
         status = config_set_default(made, i);
-    if (!status)
-        status = config_read_yaml_text(made, name, text, length);
+    THEN(status, config_read_yaml_text(made, name, text, length));
     if (status)
         config_free(made);
     *config = status ? NULL : made;

@@ -146,23 +146,15 @@ void run_config_take_model(struct run_config *run, const struct model_config *mo
 
 int run_config_resolve(struct run_config *run) {
     int status = check_parallel(run);
-    if (!status)
-        status = resolve_lengths(run);
-    if (!status)
-        status = model_words_resolve(run);
-    if (!status)
-        status = model_config_resolve(&run->model);
+    THEN(status, resolve_lengths(run));
+    THEN(status, model_words_resolve(run));
+    THEN(status, model_config_resolve(&run->model));
     if (!status)
         model_words_describe(run);
-    if (!status)
-        status = check_recompute(run);
-    if (!status)
-        status = resolve_batch(run);
-    if (!status)
-        status = resolve_fp8(run);
-    if (!status)
-        status = resolve_schedule(run);
-    if (!status)
-        status = check_optimizer(run);
+    THEN(status, check_recompute(run));
+    THEN(status, resolve_batch(run));
+    THEN(status, resolve_fp8(run));
+    THEN(status, resolve_schedule(run));
+    THEN(status, check_optimizer(run));
     return status;
 }

@@ -14,8 +14,7 @@ static int check_dropout(const char *name, double value) {
 
 static int check_dropouts(const struct model_config *model) {
     int status = check_dropout("model.hidden_dropout", model->hidden_dropout);
-    if (!status)
-        status = check_dropout("model.attention_dropout", model->attention_dropout);
+    THEN(status, check_dropout("model.attention_dropout", model->attention_dropout));
     return status ? status : check_dropout("model.embedding_dropout", model->embedding_dropout);
 }
 
@@ -186,12 +185,9 @@ static int resolve_rotation(struct model_config *model) {
 
 int model_config_resolve(struct model_config *model) {
     int status = check_needed(model);
-    if (!status)
-        status = resolve_heads(model);
-    if (!status)
-        status = resolve_mlp(model);
-    if (!status)
-        status = resolve_rotation(model);
+    THEN(status, resolve_heads(model));
+    THEN(status, resolve_mlp(model));
+    THEN(status, resolve_rotation(model));
     resolve_biases(model);
     if (model->embedding_dropout == -1)
         model->embedding_dropout = model->hidden_dropout;

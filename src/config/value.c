@@ -17,7 +17,7 @@ struct config_block {
 void *config_allocate(struct config *config, size_t bytes) {
     struct config_block *block = malloc(sizeof *block + bytes);
     if (!block) {
-        status_fail(STATUS_MEMORY, "out of memory");
+        status_no_memory();
         return NULL;
     }
     block->next = config->blocks;
@@ -127,8 +127,7 @@ static int read_float(const struct config_row *row, const char *text, double *ou
 
 static int read_quantity(const struct config_row *row, const char *text, struct config_quantity *out) {
     int status = config_read_quantity(row, text, out);
-    if (!status)
-        status = check_range(row, out->value, text);
+    THEN(status, check_range(row, out->value, text));
     return status || !out->high ? status : check_range(row, out->high, text);
 }
 
@@ -188,9 +187,7 @@ int config_set_text(struct config *config, size_t index, const char *text) {
             config->sources[index] = CONFIG_SOURCE_DEFAULT;
             return config_set_default(config, index);
         }
-        int status = row->check ? row->check(text) : STATUS_OK;
-        if (status)
-            return status;
+        TRY(row->check ? row->check(text) : STATUS_OK);
         const char *copy = config_copy_text(config, text);
         if (!copy)
             return STATUS_MEMORY;
@@ -242,8 +239,7 @@ int config_split_list(struct config *config, size_t index, const char *text) {
     while (!status && *(text += strspn(text, separators))) {
         size_t length = strcspn(text, separators);
         char *item = strndup(text, length);
-        if (!item)
-            return status_fail(STATUS_MEMORY, "out of memory");
+        TRY(status_allocated(item));
         status = config_add_item(config, index, item);
         free(item);
         text += length;

@@ -36,7 +36,7 @@ static int advance(struct reader *reader) {
     if (!yaml_parser_parse(parser, &reader->event)) {
         memset(&reader->event, 0, sizeof reader->event);
         if (parser->error == YAML_MEMORY_ERROR)
-            return status_fail(STATUS_MEMORY, "out of memory");
+            return status_no_memory();
         if (parser->error == YAML_READER_ERROR)
             return status_fail(STATUS_USAGE, "%s: byte %zu: %s", reader->name, parser->problem_offset, parser->problem);
         return fail_at(reader, parser->problem_mark, "%s%s%s", parser->problem ? parser->problem : "bad YAML",
@@ -117,11 +117,9 @@ static int read_value(struct reader *reader, size_t index, yaml_mark_t key_mark)
                        reader->event.type == YAML_SEQUENCE_START_EVENT ? "list" : "mapping");
     const char *text;
     bool is_quoted;
-    int status = scalar_text(reader, row->path, &text, &is_quoted);
-    if (status)
-        return status;
-    status = row->type == CONFIG_LIST && !is_quoted ? config_split_list(config, index, text)
-                                                    : config_set_text(config, index, text);
+    TRY(scalar_text(reader, row->path, &text, &is_quoted));
+    int status = row->type == CONFIG_LIST && !is_quoted ? config_split_list(config, index, text)
+                                                        : config_set_text(config, index, text);
     if (status == STATUS_USAGE) {
         char problem[1024];
         snprintf(problem, sizeof problem, "%s", status_text());
@@ -190,17 +188,12 @@ static int read_section(struct reader *reader, const char *section) {
             return status;
         yaml_mark_t mark = reader->event.start_mark;
         char path[256];
-        status = read_key(reader, section, path, sizeof path);
-        if (status)
-            return status;
+        TRY(read_key(reader, section, path, sizeof path));
         size_t index = find_row(command, path);
         if (index == config_row_total(command))
             return fail_unknown(reader, mark, path, false);
-        status = advance(reader);
-        if (!status)
-            status = read_value(reader, index, mark);
-        if (status)
-            return status;
+        TRY(advance(reader));
+        TRY(read_value(reader, index, mark));
     }
 }
 
@@ -209,14 +202,12 @@ static int read_top(struct reader *reader, struct strbuf *seen) {
     const struct config_command *command = &reader->config->command;
     yaml_mark_t mark = reader->event.start_mark;
     char name[256], entry[300];
-    int status = read_key(reader, "", name, sizeof name);
-    if (status)
-        return status;
+    TRY(read_key(reader, "", name, sizeof name));
     size_t index = find_row(command, name);
     bool is_known_section = index == config_row_total(command) && is_section(command, name);
     if (index == config_row_total(command) && !is_known_section)
         return fail_unknown(reader, mark, name, true);
-    status = advance(reader);
+    int status = advance(reader);
     if (status || !is_known_section)
         return status ? status : read_value(reader, index, mark);
     snprintf(entry, sizeof entry, "\n%s:", name); /* `seen` is "\nmodel:3\ntrain:9": each section and its line */
@@ -234,8 +225,7 @@ static int read_top(struct reader *reader, struct strbuf *seen) {
 
 static int expect_one_document(struct reader *reader) {
     int status = advance(reader); /* the end of the document */
-    if (!status)
-        status = advance(reader);
+    THEN(status, advance(reader));
     if (!status && reader->event.type != YAML_STREAM_END_EVENT)
         return fail_at(reader, reader->event.start_mark, "a second document; one file holds one configuration");
     return status;
@@ -243,15 +233,12 @@ static int expect_one_document(struct reader *reader) {
 
 static int read_document(struct reader *reader) {
     int status = advance(reader); /* the start of the stream */
-    if (!status)
-        status = advance(reader);
+    THEN(status, advance(reader));
     if (status || reader->event.type == YAML_STREAM_END_EVENT) /* an empty file gives nothing */
         return status;
     if (reader->event.data.document_start.tag_directives.start != reader->event.data.document_start.tag_directives.end)
         return fail_at(reader, reader->event.start_mark, "%%TAG: tags are not accepted");
-    status = advance(reader);
-    if (status)
-        return status;
+    TRY(advance(reader));
     if (reader->event.type != YAML_MAPPING_START_EVENT)
         return fail_at(reader, reader->event.start_mark, "expected sections ('model:', 'train:', ...), found a %s",
                        reader->event.type == YAML_SEQUENCE_START_EVENT ? "list" : "single value");
@@ -266,8 +253,7 @@ static int read_document(struct reader *reader) {
 static int with_reader(struct config *config, const char *name, const char *text, size_t length,
                        int (*body)(struct reader *, size_t), size_t index) {
     struct reader reader = {.config = config, .name = name};
-    if (!yaml_parser_initialize(&reader.parser))
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(yaml_parser_initialize(&reader.parser)));
     yaml_parser_set_input_string(&reader.parser, (const unsigned char *)text, length);
     int status = body(&reader, index);
     yaml_event_delete(&reader.event);
@@ -286,8 +272,7 @@ static int flow_body(struct reader *reader, size_t index) {
         status = advance(reader);
     if (!status && reader->event.type != YAML_SEQUENCE_START_EVENT)
         return fail_at(reader, reader->event.start_mark, "expected a list [a, b]");
-    if (!status)
-        status = read_list(reader, index, config_row_at(&reader->config->command, index)->path);
+    THEN(status, read_list(reader, index, config_row_at(&reader->config->command, index)->path));
     return status ? status : expect_one_document(reader);
 }
 
@@ -302,8 +287,7 @@ int config_read_flow_list(struct config *config, size_t index, const char *text)
 int config_read_yaml(struct config *config, const char *path) {
     struct strbuf text = STRBUF_INIT;
     int status = file_read(path, MAX_FILE_BYTES, &text);
-    if (!status)
-        status = config_read_yaml_text(config, path, strbuf_text(&text), text.length);
+    THEN(status, config_read_yaml_text(config, path, strbuf_text(&text), text.length));
     strbuf_free(&text);
     return status;
 }

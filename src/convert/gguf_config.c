@@ -143,15 +143,13 @@ static void read_parts(const struct gguf *file, struct gguf_keys *keys, struct m
 int gguf_read_config(const struct gguf *file, struct model_config *config) {
     struct gguf_keys keys;
     *config = (struct model_config){0};
-    int status = find_family(file, &keys, config);
-    if (status)
-        return status;
+    TRY(find_family(file, &keys, config));
     refuse_unknown_keys(&keys);
     refuse_other_models(&keys);
     read_sizes(&keys, config);
     read_vocabulary(file, &keys, config);
     read_parts(file, &keys, config);
-    status = keys.status ? keys.status : gguf_read_rotation(file, &keys, config);
+    int status = keys.status ? keys.status : gguf_read_rotation(file, &keys, config);
     if (!status && model_config_resolve(config))
         status = status_wrap(STATUS_INVALID, "%s", gguf_path(file));
     if (status)

@@ -30,17 +30,12 @@ static int make_config(struct conversion *c) {
 }
 
 static int read_all(struct conversion *c) {
-    int status = gguf_open(c->request->from, &c->file);
-    if (!status)
-        status = gguf_read_config(c->file, &c->config);
-    if (!status)
-        status = model_describe(&c->config, &c->table);
-    if (status)
-        return status;
+    TRY(gguf_open(c->request->from, &c->file));
+    TRY(gguf_read_config(c->file, &c->config));
+    TRY(model_describe(&c->config, &c->table));
     choose_type(c);
-    status = gguf_weights_open(c->file, &c->config, &c->table, c->weights.dtype, &c->weights);
-    if (!status)
-        status = gguf_read_tokenizer(c->file, &c->config, &c->tokenizer, &c->ends);
+    int status = gguf_weights_open(c->file, &c->config, &c->table, c->weights.dtype, &c->weights);
+    THEN(status, gguf_read_tokenizer(c->file, &c->config, &c->tokenizer, &c->ends));
     return status ? status : make_config(c);
 }
 
@@ -61,8 +56,7 @@ static int write_all(struct conversion *c) {
 int gguf_to_model(const struct convert_request *request) {
     struct conversion c = {.request = request};
     int status = read_all(&c);
-    if (!status)
-        status = write_all(&c);
+    THEN(status, write_all(&c));
     free(c.config_text);
     gguf_weights_close(&c.weights);
     tokenizer_files_free(&c.tokenizer);

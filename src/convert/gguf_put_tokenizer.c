@@ -30,8 +30,7 @@ static int fill(const struct tokenizer_lists *lists, struct arrays *a) {
     a->kinds = calloc(a->count + 1, sizeof *a->kinds);
     a->scores = calloc(a->count + 1, sizeof *a->scores);
     a->paddings = calloc(padded + 1, sizeof *a->paddings);
-    if (!a->tokens || !a->merges || !a->kinds || !a->scores || !a->paddings)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(a->tokens && a->merges && a->kinds && a->scores && a->paddings));
     for (size_t i = 0; i < lists->count; i++) {
         a->tokens[i] = (struct gguf_text){.bytes = lists->tokens[i].bytes, .length = lists->tokens[i].length};
         a->kinds[i] = gguf_token_kind(lists->kinds[i], lists->words == LIST_CHARACTERS && (int64_t)i == lists->unk);
@@ -110,12 +109,9 @@ int gguf_put_tokenizer(const struct model_source *m, struct gguf_output *output)
     if (!m->tokenizer.is_there[TOKENIZER_JSON] && !m->tokenizer.is_there[TOKENIZER_VOCAB])
         return STATUS_OK;
     int status = tokenizer_open_files(&m->tokenizer, &tokenizer);
-    if (!status)
-        status = tokenizer_list(tokenizer, &listing);
-    if (!status)
-        status = put_lists(m, &listing.lists, output);
-    if (!status)
-        status = put_template(m, output);
+    THEN(status, tokenizer_list(tokenizer, &listing));
+    THEN(status, put_lists(m, &listing.lists, output));
+    THEN(status, put_template(m, output));
     tokenizer_listing_free(&listing);
     tokenizer_close(tokenizer);
     return status;

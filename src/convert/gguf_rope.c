@@ -29,9 +29,7 @@ static int read_llama3(const struct gguf *file, const struct gguf_tensor *tensor
         return status_fail(
             STATUS_INVALID, "%s: rope_freqs.weight has %lld numbers, but heads of %lld columns need %lld",
             gguf_path(file), (long long)tensor->elements, (long long)config->kv_channels, (long long)count);
-    int status = gguf_read(file, tensor, 0, count, divisors);
-    if (status)
-        return status;
+    TRY(gguf_read(file, tensor, 0, count, divisors));
     for (int64_t i = 0; i < count; i++)
         factor = fmax(factor, (double)divisors[i]);
     struct model_config scaled = *config;

@@ -57,7 +57,7 @@ static struct tokenizer_name *read_names(struct gguf_keys *keys, const char *key
     struct gguf_text *texts = gguf_texts(keys, key, count);
     struct tokenizer_name *names = texts ? calloc(*count + 1, sizeof *names) : NULL;
     if (texts && !names)
-        keys->status = status_fail(STATUS_MEMORY, "out of memory");
+        keys->status = status_no_memory();
     for (size_t i = 0; names && i < *count; i++)
         names[i] = (struct tokenizer_name){.bytes = texts[i].bytes, .length = texts[i].length};
     free(texts);
@@ -84,7 +84,7 @@ static int read_kinds(struct reading *r) {
     double *numbers = gguf_numbers(&r->keys, "token_type", &count);
     int status = r->keys.status ? r->keys.status : check_count(r, "kinds", count);
     if (!status && !(r->kinds = calloc(count + 1, sizeof *r->kinds)))
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     for (size_t i = 0; i < count && !status; i++)
         r->kinds[i] = kind_of(numbers[i]);
     free(numbers);
@@ -194,10 +194,8 @@ int gguf_read_tokenizer(const struct gguf *file, const struct model_config *conf
                         struct model_text_ends *ends) {
     struct reading r = {.file = file, .keys = gguf_keys(file, "tokenizer.ggml.")};
     int status = read_lists(&r);
-    if (!status)
-        status = read_ends(&r, config, ends);
-    if (!status)
-        status = tokenizer_files_make(&r.lists, gguf_path(file), files);
+    THEN(status, read_ends(&r, config, ends));
+    THEN(status, tokenizer_files_make(&r.lists, gguf_path(file), files));
     free(r.tokens);
     free(r.merges);
     free(r.kinds);

@@ -123,12 +123,10 @@ int gguf_weights_open(const struct gguf *file, const struct model_config *config
     *weights = (struct gguf_weights){.file = file, .table = table, .dtype = dtype};
     weights->sources = calloc((size_t)table->count + 1, sizeof *weights->sources);
     weights->block = malloc(CKPT_BLOCK_ELEMENTS * sizeof *weights->block);
-    int status =
-        f.is_used && weights->sources && weights->block ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(f.is_used && weights->sources && weights->block);
     for (int i = 0; i < table->count && !status; i++)
         status = find_sources(&f, &table->rows[i], &weights->sources[i]);
-    if (!status)
-        status = refuse_unused(&f);
+    THEN(status, refuse_unused(&f));
     free(f.is_used);
     return status;
 }
@@ -190,8 +188,7 @@ int gguf_is_equal(const struct gguf *file, const struct gguf_tensor *a, const st
     for (int64_t at = 0; at < a->elements && *is_equal && !status; at += at_once) {
         int64_t n = a->elements - at < at_once ? a->elements - at : at_once;
         status = gguf_read(file, a, at, n, values[0]);
-        if (!status)
-            status = gguf_read(file, b, at, n, values[1]);
+        THEN(status, gguf_read(file, b, at, n, values[1]));
         if (!status)
             *is_equal = !memcmp(values[0], values[1], (size_t)n * sizeof(float));
     }

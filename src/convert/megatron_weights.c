@@ -69,9 +69,7 @@ int megatron_check(const struct model_source *m) {
             continue;
         if (!tensor)
             return status_fail(STATUS_INVALID, "%s: missing tensor %s", m->source->directory, place.name);
-        int status = check_param(m, param, tensor, &place);
-        if (status)
-            return status;
+        TRY(check_param(m, param, tensor, &place));
         used += place.layer <= 0;
     }
     if (ckpt_count(m->source->tensors) > used)

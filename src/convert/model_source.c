@@ -39,8 +39,7 @@ static int read_config(const struct convert_request *request, struct model_sourc
         status = file_read(where, TEXT_LIMIT, &m->config_text);
     if (status == STATUS_NOT_FOUND && !request->config)
         return status_fail(status, "%s has no config.json: name one with --config", m->source->directory);
-    if (!status)
-        status = model_read_config(strbuf_text(&m->config_text), where, &m->config, &m->config_dtype, &m->ends);
+    THEN(status, model_read_config(strbuf_text(&m->config_text), where, &m->config, &m->config_dtype, &m->ends));
     return status ? status : model_describe(&m->config, &m->table);
 }
 
@@ -125,12 +124,10 @@ static int read_state(struct model_source *m) {
     json_error_t error;
     struct strbuf found = STRBUF_INIT;
     int status = file_join(path, sizeof path, m->source->directory, "trainer_state.json");
-    if (!status)
-        status = file_read(path, TEXT_LIMIT, &found);
+    THEN(status, file_read(path, TEXT_LIMIT, &found));
     if (status == STATUS_NOT_FOUND)
         return STATUS_OK;
-    if (!status)
-        status = json_read(strbuf_text(&found), found.length, JSON_REJECT_DUPLICATES, &state, &error);
+    THEN(status, json_read(strbuf_text(&found), found.length, JSON_REJECT_DUPLICATES, &state, &error));
     if (status == STATUS_INVALID && !state)
         status = status_fail(STATUS_INVALID, "%s: line %d: expected JSON", path, error.line);
     if (!status) {
@@ -171,10 +168,8 @@ int model_source_open(const struct convert_request *request, struct source *sour
     choose_type(request, m);
     if (m->config_dtype != m->dtype)
         status = make_config(m, &m->config, m->dtype);
-    if (!status)
-        status = read_state(m);
-    if (!status)
-        status = source_read_tokenizer(request->tokenizer ? request->tokenizer : source->directory, &m->tokenizer);
+    THEN(status, read_state(m));
+    THEN(status, source_read_tokenizer(request->tokenizer ? request->tokenizer : source->directory, &m->tokenizer));
     return status;
 }
 
@@ -209,10 +204,9 @@ static int get_fp16(const struct model_array *array, const struct ckpt_block *bl
     int64_t count = block->rows * block->columns;
     float *values = malloc((size_t)count * sizeof *values + 1);
     fp32.array.dtype = DTYPE_F32;
-    int status = values ? model_array_get(&fp32, block, values) : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = model_round(array->model->source->directory, &array->model->table.rows[block->param], values, count,
-                             DTYPE_F16, out);
+    int status = values ? model_array_get(&fp32, block, values) : status_no_memory();
+    THEN(status, model_round(array->model->source->directory, &array->model->table.rows[block->param], values, count,
+                             DTYPE_F16, out));
     free(values);
     return status;
 }

@@ -22,19 +22,14 @@ static int open_safetensors(struct source *source) {
 static int open_model(const char *path, struct source *source) {
     struct ckpt_tensors *optimizer = NULL;
     source->kind = "a model directory";
-    int status = ckpt_resolve_model(path, source->directory, sizeof source->directory);
-    if (!status)
-        status = ckpt_open_model(source->directory, &source->tensors);
-    if (status)
-        return status;
-    status = ckpt_open_optimizer(source->directory, &optimizer);
+    TRY(ckpt_resolve_model(path, source->directory, sizeof source->directory));
+    TRY(ckpt_open_model(source->directory, &source->tensors));
+    int status = ckpt_open_optimizer(source->directory, &optimizer);
     if (status == STATUS_NOT_FOUND)
         return STATUS_OK;
     source->kind = "a checkpoint";
-    if (!status)
-        status = ckpt_check_state(source->directory);
-    if (!status)
-        status = ckpt_join(source->tensors, optimizer);
+    THEN(status, ckpt_check_state(source->directory));
+    THEN(status, ckpt_join(source->tensors, optimizer));
     ckpt_close(optimizer);
     return status;
 }
@@ -46,8 +41,7 @@ static int find_newest(const char *path, char newest[PATH_MAX]) {
     struct strbuf text = STRBUF_INIT;
     snprintf(newest, PATH_MAX, "%s", path);
     int status = file_join(file, sizeof file, path, tracker);
-    if (!status)
-        status = file_read(file, 64, &text);
+    THEN(status, file_read(file, 64, &text));
     if (!status) {
         long long iteration = strtoll(strbuf_text(&text), &end, 10);
         bool is_number = end > strbuf_text(&text) && strspn(end, " \n") == strlen(end) && iteration >= 0;
@@ -55,8 +49,7 @@ static int find_newest(const char *path, char newest[PATH_MAX]) {
         if (!is_number && strncmp(strbuf_text(&text), name, strlen(name)) != 0)
             status = status_fail(STATUS_INVALID, "%s: expected a number or 'release'", file);
     }
-    if (!status)
-        status = file_join(newest, PATH_MAX, path, name);
+    THEN(status, file_join(newest, PATH_MAX, path, name));
     strbuf_free(&text);
     return status == STATUS_NOT_FOUND ? STATUS_OK : status;
 }
@@ -65,9 +58,7 @@ int source_open(const char *path, struct source *source) {
     bool is_sharded;
     char newest[PATH_MAX], config[PATH_MAX];
     *source = (struct source){0};
-    int status = find_newest(path, newest);
-    if (status)
-        return status;
+    TRY(find_newest(path, newest));
     snprintf(source->directory, sizeof source->directory, "%s", newest);
     if (exchange_is_dcp(newest))
         return open_dcp(source);

@@ -7,8 +7,7 @@ enum { TEXT_LIMIT = 64 << 20 };
 static int read_text(const struct source *source, const char *name, struct strbuf *text) {
     char path[PATH_MAX];
     int status = file_join(path, sizeof path, source->directory, name);
-    if (!status)
-        status = file_read(path, TEXT_LIMIT, text);
+    THEN(status, file_read(path, TEXT_LIMIT, text));
     return status == STATUS_NOT_FOUND ? STATUS_OK : status;
 }
 
@@ -17,10 +16,8 @@ int write_dcp(const struct convert_request *request, const struct source *source
     struct strbuf config = STRBUF_INIT, state = STRBUF_INIT;
     struct tokenizer_files tokenizer = {0};
     int status = read_text(source, "config.json", &config);
-    if (!status)
-        status = read_text(source, state_name, &state);
-    if (!status)
-        status = source_read_tokenizer(source->directory, &tokenizer);
+    THEN(status, read_text(source, state_name, &state));
+    THEN(status, source_read_tokenizer(source->directory, &tokenizer));
     if (!status) {
         struct ckpt_text text = {.text = strbuf_text(&state)};
         snprintf(text.name, sizeof text.name, "%s", state_name);

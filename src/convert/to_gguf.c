@@ -165,8 +165,7 @@ static int add_divisors(struct writing *w) {
     if (c->position_embedding == POSITION_LEARNED || c->rotary.factor <= 0)
         return STATUS_OK;
     w->divisors = calloc((size_t)count + 1, sizeof *w->divisors);
-    if (!w->divisors)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(w->divisors));
     for (int64_t i = 0; i < count; i++)
         w->divisors[i] = (float)gguf_llama3_divisor(c, pow(c->rotary.base, -(double)i / (double)count));
     gguf_output_tensor(w->output, "rope_freqs.weight", GGUF_WRITE_F32, 1, &count);
@@ -231,28 +230,22 @@ static int write(struct writing *w) {
     w->array =
         (struct model_array){.model = &w->model, .array = {.prefix = "", .dtype = DTYPE_F32, .must_be_finite = true}};
     choose_type(w);
-    int status = check_source(w);
-    if (!status)
-        status = gguf_output_new(&w->output);
-    if (status)
-        return status;
+    TRY(check_source(w));
+    TRY(gguf_output_new(&w->output));
     w->tensors = calloc((size_t)count * GGUF_MAX_SOURCES + 1, sizeof *w->tensors);
-    if (!w->tensors)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(w->tensors));
     put_keys(w);
-    status = gguf_put_tokenizer(&w->model, w->output);
+    int status = gguf_put_tokenizer(&w->model, w->output);
     for (int i = 0; i < count && !status; i++)
         add_param(w, i);
-    if (!status)
-        status = add_divisors(w);
+    THEN(status, add_divisors(w));
     return status ? status : gguf_output_write(w->output, w->request->output, get, w);
 }
 
 int write_gguf(const struct convert_request *request, struct source *source) {
     struct writing w = {.request = request};
     int status = model_source_open(request, source, &w.model);
-    if (!status)
-        status = write(&w);
+    THEN(status, write(&w));
     gguf_output_free(w.output);
     free(w.tensors);
     free(w.divisors);

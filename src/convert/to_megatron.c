@@ -43,8 +43,7 @@ static int add_param(struct stacks *s, int index, int64_t padded_vocabulary) {
                                 .layers = layers,
                                 .is_qkv = place.is_qkv,
                                 .params = calloc((size_t)layers + 1, sizeof *stack->params)};
-        if (!stack->params)
-            return status_fail(STATUS_MEMORY, "out of memory");
+        TRY(status_allocated(stack->params));
         snprintf(stack->name, sizeof stack->name, "%s", place.name);
         if (place.has_more_rows && param->shape[0] == config->vocab_size)
             stack->rows = padded_vocabulary;
@@ -59,8 +58,7 @@ static int list_stacks(struct stacks *s, int64_t padded_vocabulary) {
     const struct param_table *table = &s->array.model->table;
     int status = STATUS_OK;
     s->items = calloc((size_t)table->count + 1, sizeof *s->items);
-    if (!s->items)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(s->items));
     for (int i = 0; i < table->count && !status; i++)
         if (!table->rows[i].is_zero)
             status = add_param(s, i, padded_vocabulary);
@@ -138,13 +136,12 @@ static int read_stack(void *context, size_t index, int64_t first, size_t length,
 /* Opens the model's tensors as those of Megatron core, in the order of their names. */
 static int open_stacks(const struct model_source *m, int64_t padded_vocabulary, struct ckpt_tensors **tensors) {
     struct stacks *s = calloc(1, sizeof *s);
-    if (!s)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(s));
     s->array = (struct model_array){.model = m, .array = {.prefix = "", .dtype = m->dtype, .must_be_finite = true}};
     int status = list_stacks(s, padded_vocabulary);
     struct safetensor *list = status ? NULL : calloc(s->count + 1, sizeof *list);
     if (!status && !list)
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     for (size_t i = 0; i < s->count && !status; i++) {
         const struct stack *stack = &s->items[i];
         struct safetensor tensor = {
@@ -160,8 +157,7 @@ static int open_stacks(const struct model_source *m, int64_t padded_vocabulary, 
         list[i] = tensor;
     }
     const struct tensor_source source = {.read = read_stack, .close = close_stacks, .context = s};
-    if (!status)
-        status = ckpt_open_source(m->source->directory, list, s->count, &source, tensors);
+    THEN(status, ckpt_open_source(m->source->directory, list, s->count, &source, tensors));
     free(list);
     if (status)
         close_stacks(s);
@@ -178,7 +174,7 @@ static int name_objects(int64_t layers, char **names, const char ***objects) {
     *names = calloc(count, OBJECT_BYTES);
     *objects = calloc(count, sizeof **objects);
     if (!*names || !*objects)
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     for (size_t i = 0; i < count; i++) {
         (*objects)[i] = *names + i * OBJECT_BYTES;
         snprintf(*names + i * OBJECT_BYTES, OBJECT_BYTES, "decoder.layers.%s._extra_state/shard_%zu_%lld",
@@ -224,12 +220,9 @@ int write_megatron(const struct convert_request *request, struct source *source)
         padded = (m.config.vocab_size + group - 1) / group * group;
         status = model_source_check(&m, &read, 1);
     }
-    if (!status)
-        status = megatron_write_arguments(source->directory, &m.config, padded, request->tensor, &arguments);
-    if (!status)
-        status = open_stacks(&m, padded, &tensors);
-    if (!status)
-        status = write(request, &m, arguments, tensors);
+    THEN(status, megatron_write_arguments(source->directory, &m.config, padded, request->tensor, &arguments));
+    THEN(status, open_stacks(&m, padded, &tensors));
+    THEN(status, write(request, &m, arguments, tensors));
     ckpt_close(tensors);
     free(arguments);
     model_source_close(&m);

@@ -51,9 +51,7 @@ static int find_iteration(const struct model_source *m, int64_t *iteration) {
 static int write(const struct convert_request *request, const struct model_source *m) {
     struct arrays arrays = {0};
     make_arrays(m, &arrays);
-    int status = model_source_check(m, arrays.read, arrays.count);
-    if (status)
-        return status;
+    TRY(model_source_check(m, arrays.read, arrays.count));
     struct ckpt_model model = {.table = &m->table,
                                .weights = &arrays.write[0],
                                .config_text = strbuf_text(&m->config_text),
@@ -68,15 +66,14 @@ static int write(const struct convert_request *request, const struct model_sourc
                              .optimizer_count = arrays.count - 1,
                              .state_text = strbuf_text(&m->state_text),
                              .ours_until = -1};
-    status = find_iteration(m, &save.iteration);
+    int status = find_iteration(m, &save.iteration);
     return status ? status : ckpt_save(&save);
 }
 
 int write_model(const struct convert_request *request, struct source *source) {
     struct model_source model;
     int status = model_source_open(request, source, &model);
-    if (!status)
-        status = write(request, &model);
+    THEN(status, write(request, &model));
     model_source_close(&model);
     return status;
 }

@@ -117,7 +117,7 @@ int blend_parse(const struct config_list *words, const char ***prefixes, double 
     *prefixes = calloc(n, sizeof **prefixes);
     *weights = calloc(n, sizeof **weights);
     if (!*prefixes || !*weights)
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     for (size_t i = 0; i < n; i++) {
         if (numbers > 0) {
             parse_weight(words->items[i], &weight);
@@ -168,9 +168,7 @@ static int parse_split_weights(const char *text, double weights[SPLIT_COUNT]) {
 
 int split_parse(const char *text, int64_t sequences, int64_t first[SPLIT_COUNT], int64_t last[SPLIT_COUNT]) {
     double weights[SPLIT_COUNT] = {0}, begin = 0;
-    int status = text ? parse_split_weights(text, weights) : STATUS_OK;
-    if (status)
-        return status;
+    TRY(text ? parse_split_weights(text, weights) : STATUS_OK);
     if (!text)
         weights[SPLIT_TRAIN] = 1;
     double sum = blend_pairwise_sum(weights, SPLIT_COUNT);

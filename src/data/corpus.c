@@ -57,7 +57,7 @@ int corpus_reader_new(const struct corpus_pieces *pieces, struct corpus_reader *
     *out = NULL;
     if (!reader || !(reader->chunk = malloc(CHUNK_BYTES))) {
         free(reader);
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     }
     reader->options = pieces->options;
     reader->pieces = pieces;
@@ -172,8 +172,7 @@ static int add_part(struct corpus_reader *reader, struct corpus_batch *batch, si
     if (batch->count == batch->capacity) {
         size_t capacity = batch->capacity ? 2 * batch->capacity : 256;
         struct corpus_document *grown = realloc(batch->documents, capacity * sizeof *grown);
-        if (!grown)
-            return status_fail(STATUS_MEMORY, "out of memory");
+        TRY(status_allocated(grown));
         batch->documents = grown;
         batch->capacity = capacity;
     }

@@ -48,7 +48,7 @@ static int is_delimiter(const struct source *source, int64_t begin, int64_t end,
     if (end - begin != length + 1 && end - begin != length + 2)
         return STATUS_OK;
     if (!(line = malloc((size_t)(end - begin))))
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     status = read_at(source, line, end - begin, begin);
     *answer = !status && !memcmp(line, source->delimiter, (size_t)length) &&
               (end - begin == length + 1 || line[length] == '\r');
@@ -63,7 +63,7 @@ static int find_border(const struct source *source, int64_t at, int64_t *border)
         return STATUS_OK;
     char *buffer = malloc(SCAN_BYTES);
     int64_t line = at - 1; /* start of the current line; unused without a delimiter */
-    int status = buffer ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(buffer);
     if (!status && source->delimiter)
         status = find_line_start(source, buffer, at, &line);
     *border = source->bytes;
@@ -114,8 +114,7 @@ static int cut_file(const struct preprocess_options *options, struct corpus_piec
     if (!is_packed(source.descriptor)) {
         int64_t end = 0;
         status = find_border(&source, from > 0 ? from : 0, &piece->begin);
-        if (!status)
-            status = find_border(&source, to < bytes ? to : bytes, &end);
+        THEN(status, find_border(&source, to < bytes ? to : bytes, &end));
         piece->is_whole = false;
         piece->bytes = end - piece->begin;
         *has_any = piece->bytes > 0;
@@ -154,7 +153,7 @@ int corpus_split(const struct preprocess_options *options, int rank, int ranks, 
     size_t count = options->inputs.count;
     int64_t *bytes = calloc(count + 1, sizeof *bytes);
     *out = (struct corpus_pieces){.options = options, .items = calloc(count + 1, sizeof *out->items)};
-    int status = bytes && out->items ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(bytes && out->items);
     bool has_pipe = false;
     for (size_t i = 0; i < count && !status; i++) { /* all of them, before hours are spent on the first */
         status = corpus_input_bytes(options->inputs.items[i], &bytes[i]);

@@ -11,8 +11,7 @@ static int add_files(const char *name, int64_t number, const char *path, const c
         strbuf_format(&called, "%s, path %lld%s%s", name, (long long)number, **endings ? ", " : "", *endings);
         strbuf_format(&file, "%s%s", path, *endings);
         status = strbuf_status(&called) ? strbuf_status(&called) : strbuf_status(&file);
-        if (!status)
-            status = facts_add_file(facts, strbuf_text(&called), strbuf_text(&file));
+        THEN(status, facts_add_file(facts, strbuf_text(&called), strbuf_text(&file)));
         strbuf_free(&called);
         strbuf_free(&file);
     }
@@ -30,8 +29,7 @@ int data_facts(const char *name, const struct config_list *words, const char *co
         snprintf(weight, sizeof weight, "%.17g", weights ? weights[i] : 1);
         if (weights)
             status = facts_add(facts, FACT_CONFIGURATION, called, weight, NULL);
-        if (!status)
-            status = add_files(name, i + 1, paths[i], endings, facts);
+        THEN(status, add_files(name, i + 1, paths[i], endings, facts));
     }
     free(paths);
     free(weights);

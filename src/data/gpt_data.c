@@ -63,9 +63,7 @@ static int request_of(const struct builder *builder, enum data_split which, int6
     const struct gpt_data_options *options = builder->options;
     int64_t first[SPLIT_COUNT], last[SPLIT_COUNT], wanted = options->samples[which];
     struct indexed_dataset *file = builder->files[k];
-    int status = split_parse(options->split, file->sequences, first, last);
-    if (status)
-        return status;
+    TRY(split_parse(options->split, file->sequences, first, last));
     *request = (struct gpt_dataset_request){
         .tokens = file,
         .first = first[which],
@@ -84,11 +82,8 @@ static int open_parts(const struct builder *builder, enum data_split which) {
     struct gpt_split *split = &builder->data->splits[which];
     for (int64_t k = 0; k < builder->data->file_count; k++) {
         struct gpt_dataset_request request;
-        int status = request_of(builder, which, k, &request);
-        if (!status)
-            status = gpt_dataset_open(&split->parts[k], &request);
-        if (status)
-            return status;
+        TRY(request_of(builder, which, k, &request));
+        TRY(gpt_dataset_open(&split->parts[k], &request));
         split->part_count = k + 1;
     }
     return STATUS_OK;
@@ -191,7 +186,7 @@ static int build_blend(const struct builder *builder, enum data_split which) {
     };
     int status = STATUS_OK;
     if (!scratch.numbers || !scratch.lengths || !scratch.drawn || !scratch.weights)
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     else
         status = fill_blend(builder, which, &scratch);
     free(scratch.numbers);
@@ -211,13 +206,9 @@ static int build_split(const struct builder *builder, enum data_split which) {
     if (builder->weights && options->samples[which] == GPT_ONE_EPOCH)
         return status_fail(STATUS_USAGE, "a blend by weights needs a number of samples");
     split->parts = calloc((size_t)builder->data->file_count, sizeof *split->parts);
-    if (!split->parts)
-        return status_fail(STATUS_MEMORY, "out of memory");
-    int status = open_parts(builder, which);
-    if (!status)
-        status = check_parts(builder, which);
-    if (status)
-        return status;
+    TRY(status_allocated(split->parts));
+    TRY(open_parts(builder, which));
+    TRY(check_parts(builder, which));
     if (builder->is_blend)
         return build_blend(builder, which);
     split->length = split->parts[0].length;
@@ -234,12 +225,9 @@ static int check_rules(const struct gpt_rules *rules) {
 static int open_files(struct builder *builder, int64_t count) {
     struct gpt_data *data = builder->data;
     builder->files = data->files = calloc((size_t)count, sizeof(struct indexed_dataset *));
-    if (!data->files)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(data->files));
     for (int64_t k = 0; k < count; k++) {
-        int status = indexed_dataset_open(builder->prefixes[k], &data->files[k]);
-        if (status)
-            return status;
+        TRY(indexed_dataset_open(builder->prefixes[k], &data->files[k]));
         data->file_count = k + 1;
     }
     return STATUS_OK;
@@ -262,12 +250,9 @@ int gpt_data_open(struct gpt_data *data, const struct gpt_data_options *options)
     int64_t count, first[SPLIT_COUNT], last[SPLIT_COUNT];
     *data = (struct gpt_data){0};
     int status = check_rules(&options->rules);
-    if (!status)
-        status = split_parse(options->split, 0, first, last);
-    if (!status)
-        status = parse_path(&builder, &count);
-    if (!status)
-        status = open_files(&builder, count);
+    THEN(status, split_parse(options->split, 0, first, last));
+    THEN(status, parse_path(&builder, &count));
+    THEN(status, open_files(&builder, count));
     for (int i = 0; i < SPLIT_COUNT && !status; i++)
         status = build_split(&builder, (enum data_split)i);
     free(builder.prefixes);
@@ -286,11 +271,8 @@ static int measure_split(const struct builder *builder, enum data_split which, i
         struct gpt_dataset_request request;
         struct gpt_dataset part;
         size_t maps = 0;
-        int status = request_of(builder, which, k, &request);
-        if (!status)
-            status = gpt_dataset_measure(&part, &request, &maps);
-        if (status)
-            return status;
+        TRY(request_of(builder, which, k, &request));
+        TRY(gpt_dataset_measure(&part, &request, &maps));
         total += part.length;
         bytes->maps += maps;
     }
@@ -323,8 +305,7 @@ struct gpt_data_users {
 
 int gpt_data_share(struct gpt_data *data, int users) {
     data->users = malloc(sizeof *data->users);
-    if (!data->users)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(data->users));
     atomic_init(&data->users->left, users);
     return STATUS_OK;
 }

@@ -124,9 +124,7 @@ int gpt_batch_read(struct gpt_batch *batch, const struct gpt_split *split, int64
             .positions = batch->positions + row,
             .segments = batch->segment_start + batch->segments,
         };
-        int status = gpt_split_get(split, first + b, &sample);
-        if (status)
-            return status;
+        TRY(gpt_split_get(split, first + b, &sample));
         for (int64_t s = 0; s < sample.segment_count; s++)
             sample.segments[s] += row;
         batch->segments += sample.segment_count;

@@ -102,7 +102,7 @@ static int cache_path(const struct gpt_dataset_request *request, struct strbuf *
     int status = strbuf_status(&bin);
     char *real = status ? NULL : realpath(strbuf_text(&bin), NULL);
     if (!status && !real && errno == ENOMEM)
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     const char *name = real ? real : strbuf_text(&bin);
     int64_t request_numbers[] = {request->first, request->last, request->seq_length, request->samples, request->seed};
     uint64_t hash = digest_bytes(DIGEST_START, name, strlen(name));
@@ -112,8 +112,7 @@ static int cache_path(const struct gpt_dataset_request *request, struct strbuf *
     cache_directory(request, directory);
     strbuf_format(path, "%s/%.150s-%016llx.idxmap", strbuf_text(directory), slash ? slash + 1 : prefix,
                   (unsigned long long)hash);
-    if (!status)
-        status = strbuf_status(directory);
+    THEN(status, strbuf_status(directory));
     return status ? status : strbuf_status(path);
 }
 
@@ -184,9 +183,7 @@ bool index_cache_read(const struct gpt_dataset_request *request, struct gpt_data
 /* `info` describes the file under its name, after this returns. */
 static int write_file(const char *path, const struct gpt_dataset *dataset, struct stat *info) {
     struct file_writer writer;
-    int status = file_writer_open(&writer, path);
-    if (status)
-        return status;
+    TRY(file_writer_open(&writer, path));
     fwrite(dataset->maps, 1, index_maps_bytes(dataset), writer.stream); /* the commit reports an error */
     if (fstat(fileno(writer.stream), info))
         info->st_ino = 0;
@@ -215,8 +212,7 @@ void index_cache_write(const struct gpt_dataset_request *request, struct gpt_dat
     struct strbuf directory = STRBUF_INIT, path = STRBUF_INIT;
     struct stat written;
     int status = cache_path(request, &directory, &path);
-    if (!status)
-        status = file_make_directories(strbuf_text(&directory));
+    THEN(status, file_make_directories(strbuf_text(&directory)));
     if (!status) {
         struct header header = expected_header(request, dataset);
         memcpy(dataset->maps, &header, sizeof header);

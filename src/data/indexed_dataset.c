@@ -67,9 +67,7 @@ static int check_header(struct index_file *file, struct indexed_dataset *dataset
     if (file->bytes < HEADER_BYTES)
         return status_fail(STATUS_INVALID, "%s: %lld bytes, expected at least the %d of an index header", file->path,
                            (long long)file->bytes, HEADER_BYTES);
-    int status = file_pread_all(file->descriptor, header, sizeof header, 0, file->path);
-    if (status)
-        return status;
+    TRY(file_pread_all(file->descriptor, header, sizeof header, 0, file->path));
     uint64_t version, sequences, document_indices;
     memcpy(&version, header + 9, 8);
     memcpy(&sequences, header + 18, 8);
@@ -131,9 +129,7 @@ static int read_lengths(const struct index_file *file, struct indexed_dataset *d
     uint64_t hash = mix(0, (uint64_t)file->sequences);
     for (int64_t i = 0; i < file->sequences;) {
         int64_t n = file->sequences - i < CHUNK_BYTES / 4 ? file->sequences - i : CHUNK_BYTES / 4;
-        int status = file_pread_all(file->descriptor, chunk, (size_t)n * 4, HEADER_BYTES + 4 * i, file->path);
-        if (status)
-            return status;
+        TRY(file_pread_all(file->descriptor, chunk, (size_t)n * 4, HEADER_BYTES + 4 * i, file->path));
         for (int64_t k = 0; k < n; k++, i++) {
             if (chunk[k] < 0)
                 return status_fail(STATUS_INVALID, "%s: length of sequence %lld at byte %lld is %d, expected 0 or more",
@@ -153,9 +149,7 @@ static int check_offsets(const struct index_file *file, const struct indexed_dat
     int64_t chunk[CHUNK_BYTES / 8], base = HEADER_BYTES + 4 * file->sequences, bytes = token_bytes(dataset->type);
     for (int64_t i = 0; i < file->sequences;) {
         int64_t n = file->sequences - i < CHUNK_BYTES / 8 ? file->sequences - i : CHUNK_BYTES / 8;
-        int status = file_pread_all(file->descriptor, chunk, (size_t)n * 8, base + 8 * i, file->path);
-        if (status)
-            return status;
+        TRY(file_pread_all(file->descriptor, chunk, (size_t)n * 8, base + 8 * i, file->path));
         for (int64_t k = 0; k < n; k++, i++) {
             int64_t expected;
             if (__builtin_mul_overflow(dataset->starts[i], bytes, &expected) || chunk[k] != expected)
@@ -172,9 +166,7 @@ static int check_documents(const struct index_file *file) {
     int64_t chunk[CHUNK_BYTES / 8], base = HEADER_BYTES + 12 * file->sequences, previous = 0;
     for (int64_t i = 0; i < file->document_indices;) {
         int64_t n = file->document_indices - i < CHUNK_BYTES / 8 ? file->document_indices - i : CHUNK_BYTES / 8;
-        int status = file_pread_all(file->descriptor, chunk, (size_t)n * 8, base + 8 * i, file->path);
-        if (status)
-            return status;
+        TRY(file_pread_all(file->descriptor, chunk, (size_t)n * 8, base + 8 * i, file->path));
         for (int64_t k = 0; k < n; k++, i++) {
             int64_t highest = i == 0 ? 0 : file->sequences;
             int64_t lowest = i == file->document_indices - 1 ? file->sequences : previous;
@@ -194,20 +186,16 @@ static int open_index(struct indexed_dataset *dataset, const char *path, struct 
     struct index_file file = {.path = path, .descriptor = -1};
     int status = open_file(path, &file.descriptor, info);
     file.bytes = status ? 0 : info->st_size;
-    if (!status)
-        status = check_header(&file, dataset);
+    THEN(status, check_header(&file, dataset));
     if (!status) {
         dataset->starts = malloc((size_t)(file.sequences + 1) * sizeof *dataset->starts);
         if (!dataset->starts)
             status =
                 status_fail(STATUS_MEMORY, "no memory for the %lld sequences of %s", (long long)file.sequences, path);
     }
-    if (!status)
-        status = read_lengths(&file, dataset);
-    if (!status)
-        status = check_offsets(&file, dataset);
-    if (!status)
-        status = check_documents(&file);
+    THEN(status, read_lengths(&file, dataset));
+    THEN(status, check_offsets(&file, dataset));
+    THEN(status, check_documents(&file));
     if (file.descriptor >= 0)
         close(file.descriptor);
     return status;
@@ -216,9 +204,7 @@ static int open_index(struct indexed_dataset *dataset, const char *path, struct 
 static int open_tokens(struct indexed_dataset *dataset, const char *path, const char *idx_path) {
     struct stat info;
     int64_t expected;
-    int status = open_file(path, &dataset->descriptor, &info);
-    if (status)
-        return status;
+    TRY(open_file(path, &dataset->descriptor, &info));
     if (__builtin_mul_overflow(dataset->tokens, (int64_t)token_bytes(dataset->type), &expected) ||
         info.st_size != expected)
         return status_fail(STATUS_INVALID, "%s: %lld bytes, expected %lld for the %lld tokens that %s counts", path,
@@ -242,13 +228,10 @@ static int open_pair(struct indexed_dataset *dataset, const char *prefix, bool *
     strbuf_format(&idx, "%s.idx", prefix);
     strbuf_format(&bin, "%s.bin", prefix);
     int status = strbuf_status(&idx);
-    if (!status)
-        status = strbuf_status(&bin);
-    if (!status)
-        status = open_index(dataset, strbuf_text(&idx), &info);
+    THEN(status, strbuf_status(&bin));
+    THEN(status, open_index(dataset, strbuf_text(&idx), &info));
     bool is_open = !status;
-    if (!status)
-        status = open_tokens(dataset, strbuf_text(&bin), strbuf_text(&idx));
+    THEN(status, open_tokens(dataset, strbuf_text(&bin), strbuf_text(&idx)));
     *is_replaced = is_open && (stat(strbuf_text(&idx), &now) || now.st_dev != info.st_dev || now.st_ino != info.st_ino);
     if (*is_replaced)
         status = status_fail(STATUS_IO, "%s was replaced while it was opened", strbuf_text(&idx));
@@ -284,7 +267,7 @@ int indexed_dataset_open(const char *prefix, struct indexed_dataset **out) {
     *out = NULL;
     if (!dataset || !(dataset->prefix = strdup(prefix))) {
         free(dataset);
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     }
     dataset->descriptor = -1;
     bool is_replaced = true;
@@ -387,9 +370,7 @@ int indexed_dataset_read(const struct indexed_dataset *dataset, int64_t sequence
         if (got != (ssize_t)length) { /* rare: report the details, with the file's name */
             char path[4096];
             snprintf(path, sizeof path, "%s.bin", dataset->prefix);
-            int status = file_pread_all(dataset->descriptor, raw, length, first * bytes, path);
-            if (status)
-                return status;
+            TRY(file_pread_all(dataset->descriptor, raw, length, first * bytes, path));
         }
         int64_t bad = widen(dataset->type, raw, n, limit, tokens + done, &bad_value);
         if (bad >= 0)

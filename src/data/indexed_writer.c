@@ -46,8 +46,7 @@ int indexed_writer_open_in(struct indexed_writer *writer, const struct staging *
         writer->idx_path = NULL;
     int64_t zero = 0;
     strbuf_add(&writer->document_ends, &zero, sizeof zero);
-    int status = writer->bin_path && writer->idx_path ? strbuf_status(&writer->document_ends)
-                                                      : status_fail(STATUS_MEMORY, "out of memory");
+    int status = writer->bin_path && writer->idx_path ? strbuf_status(&writer->document_ends) : status_no_memory();
     if (!status && !(writer->bin = fopen(writer->bin_path, "wbxe")))
         status = status_fail_errno("cannot create %s", writer->bin_path);
     if (status)
@@ -59,8 +58,7 @@ int indexed_writer_open(struct indexed_writer *writer, const char *prefix, enum 
     struct staging staging;
     *writer = (struct indexed_writer){.staging.mark = -1};
     int status = indexed_staging_begin(&staging, prefix);
-    if (!status)
-        status = indexed_writer_open_in(writer, &staging, prefix, type, vocab_size);
+    THEN(status, indexed_writer_open_in(writer, &staging, prefix, type, vocab_size));
     if (status)
         staging_abort(&staging);
     else
@@ -163,8 +161,7 @@ int indexed_writer_finish(struct indexed_writer *writer) {
 
 int indexed_writer_commit(struct indexed_writer *writer) {
     int status = indexed_writer_finish(writer);
-    if (!status)
-        status = staging_commit(&writer->staging);
+    THEN(status, staging_commit(&writer->staging));
     indexed_writer_abort(writer);
     return status;
 }

@@ -63,10 +63,8 @@ int part_send(struct comm *world, struct indexed_writer *writer, int descriptor,
     if (!*result && fflush(writer->bin))
         *result = status_fail_errno("cannot write %s", writer->bin_path);
     int status = send_header(world, &header);
-    if (!status)
-        status = send_file(world, descriptor, header.bytes, writer->bin_path, buffer, result);
-    if (!status)
-        status = send_bytes(world, strbuf_text(&writer->lengths), header.sequences * (int64_t)sizeof(int32_t));
+    THEN(status, send_file(world, descriptor, header.bytes, writer->bin_path, buffer, result));
+    THEN(status, send_bytes(world, strbuf_text(&writer->lengths), header.sequences * (int64_t)sizeof(int32_t)));
     if (!status) /* the first end is the dataset's 0 */
         status = send_bytes(world, writer->document_ends.data + sizeof(int64_t),
                             header.documents * (int64_t)sizeof(int64_t));
@@ -125,12 +123,9 @@ int part_receive(struct comm *world, int from, struct indexed_writer *writer, ch
     if (!status && !*result && writer->sequences + header.sequences > INT32_MAX)
         *result =
             status_fail(STATUS_INVALID, "more than %d sequences: write several datasets and blend them", INT32_MAX);
-    if (!status)
-        status = receive_bytes(&arrival, header.bytes, take_tokens);
-    if (!status)
-        status = receive_bytes(&arrival, header.sequences * (int64_t)sizeof(int32_t), take_lengths);
-    if (!status)
-        status = receive_bytes(&arrival, header.documents * (int64_t)sizeof(int64_t), take_ends);
+    THEN(status, receive_bytes(&arrival, header.bytes, take_tokens));
+    THEN(status, receive_bytes(&arrival, header.sequences * (int64_t)sizeof(int32_t), take_lengths));
+    THEN(status, receive_bytes(&arrival, header.documents * (int64_t)sizeof(int64_t), take_ends));
     writer->tokens += header.tokens;
     writer->sequences += header.sequences;
     writer->documents += header.documents;

@@ -116,8 +116,7 @@ int json_line_read(const char *line, size_t length, json_t **root) {
     json_error_t error;
     char *copy = malloc(length + 1);
     *root = NULL;
-    if (!copy)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(copy));
     memcpy(copy, line, length);
     copy[length] = 0;
     mend(copy, copy + length);

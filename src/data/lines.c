@@ -47,8 +47,7 @@ int lines_open_plain(const char *path, size_t most, struct lines **out) {
     bool is_input = !strcmp(path, "-");
     struct lines *lines = calloc(1, sizeof *lines);
     *out = NULL;
-    if (!lines)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(lines));
     lines->name = is_input ? "standard input" : path;
     lines->most = most;
     lines->is_begun = true;
@@ -125,8 +124,7 @@ static int begin(struct lines *lines) {
         status = read_plain(lines, &got);
         lines->filled += status ? 0 : (size_t)got;
     }
-    if (!status)
-        status = beginning_check(lines->name, lines->chunk, lines->filled, true);
+    THEN(status, beginning_check(lines->name, lines->chunk, lines->filled, true));
     size_t at = lines->used = beginning_mark(lines->chunk, lines->filled);
     at += skip_blanks(lines->chunk + at, lines->filled - at, &feeds);
     if (has_suffix(lines->name, ".csv") || has_suffix(lines->name, ".csv.gz")) {
@@ -183,9 +181,7 @@ static int read_row(struct lines *lines, char *end, bool *is_end) {
 static int next_element(struct lines *lines, bool *is_end) {
     int64_t before = 0;
     char end;
-    int status = read_row(lines, &end, is_end);
-    if (status)
-        return status;
+    TRY(read_row(lines, &end, is_end));
     bool is_blank = skip_blanks(strbuf_text(&lines->line), lines->line.length, &before) == lines->line.length;
     lines->number += before;
     if (lines->has_ended) {
@@ -226,9 +222,7 @@ static int next_csv(struct lines *lines, bool *is_end) {
 
 int lines_next(struct lines *lines, bool *is_end) {
     char end;
-    int status = lines->is_begun ? STATUS_OK : begin(lines);
-    if (status)
-        return status;
+    TRY(lines->is_begun ? STATUS_OK : begin(lines));
     return lines->form == LINES_ARRAY ? next_element(lines, is_end)
            : lines->form == LINES_CSV ? next_csv(lines, is_end)
                                       : read_row(lines, &end, is_end);

@@ -95,7 +95,7 @@ static int add_name(struct csv *csv, const struct strbuf *cell) {
         csv->names[csv->count++] = name;
     else
         free(name);
-    return grown && name ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(grown && name);
 }
 
 /* Adds a cell as a member of the line's object. */

@@ -131,8 +131,7 @@ static int encode_part(const struct pipeline *pipeline, struct tokenizer_encoder
     int status = tokenizer_encode(encoder, text, document->length, flags, &out->ids);
     if (!status && !document->is_unfinished && pipeline->eod >= 0)
         status = token_buffer_add(&out->ids, pipeline->eod);
-    if (!status)
-        status = token_buffer_add(&out->lengths, (int32_t)(out->ids.count - before));
+    THEN(status, token_buffer_add(&out->lengths, (int32_t)(out->ids.count - before)));
     return status ? status : token_buffer_add(&out->sequences, 1);
 }
 
@@ -308,8 +307,7 @@ static int run_workers(struct pipeline *pipeline, struct corpus_reader *reader, 
             break;
     if (started == 0)
         status = status_fail(STATUS_MEMORY, "cannot start a worker thread");
-    if (!status)
-        status = pump(pipeline, reader);
+    THEN(status, pump(pipeline, reader));
     pthread_mutex_lock(&pipeline->mutex);
     pipeline->is_stopping = true;
     pthread_cond_broadcast(&pipeline->work);
@@ -355,11 +353,10 @@ static int open_pipeline(struct pipeline *pipeline, int64_t workers) {
     pipeline->writers = calloc(pipeline->key_count, sizeof *pipeline->writers);
     pipeline->descriptors = calloc(pipeline->key_count, sizeof *pipeline->descriptors);
     pipeline->part_buffer = malloc(pipeline->ranks > 1 ? PART_CHUNK_BYTES : 1);
-    if (!pipeline->slots || !pipeline->writers || !pipeline->descriptors || !pipeline->part_buffer)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(pipeline->slots && pipeline->writers && pipeline->descriptors && pipeline->part_buffer));
     for (int64_t i = 0; i < pipeline->slot_count; i++)
         if (!(pipeline->slots[i].outputs = calloc(pipeline->key_count, sizeof *pipeline->slots[i].outputs)))
-            return status_fail(STATUS_MEMORY, "out of memory");
+            return status_no_memory();
     int status = STATUS_OK;
     for (size_t k = 0; k < pipeline->key_count && !status; k++) {
         struct strbuf prefix = STRBUF_INIT;
@@ -442,18 +439,13 @@ static int write_datasets(struct pipeline *pipeline, struct preprocess_count *co
     struct corpus_reader *reader = NULL;
     int64_t workers = count_workers(pipeline->options);
     int status = corpus_split(pipeline->options, pipeline->rank, pipeline->ranks, &pipeline->pieces);
-    if (!status)
-        status = corpus_reader_new(&pipeline->pieces, &reader);
-    if (!status)
-        status = open_pipeline(pipeline, workers);
-    if (!status)
-        status = run_workers(pipeline, reader, workers);
+    THEN(status, corpus_reader_new(&pipeline->pieces, &reader));
+    THEN(status, open_pipeline(pipeline, workers));
+    THEN(status, run_workers(pipeline, reader, workers));
     corpus_reader_free(reader);
     status = agree(pipeline, status); /* all ranks learn the first failure in the corpus */
-    if (!status)
-        status = agree(pipeline, join_parts(pipeline));
-    if (!status)
-        status = agree(pipeline, pipeline->rank == 0 ? commit(pipeline, counts) : STATUS_OK);
+    THEN(status, agree(pipeline, join_parts(pipeline)));
+    THEN(status, agree(pipeline, pipeline->rank == 0 ? commit(pipeline, counts) : STATUS_OK));
     return status;
 }
 
@@ -465,15 +457,13 @@ int preprocess_run(const struct preprocess_options *options, struct comm *world,
                                 .ranks = world ? world->size : 1,
                                 .key_count = preprocess_key_count(options),
                                 .eod = -1};
-    int status = agree(&pipeline, preprocess_check(options));
-    if (status)
-        return status;
+    TRY(agree(&pipeline, preprocess_check(options)));
     if (options->append_eod)
         pipeline.eod = tokenizer_eos_id(options->tokenizer);
     pthread_mutex_init(&pipeline.mutex, NULL);
     pthread_cond_init(&pipeline.work, NULL);
     pthread_cond_init(&pipeline.done, NULL);
-    status = write_datasets(&pipeline, counts);
+    int status = write_datasets(&pipeline, counts);
     close_pipeline(&pipeline);
     pthread_cond_destroy(&pipeline.done);
     pthread_cond_destroy(&pipeline.work);

@@ -58,8 +58,7 @@ static int read_files(struct tuning_data *data, const struct tuning_options *opt
     struct tuning_file_count *files = realloc(data->files, (data->file_count + (size_t)count) * sizeof *files);
     if (files)
         data->files = files;
-    if (!files || !split->pools)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(files && split->pools));
     int status = tokenizer_encoder_new(options->tokenizer, &encoder);
     for (int64_t f = 0; f < count && !status; f++) {
         struct tuning_file_count *file = &files[data->file_count];
@@ -67,7 +66,7 @@ static int read_files(struct tuning_data *data, const struct tuning_options *opt
         int64_t before = split->rows.count;
         *file = (struct tuning_file_count){.path = strdup(paths[f]), .split = which};
         if (!file->path) {
-            status = status_fail(STATUS_MEMORY, "out of memory");
+            status = status_no_memory();
             break;
         }
         data->file_count++;
@@ -173,23 +172,18 @@ static int open_splits(struct tuning_data *data, const struct tuning_options *op
 
 int tuning_data_open(const struct tuning_options *options, struct tuning_data **out) {
     *out = NULL;
-    int status = check_options(options);
-    if (status)
-        return status;
+    TRY(check_options(options));
     struct tuning_data *data = calloc(1, sizeof *data);
-    if (!data)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(data));
     data->row_limit = data->seq_length = options->seq_length;
     data->virtual_tokens = options->virtual_tokens;
     data->first_position = options->first_position;
     data->row_multiple = options->row_multiple > 0 ? options->row_multiple : 1;
     data->has_few_sizes = options->has_few_sizes;
     data->vocab_size = options->vocab_size;
-    status = chat_template_open_option(options->template, &data->format.named);
-    if (!status)
-        status = find_ends(data, options);
-    if (!status)
-        status = open_splits(data, options);
+    int status = chat_template_open_option(options->template, &data->format.named);
+    THEN(status, find_ends(data, options));
+    THEN(status, open_splits(data, options));
     data->format.tokenizer_files = NULL;
     data->format.tokenizer = NULL;
     data->format.ends = NULL;
@@ -253,7 +247,7 @@ int tuning_data_row(const struct tuning_data *data, enum data_split split, int64
     if (!*tokens || !*trained) {
         free(*tokens);
         free(*trained);
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     }
     for (int64_t i = 0; i < *count; i++) {
         (*tokens)[i] = tuning_row_token(rows, rows->start[row] + i);

@@ -42,8 +42,7 @@ static int parse_input_output(const json_t *root, struct tuning_format *format, 
     size_t input_length = 0, output_length = 0;
     (void)format;
     int status = get_string(root, "input", &input, &input_length);
-    if (!status)
-        status = get_string(root, "output", &output, &output_length);
+    THEN(status, get_string(root, "output", &output, &output_length));
     if (status)
         return status;
     strip_spaces(&input, &input_length);
@@ -56,8 +55,7 @@ static int parse_input_output(const json_t *root, struct tuning_format *format, 
     strbuf_add_char(&spaced, ' ');
     strbuf_add(&spaced, output, output_length);
     status = strbuf_status(&spaced);
-    if (!status)
-        status = chat_pieces_add_answer(pieces, spaced.data, spaced.length, 0);
+    THEN(status, chat_pieces_add_answer(pieces, spaced.data, spaced.length, 0));
     strbuf_free(&spaced);
     return status;
 }
@@ -67,10 +65,8 @@ static int parse_prompt_completion(const json_t *root, struct tuning_format *for
     size_t prompt_length = 0, completion_length = 0;
     (void)format;
     int status = get_string(root, "prompt", &prompt, &prompt_length);
-    if (!status)
-        status = get_string(root, "completion", &completion, &completion_length);
-    if (!status)
-        status = chat_pieces_add(pieces, prompt, prompt_length, 0);
+    THEN(status, get_string(root, "completion", &completion, &completion_length));
+    THEN(status, chat_pieces_add(pieces, prompt, prompt_length, 0));
     return status ? status : chat_pieces_add_answer(pieces, completion, completion_length, 0);
 }
 
@@ -121,10 +117,8 @@ static int parse_instruction(const json_t *root, struct tuning_format *format, s
     int status = get_value(root, "instruction", &row.instruction);
     if (!status && json_object_get(root, "input") && !json_is_null(json_object_get(root, "input")))
         status = get_value(root, "input", &row.input);
-    if (!status)
-        status = get_value(root, "output", &row.output);
-    if (!status)
-        status = choose_template(format, "alpaca");
+    THEN(status, get_value(root, "output", &row.output));
+    THEN(status, choose_template(format, "alpaca"));
     return status ? status : chat_render_instruction(format->used, &row, &request, pieces);
 }
 

@@ -72,10 +72,8 @@ static int encode(const struct tuning_row *row, const struct tuning_options *opt
     int status = row->is_chat ? STATUS_OK : tokenizer_encode(encoder, "", 0, TOKENIZER_ADD_BEGIN, &draft->ids);
     for (size_t i = 0; i < draft->ids.count; i++)
         strbuf_add_char(trained, 0);
-    if (!status)
-        status = chat_pieces_encode(&row->pieces, encoder, eos, &draft->ids, trained);
-    if (!status)
-        status = strbuf_status(trained);
+    THEN(status, chat_pieces_encode(&row->pieces, encoder, eos, &draft->ids, trained));
+    THEN(status, strbuf_status(trained));
     for (size_t i = 0; i < draft->ids.count && !status; i++) {
         bool is_answer = trained->data[i] & CHAT_ANSWER, is_silent = trained->data[i] & CHAT_SILENT;
         trained->data[i] = is_answer || (options->is_whole_text && !is_silent);
@@ -139,9 +137,7 @@ static int add_row(struct tuning_rows *rows, const struct draft *draft, size_t f
         tokens = tokens + tokens / 2 + 4096;
     if (rows->count == count)
         count = count + count / 2 + 256;
-    int status = resize(rows, tokens, count);
-    if (status)
-        return status;
+    TRY(resize(rows, tokens, count));
     for (size_t i = first; i < last; i++, at++) {
         uint64_t bit = (uint64_t)1 << at % 64;
         if (rows->has_int32)
@@ -195,20 +191,17 @@ int tuning_rows_read(struct tuning_rows *rows, const struct tuning_options *opti
     struct draft draft = {0};
     bool is_end = false;
     int status = corpus_input_bytes(count->path, &bytes);
-    if (!status)
-        status = lines_open(count->path, TUNING_LINE_BYTES, &lines);
+    THEN(status, lines_open(count->path, TUNING_LINE_BYTES, &lines));
     while (!status && !(status = lines_next(lines, &is_end)) && !is_end) {
         const struct strbuf *line = lines_text(lines);
         if (json_line_is_blank(line->data, line->length))
             continue;
         count->has_elements = lines_are_elements(lines);
         status = tuning_parse_line(line->data, line->length, format, &row);
-        if (!status)
-            status = encode(&row, options, format->eos, encoder, &draft);
+        THEN(status, encode(&row, options, format->eos, encoder, &draft));
         if (!status && !row.is_chat)
             drop_second_end(&draft, options, format->eos);
-        if (!status)
-            status = keep_row(rows, options, &row, &draft, lines_number(lines), count);
+        THEN(status, keep_row(rows, options, &row, &draft, lines_number(lines), count));
         if (status)
             lines_wrap(lines, status);
     }

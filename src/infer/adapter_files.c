@@ -13,15 +13,14 @@ int adapter_files_find(const char *directory, char **found) {
             status_fail(STATUS_INVALID, "%s holds %zu adapters: each of them needs its own name", directory, count);
     if (!status) {
         *found = strdup(all[0]);
-        status = *found ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+        status = status_allocated(*found);
     }
     file_list_free(all, count);
     return status;
 }
 
 static int digest(int status, struct adapter_files *files) {
-    if (!status)
-        status = peft_bytes_digest(&files->bytes, files->digest);
+    THEN(status, peft_bytes_digest(&files->bytes, files->digest));
     if (status)
         adapter_files_free(files);
     return status;

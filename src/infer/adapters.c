@@ -49,7 +49,7 @@ struct adapters {
 int adapters_open(struct engine *engine, struct adapters **out) {
     *out = calloc(1, sizeof **out);
     if (!*out)
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     (*out)->engine = engine;
     return STATUS_OK;
 }
@@ -109,7 +109,7 @@ int adapters_add(struct adapters *adapters, const char *name, const char *direct
     if (!all || !named || !named->name || !named->directory) {
         if (named)
             free_named(named);
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     }
     adapters->named[adapters->count++] = named;
     return STATUS_OK;
@@ -124,7 +124,7 @@ static struct version *add_version(struct adapters *adapters) {
     adapters->versions = all ? all : adapters->versions;
     if (!all || !version) {
         free(version);
-        status_fail(STATUS_MEMORY, "out of memory");
+        status_no_memory();
         return NULL;
     }
     version->image = -1;
@@ -203,9 +203,7 @@ static int make_image(struct adapters *adapters, const struct peft_bytes *bytes,
             return *image;
         char reason[512];
         snprintf(reason, sizeof reason, "%s", status_text());
-        int status = evict(adapters, spared, &is_any);
-        if (status)
-            return status;
+        TRY(evict(adapters, spared, &is_any));
         if (!is_any)
             return status_fail(has_users(adapters) || spared ? STATUS_MEMORY : STATUS_UNSUPPORTED, "%s", reason);
     }
@@ -254,8 +252,7 @@ static int load_version(struct adapters *adapters, const char *directory, const 
     memcpy(digest, files.digest, sizeof files.digest);
     if (expected)
         status = check_digest(expected, digest);
-    if (!status)
-        status = make_image(adapters, &files.bytes, spared, &image);
+    THEN(status, make_image(adapters, &files.bytes, spared, &image));
     adapter_files_free(&files);
     if (!status)
         set_image(adapters, version, image);
@@ -290,8 +287,7 @@ static int make_resident(struct adapters *adapters, struct named *named) {
 int adapters_load(struct adapters *adapters, const char *name, bool is_pinned) {
     struct named *named;
     int status = find_known(adapters, name, &named);
-    if (!status)
-        status = make_resident(adapters, named);
+    THEN(status, make_resident(adapters, named));
     return status ? status : adapters_pin(adapters, name, is_pinned);
 }
 
@@ -347,15 +343,13 @@ int adapters_replace(struct adapters *adapters, const char *name, const char *di
     struct named *named;
     int status = find_known(adapters, name, &named);
     settle(adapters);
-    if (!status)
-        status = check_generation(named, if_generation);
+    THEN(status, check_generation(named, if_generation));
     if (status)
         return status;
     char digest[PEFT_SHA256_BYTES] = "";
     char *kept = strdup(directory ? directory : named->directory);
     struct version *version = kept ? add_version(adapters) : NULL;
-    status = version ? load_version(adapters, kept, named->version, version, digest, NULL)
-                     : status_fail(STATUS_MEMORY, "out of memory");
+    status = version ? load_version(adapters, kept, named->version, version, digest, NULL) : status_no_memory();
     if (!status)
         return install(adapters, named, version, kept, digest);
     if (version)
@@ -398,7 +392,7 @@ static int use_image(struct adapters *adapters, int image) {
     if (version)
         forget_version(adapters, version);
     int status = engine_image_drop(adapters->engine, image);
-    return status ? status : status_fail(STATUS_MEMORY, "out of memory");
+    return status ? status : status_no_memory();
 }
 
 /* Ends the load on all ranks: the image is used, or there is none, or the load begins again. */
@@ -426,8 +420,7 @@ int adapters_begin(struct adapters *adapters, const char *name, struct adapter_f
     int status = find_known(adapters, name, &named);
     if (!status && job->named)
         status = status_fail(STATUS_INVALID, "adapter %s is being loaded", job->named->name);
-    if (!status)
-        status = check_generation(named, if_generation);
+    THEN(status, check_generation(named, if_generation));
     if (!status && change == ADAPTER_BRING)
         status = check_digest(named, files->digest);
     if (status)
@@ -519,8 +512,7 @@ int adapters_take(struct adapters *adapters, const char *const *names, int count
     for (; done < count && !status; done++) {
         struct named *named;
         status = find_known(adapters, names[done], &named);
-        if (!status)
-            status = make_resident(adapters, named);
+        THEN(status, make_resident(adapters, named));
         if (status)
             break;
         taken[done] = named->version;
@@ -529,8 +521,7 @@ int adapters_take(struct adapters *adapters, const char *const *names, int count
         images[done] = taken[done]->image;
         generations[done] = taken[done]->generation;
     }
-    if (!status)
-        status = engine_slot_open(adapters->engine, images, count, slot);
+    THEN(status, engine_slot_open(adapters->engine, images, count, slot));
     for (int i = 0; i < done && status; i++)
         taken[i]->users--;
     return status;

@@ -92,7 +92,7 @@ static int reserve(size_t count, size_t most, size_t size, const char *what, voi
         return status_fail(STATUS_INVALID, "expected at most %zu %s", most, what);
     items = calloc(count + 1, size);
     memcpy(list, &items, sizeof items);
-    return items ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(items);
 }
 
 int ask_reserve_bias(struct ask *ask, size_t count) {
@@ -188,9 +188,7 @@ static int read_bias(const struct field *field, const json_t *value, struct ask 
     size_t count = json_object_size(value);
     if (!json_is_object(value) || count > ASK_MAX_BIASES)
         return status_fail(STATUS_INVALID, "expected an object {\"ID\": BIAS}, of at most %d", ASK_MAX_BIASES);
-    int status = ask_reserve_bias(ask, count);
-    if (status)
-        return status;
+    TRY(ask_reserve_bias(ask, count));
     const char *key;
     json_t *bias;
     count = 0;
@@ -387,13 +385,9 @@ static int check_ids(const struct ask *ask, int64_t vocab, const char **field) {
 }
 
 int ask_check(const struct ask *ask, int64_t vocab, const char **field) {
-    int status = check_ids(ask, vocab, field);
-    if (status)
-        return status;
+    TRY(check_ids(ask, vocab, field));
     *field = "stop";
-    status = check_stops(ask);
-    if (status)
-        return status;
+    TRY(check_stops(ask));
     *field = "min_tokens";
     if (ask->max_tokens >= 0 && ask->min_tokens > ask->max_tokens)
         return status_fail(STATUS_INVALID, "%lld is more than the max_tokens %lld", (long long)ask->min_tokens,
@@ -442,8 +436,7 @@ int ask_ends_open(const struct ask *ask, const struct ask_model *model, struct a
         return status;
     drop_ends(&ends->prompt, model->vocab);
     struct writer_string *strings = calloc(count + 1, sizeof *strings);
-    if (!strings)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(strings));
     if (count)
         memcpy(strings, ask->stop, count * sizeof *strings);
     const char *turn_end = ends->prompt.turn_end;
@@ -464,9 +457,7 @@ void ask_ends_close(struct ask_ends *ends) {
 int ask_check_length(const struct ask *ask, const struct ask_prompt *prompt, int64_t most, const char **field) {
     int64_t remaining = most - engine_slot_virtual_tokens(prompt->engine, prompt->slot) - prompt->count;
     *field = NULL;
-    int status = engine_check_tokens(prompt->engine, prompt->slot, "the prompt has ", prompt->ids, prompt->count);
-    if (status)
-        return status;
+    TRY(engine_check_tokens(prompt->engine, prompt->slot, "the prompt has ", prompt->ids, prompt->count));
     *field = ask->min_tokens > remaining ? "min_tokens" : "max_tokens";
     int64_t wanted = ask->min_tokens > remaining ? ask->min_tokens : ask->max_tokens;
     return wanted <= remaining

@@ -6,8 +6,7 @@
 int engine_open(const struct engine_options *options, struct engine **out) {
     *out = NULL;
     struct engine *engine = calloc(1, sizeof *engine);
-    if (!engine)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(engine));
     engine->options = *options;
     int status = opening_run(&engine_opening, engine);
     if (status)

@@ -28,8 +28,7 @@ static int check_layout(const struct engine_options *options, const struct model
 int engine_check(const struct engine_options *options, bool takes_data) {
     struct pretrained base;
     int status = pretrained_open_config(options->model, &base);
-    if (!status)
-        status = check_layout(options, &base.config, takes_data);
+    THEN(status, check_layout(options, &base.config, takes_data));
     pretrained_close(&base);
     return status;
 }
@@ -94,8 +93,7 @@ int engine_find_model(void *self) {
     if (o->random)
         base->config = *o->random;
     int status = o->random ? STATUS_OK : pretrained_open(o->model, o->world, base);
-    if (!status)
-        status = choose_positions(engine, model_positions(&base->config));
+    THEN(status, choose_positions(engine, model_positions(&base->config)));
     if (!status && o->grid.tensor)
         status = check_layout(o, &base->config, true);
     if (status) {
@@ -180,8 +178,7 @@ static int open_holders(void *self) {
         return STATUS_OK;
     struct comm *world = engine->options.world;
     int *ranks = malloc((size_t)engine->holder_count * sizeof *ranks);
-    if (!ranks)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(ranks));
     rank_grid_group(&engine->rank.grid, GRID_TENSOR | GRID_PIPELINE, world->rank, ranks);
     int status = comm_subgroup(world, ranks, engine->holder_count, &engine->holders);
     free(ranks);
@@ -202,7 +199,7 @@ static int open_part(void *self) {
         engine->follower = calloc(1, sizeof *engine->follower);
     if (engine->leader)
         engine->leader->opened_slot = -1;
-    return engine->leader || engine->follower ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(engine->leader || engine->follower);
 }
 
 static void close_part(void *self) {
@@ -293,9 +290,7 @@ static int fill_parameter(void *self, int id) {
     struct engine *engine = self;
     struct param_store *store = model_store(engine->model);
     struct stream *stream = engine->rank.exec.stream;
-    int status = stop_check("while the model was loaded");
-    if (status)
-        return status;
+    TRY(stop_check("while the model was loaded"));
     return engine->base.tensors ? read_parameter(store, stream, engine->base.tensors, id)
                                 : param_initialise(store, stream, 1, id);
 }
@@ -358,8 +353,7 @@ static int open_arrays(void *self) {
     struct engine *engine = self;
     size_t bytes = engine_array_bytes(engine);
     engine->host = aligned_alloc(ARENA_ALIGNMENT, bytes);
-    if (!engine->host)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(engine->host));
     memset(engine->host, 0, bytes);
     struct arena arena = arena_over(engine->host, bytes);
     place_arrays(engine, &arena);
@@ -399,11 +393,8 @@ static int fit_pages(struct engine *engine, int64_t *pages) {
     size_t bytes, images, sharers = o->device_sharers > 1 ? (size_t)o->device_sharers : 1;
     if (o->cache_tokens || o->cache_bytes || !device_memory(engine->device))
         return STATUS_OK;
-    int status = device_free_memory(engine->device, &bytes);
-    if (!status)
-        status = engine_plan_images(engine, &images);
-    if (status)
-        return status;
+    TRY(device_free_memory(engine->device, &bytes));
+    TRY(engine_plan_images(engine, &images));
     bytes = bytes / sharers / 10 * 9;
     int64_t fitting = bytes > images ? (int64_t)((bytes - images) / engine->plan.kv_page_bytes) : 0;
     if (fitting <= 0)
@@ -483,10 +474,8 @@ static int open_graphs(void *self) {
     int status = device_free_memory(engine->device, &before);
     if (!status && engine->bank)
         status = peft_bank_step(engine->bank, NULL, 0);
-    if (!status)
-        status = model_record_steps(engine->model, &engine->kv, &graphs->count);
-    if (!status)
-        status = device_free_memory(engine->device, &after);
+    THEN(status, model_record_steps(engine->model, &engine->kv, &graphs->count));
+    THEN(status, device_free_memory(engine->device, &after));
     if (status)
         return status_wrap(status, "recording decode steps");
     graphs->bytes = before > after ? before - after : 0;

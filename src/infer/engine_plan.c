@@ -49,8 +49,7 @@ static int sketch(struct engine *engine, int number) {
         rank_make_batch_invariant(&engine->rank);
     engine_find_holders(engine);
     int status = engine_open_bank(engine);
-    if (!status)
-        status = engine_model_options(engine, &options);
+    THEN(status, engine_model_options(engine, &options));
     return status ? status : model_sketch(&options, &engine->rank, &engine->plan, &engine->model);
 }
 
@@ -95,14 +94,10 @@ static int plan_on(struct engine *engine, int number, const struct listing *list
     int64_t pages = 0;
     size_t images = 0;
     int status = open_sketch(engine);
-    if (!status)
-        status = plan_pages(engine, number, &pages);
-    if (!status)
-        status = sketch(engine, number);
-    if (!status)
-        status = engine_check_pages(engine, pages);
-    if (!status)
-        status = engine_plan_images(engine, &images);
+    THEN(status, plan_pages(engine, number, &pages));
+    THEN(status, sketch(engine, number));
+    THEN(status, engine_check_pages(engine, pages));
+    THEN(status, engine_plan_images(engine, &images));
     if (!status)
         engine_fill_plan(engine, pages, images, plan);
     for (int i = 0; i < listing->count && !status; i++)
@@ -114,8 +109,7 @@ static int plan_on(struct engine *engine, int number, const struct listing *list
 /* Makes an engine that is only planned. The caller closes it with close_planned, even after a failure. */
 static int open_planned(const struct engine_options *options, struct engine **out) {
     struct engine *engine = *out = calloc(1, sizeof *engine);
-    if (!engine)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(engine));
     engine->options = *options;
     engine->options.world = NULL;
     if (!options->grid.tensor)
@@ -136,8 +130,7 @@ int engine_plan_work(const struct engine_options *options, int number, const str
     const struct listing listing = {shapes, count, lists};
     struct engine *engine;
     int status = open_planned(options, &engine);
-    if (!status)
-        status = plan_on(engine, number, &listing, plan);
+    THEN(status, plan_on(engine, number, &listing, plan));
     close_planned(engine);
     return status;
 }
@@ -148,10 +141,8 @@ int engine_plan_image(const struct engine_options *options, int number, const st
     struct engine *engine;
     with_bank.adapter_memory = 1;
     int status = open_planned(&with_bank, &engine);
-    if (!status)
-        status = open_sketch(engine);
-    if (!status)
-        status = sketch(engine, number);
+    THEN(status, open_sketch(engine));
+    THEN(status, sketch(engine, number));
     if (!status) {
         peft_bank_set_base(engine->bank, model_store(engine->model));
         status = peft_bank_image_bytes(engine->bank, adapter, bytes);

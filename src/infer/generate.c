@@ -118,8 +118,7 @@ static int run(struct engine *engine, struct generation *all, int64_t count) {
 static int open_stops(const char *const *stop, size_t count, struct writer_stops **stops) {
     struct writer_string *strings = calloc(count + 1, sizeof *strings);
     *stops = NULL;
-    if (!strings)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(strings));
     for (size_t i = 0; i < count; i++)
         strings[i] = (struct writer_string){stop[i], strlen(stop[i])};
     int status = writer_stops_open(strings, count, stops);
@@ -146,8 +145,7 @@ static int open_generation(const struct engine *engine, const struct tokenizer *
     g->writers = calloc((size_t)options->samples, sizeof *g->writers);
     g->given = calloc((size_t)options->samples, sizeof *g->given);
     g->end_ids = calloc(options->end_count + 1, sizeof *g->end_ids);
-    if (!g->writers || !g->given || !g->end_ids)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(g->writers && g->given && g->end_ids));
     for (size_t i = 0; i < options->end_count; i++)
         if (options->end_ids[i] < engine_config(engine)->vocab_size)
             g->end_ids[g->end_count++] = options->end_ids[i];
@@ -170,17 +168,15 @@ int generate_all(struct engine *engine, const struct tokenizer *tokenizer, const
                  int64_t count, struct generated *out) {
     struct generation *all = calloc((size_t)count + 1, sizeof *all);
     int64_t samples = 0, opened = 0;
-    int status = all ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(all);
     for (int64_t i = 0; i < count; samples += options[i++].samples) {
         for (int64_t k = 0; k < options[i].samples; k++)
             out[samples + k] = (struct generated){.tokens = TOKEN_BUFFER_INIT, .reason = FINISH_LENGTH};
-        if (!status)
-            status = generate_check(engine, &options[i]);
+        THEN(status, generate_check(engine, &options[i]));
         if (!status && options[i].max_new_tokens > 0)
             status = open_generation(engine, tokenizer, &options[i], out + samples, &all[opened++]);
     }
-    if (!status)
-        status = run(engine, all, opened);
+    THEN(status, run(engine, all, opened));
     for (int64_t i = 0; i < opened; i++)
         close_generation(&all[i]);
     free(all);

@@ -31,8 +31,7 @@ static void begin_loading(struct engine *engine, const struct peft_bytes *bytes)
     int status = peft_files_open_bytes(bytes, 1, &loading->files);
     if (!status && !engine->options.random && engine->leader)
         status = peft_files_check_base(loading->files, engine->directory);
-    if (!status)
-        status = peft_bank_begin(engine->bank, loading->files, 0);
+    THEN(status, peft_bank_begin(engine->bank, loading->files, 0));
     loading->has_begun = true;
     loading->status = status;
     if (status)
@@ -60,8 +59,7 @@ static int commit_loading(struct engine *engine) {
     int status = loading->status ? status_fail(loading->status, "%s", loading->reason) : STATUS_OK;
     status = agree(engine, status); /* completing may sum over ranks */
     int image = status ? status : peft_bank_commit(engine->bank);
-    if (!status)
-        status = agree(engine, image < 0 ? image : STATUS_OK);
+    THEN(status, agree(engine, image < 0 ? image : STATUS_OK));
     if (status && image >= 0)
         peft_bank_drop(engine->bank, image);
     end_loading(engine);
@@ -84,12 +82,11 @@ static int share_bytes(struct engine *engine, struct peft_bytes *bytes) {
         *bytes = (struct peft_bytes){
             .directory = malloc((size_t)lengths[1]), .data = malloc((size_t)lengths[0]), .length = (size_t)lengths[0]};
         if (!bytes->directory || !bytes->data)
-            status = status_fail(STATUS_MEMORY, "out of memory");
+            status = status_no_memory();
     }
     if (engine->options.world)
         status = comm_agree(engine->options.world, status);
-    if (!status)
-        status = share(engine, bytes->directory, lengths[1], DTYPE_U8);
+    THEN(status, share(engine, bytes->directory, lengths[1], DTYPE_U8));
     return status ? status : share(engine, bytes->data, lengths[0], DTYPE_U8);
 }
 
@@ -117,12 +114,11 @@ static int find_adapters(struct engine *engine, struct found *found) {
     if (o->world)
         status = comm_agree(o->world, status);
     int64_t count = (int64_t)found->count;
-    if (!status)
-        status = share(engine, &count, 1, DTYPE_I64);
+    THEN(status, share(engine, &count, 1, DTYPE_I64));
     found->count = status ? 0 : (size_t)count;
     found->bytes = calloc(found->count + 1, sizeof *found->bytes);
     if (!status && !found->bytes)
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     for (size_t i = 0; i < found->count && is_first && !status; i++)
         status = read_adapter(engine, found->names[i], &found->bytes[i]);
     if (o->world)
@@ -148,8 +144,7 @@ static int count_bytes(const struct engine *engine, const struct found *found, s
         struct peft_files *files;
         size_t one = 0;
         status = peft_files_open_bytes(&found->bytes[i], 1, &files);
-        if (!status)
-            status = peft_bank_image_bytes(engine->bank, peft_files_configs(files), &one);
+        THEN(status, peft_bank_image_bytes(engine->bank, peft_files_configs(files), &one));
         peft_files_close(files);
         *bytes += one;
     }
@@ -169,8 +164,7 @@ int engine_plan_images(struct engine *engine, size_t *bytes) {
         return STATUS_OK;
     peft_bank_set_base(engine->bank, model_store(engine->model));
     int status = engine->options.adapter_count ? find_adapters(engine, &found) : STATUS_OK;
-    if (!status)
-        status = count_bytes(engine, &found, bytes);
+    THEN(status, count_bytes(engine, &found, bytes));
     forget_found(&found);
     return status;
 }
@@ -184,8 +178,7 @@ int engine_open_images(void *self) {
     peft_bank_set_base(engine->bank, model_store(engine->model));
     if (engine->options.adapter_count)
         status = find_adapters(engine, &found);
-    if (!status)
-        status = agree(engine, allocate(engine, &found));
+    THEN(status, agree(engine, allocate(engine, &found)));
     for (size_t i = 0; i < found.count && !status; i++) {
         begin_loading(engine, &found.bytes[i]);
         images[i] = commit_loading(engine);
@@ -246,8 +239,7 @@ int engine_image_end(struct engine *engine) {
     int status = STATUS_OK;
     while (!has_sent_all(engine) && !status)
         status = send_piece(engine);
-    if (!status)
-        status = engine_send_plan(engine, &plan);
+    THEN(status, engine_send_plan(engine, &plan));
     return status ? status : commit_loading(engine);
 }
 

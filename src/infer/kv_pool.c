@@ -62,8 +62,7 @@ int kv_pool_open(struct kv_pool *pool, int64_t count, bool keeps_findable) {
     pool->bucket_count = count_buckets(count);
     size_t bytes = kv_pool_bytes(count);
     pool->memory = calloc(1, bytes); /* pages that were never used take no memory */
-    if (!pool->memory)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(pool->memory));
     struct arena arena = arena_over(pool->memory, bytes);
     place(pool, &arena);
     if (getrandom(&pool->seed, sizeof pool->seed, GRND_NONBLOCK) < 0)

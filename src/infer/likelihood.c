@@ -39,14 +39,12 @@ int likelihood_encoder_open(const struct tokenizer *tokenizer, int64_t max_lengt
     if (prefix < 0)
         return status_fail(STATUS_INVALID, "the tokenizer has no token for the beginning of a text, nor for its end");
     made = calloc(1, sizeof *made);
-    if (!made)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(made));
     made->prefix = prefix;
     made->max_length = max_length;
     made->flag = flag;
     int status = tokenizer_encoder_new(tokenizer, &made->encoder);
-    if (!status)
-        status = tokenizer_decode(tokenizer, &prefix, 1, &made->prefix_text);
+    THEN(status, tokenizer_decode(tokenizer, &prefix, 1, &made->prefix_text));
     if (status)
         likelihood_encoder_close(made);
     else
@@ -122,10 +120,8 @@ int likelihood_add(struct likelihood_encoder *e, struct likelihood_text context,
     strbuf_add(&e->text, context.bytes, context.length);
     strbuf_add(&e->text, continuation.bytes, continuation.length);
     int status = strbuf_status(&e->text);
-    if (!status)
-        status = encode(e, context.bytes, kept, &e->context);
-    if (!status)
-        status = encode(e, strbuf_text(&e->text), e->text.length, &e->whole);
+    THEN(status, encode(e, context.bytes, kept, &e->context));
+    THEN(status, encode(e, strbuf_text(&e->text), e->text.length, &e->whole));
     int64_t total = (int64_t)e->whole.count, before = (int64_t)e->context.count;
     return status ? status : add_request(e, before ? -1 : e->prefix, e->whole.ids, total, total - before, list);
 }
@@ -139,8 +135,7 @@ int likelihood_add_prompt(struct likelihood_encoder *e, struct likelihood_text c
     int64_t total = (int64_t)e->whole.count, first = total > e->max_length - room ? total - (e->max_length - room) : 0;
     for (int64_t i = first; i < total && !status; i++)
         status = token_buffer_add(&list->ids, e->whole.ids[i]);
-    if (!status)
-        status = likelihood_list_reserve(list, list->count + 1);
+    THEN(status, likelihood_list_reserve(list, list->count + 1));
     request.count = request.first = (int64_t)list->ids.count - request.start;
     if (!status)
         list->items[list->count++] = request;

@@ -120,8 +120,7 @@ int likelihood_compute(struct engine *engine, int slot, const int32_t *ids, stru
                        int64_t count) {
     int64_t expected = 0;
     struct asked *asked = calloc((size_t)count + 1, sizeof *asked);
-    if (!asked)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(asked));
     for (int64_t i = 0; i < count; i++)
         asked[i] = (struct asked){.request = requests[i], .expected = &expected};
     find_leaders(asked, count, ids);

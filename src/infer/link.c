@@ -28,10 +28,9 @@ static int open_messages(struct engine *engine, size_t bytes) {
         struct plan_message *message = &leader->messages[i];
         message->block = aligned_alloc(ARENA_ALIGNMENT, bytes);
         message->sent = calloc(2 * (size_t)followers(engine), sizeof *message->sent);
-        if (!message->block || !message->sent)
-            return status_fail(STATUS_MEMORY, "out of memory");
+        TRY(status_allocated(message->block && message->sent));
     }
-    return leader->messages ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(leader->messages);
 }
 
 static void close_messages(struct engine *engine) {
@@ -59,7 +58,7 @@ int engine_open_link(void *self) {
         return status;
     }
     engine->follower->received = aligned_alloc(ARENA_ALIGNMENT, bytes);
-    return engine->follower->received ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(engine->follower->received);
 }
 
 void engine_close_link(void *self) {
@@ -133,11 +132,8 @@ static int send_results(struct engine *engine, const struct plan *plan) {
 
 static int receive_plan(struct engine *engine, struct plan *plan) {
     struct comm_data header = data_of(NULL, &plan->header, sizeof plan->header);
-    int status = comm_receive_patient(engine->holders, &header, 0);
-    if (!status)
-        status = plan_check(&plan->header, &engine->most);
-    if (status)
-        return status;
+    TRY(comm_receive_patient(engine->holders, &header, 0));
+    TRY(plan_check(&plan->header, &engine->most));
     plan_place(plan, &plan->header.counts, engine->follower->received);
     struct comm_data block = data_of(NULL, engine->follower->received, plan_block_bytes(&plan->header.counts));
     return block.count ? comm_receive(engine->holders, &block, 0) : STATUS_OK;
@@ -173,8 +169,7 @@ int engine_follow(struct engine *engine) {
     int status = STATUS_OK;
     while (engine->follower && plan.header.kind != PLAN_END && !status) {
         status = receive_plan(engine, &plan);
-        if (!status)
-            status = follow(engine, &plan);
+        THEN(status, follow(engine, &plan));
     }
     return status;
 }

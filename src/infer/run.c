@@ -50,8 +50,7 @@ int engine_run_plan(struct engine *engine, const struct plan *plan) {
         return model_kv_change_pages(engine->model, step.page_changes, step.page_change_count);
     if (!status && engine->bank)
         status = peft_bank_step(engine->bank, plan->segments, plan->header.counts.segments);
-    if (!status)
-        status = model_infer(engine->model, &engine->kv, &step);
+    THEN(status, model_infer(engine->model, &engine->kv, &step));
     return status;
 }
 

@@ -33,7 +33,7 @@ static int allocate(struct sampler *sampler, int64_t capacity, int64_t banned_co
     sampler->banned_bias = malloc((size_t)(banned_count + 1) * sizeof *sampler->banned_bias);
     if (!sampler->change || !sampler->index || !sampler->banned || !sampler->banned_bias) {
         sampler_close(sampler);
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     }
     memset(sampler->index, 0xff, (size_t)sampler->index_count * sizeof *sampler->index); /* -1 */
     return STATUS_OK;
@@ -62,9 +62,7 @@ int sampler_open(struct sampler *sampler, const struct sampler_options *o) {
         return STATUS_OK;
     int64_t capacity = o->bias_count + (has_bans ? o->banned_count : 0) +
                        (sampler->sees_prompt ? o->prompt_length : 0) + (sampler->counts_output ? o->max_tokens : 0);
-    int status = allocate(sampler, capacity, has_bans ? o->banned_count : 0);
-    if (status)
-        return status;
+    TRY(allocate(sampler, capacity, has_bans ? o->banned_count : 0));
     for (int64_t i = 0; i < o->bias_count; i++)
         change_of(sampler, o->bias[i].id)->bias += o->bias[i].bias;
     if (has_bans)

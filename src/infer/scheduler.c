@@ -30,8 +30,7 @@ static int allocate(struct scheduler *s) {
     s->ready = calloc(sequences, sizeof(struct completion *));
     s->rows = calloc(rows, sizeof *s->rows);
     s->results = calloc(rows, sizeof *s->results);
-    if (!is_whole || !s->running || !s->ready || !s->rows || !s->results)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(is_whole && s->running && s->ready && s->rows && s->results));
     return step_cost_open(&s->cost, o->max_sequences);
 }
 
@@ -50,19 +49,16 @@ static void free_all(struct scheduler *s) {
 
 int scheduler_open(const struct scheduler_engine *engine, const struct scheduler_options *options,
                    struct scheduler **scheduler) {
-    int status = check_options(options);
-    if (status)
-        return status;
+    TRY(check_options(options));
     struct scheduler *s = calloc(1, sizeof *s);
-    if (!s)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(s));
     s->engine = *engine;
     s->options = *options;
     if (options->in_weight == 0 && options->out_weight == 0) {
         s->options.in_weight = 1;
         s->options.out_weight = 2;
     }
-    status = allocate(s);
+    int status = allocate(s);
     if (status)
         free_all(s);
     else
@@ -124,9 +120,7 @@ static int fail_all(struct scheduler *s, int status) {
 
 static int collect(struct scheduler *s) {
     struct step *step = &s->step[s->first];
-    int status = s->engine.collect(s->engine.self, s->results);
-    if (status)
-        return status;
+    TRY(s->engine.collect(s->engine.self, s->results));
     double now = s->engine.now(s->engine.self);
     double began = step->submitted_at > s->collected_at ? step->submitted_at : s->collected_at;
     s->collected_at = now;

@@ -16,7 +16,7 @@ int step_cost_open(struct step_cost *cost, int64_t max_decode) {
     for (int i = 0; i < COST_BUCKETS; i++)
         cost->mixed[i] = -1;
     cost->decode = calloc((size_t)max_decode + 1, sizeof *cost->decode);
-    return cost->decode ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(cost->decode);
 }
 
 void step_cost_close(struct step_cost *cost) {

@@ -25,10 +25,8 @@ static int check_values(const struct scheduler *s, const struct scheduler_reques
         !(asked->weight >= 0) || asked->top_count < 0 || asked->prompt_top_count < 0 || asked->first_prompt_logprob < 0)
         return status_fail(STATUS_INVALID, "a request with a negative number");
     int status = check_ids("token", asked->prompt, asked->prompt_length, s->options.vocab);
-    if (!status)
-        status = check_ids("end id", asked->end_ids, asked->end_count, s->options.vocab);
-    if (!status)
-        status = check_ids("stop id", asked->stop_ids, asked->stop_count, s->options.vocab);
+    THEN(status, check_ids("end id", asked->end_ids, asked->end_count, s->options.vocab));
+    THEN(status, check_ids("stop id", asked->stop_ids, asked->stop_count, s->options.vocab));
     for (int64_t i = 0; i < asked->bias_count && !status; i++)
         status = check_ids("id of a bias", &asked->bias[i].id, 1, s->options.vocab);
     return status;
@@ -107,15 +105,14 @@ static int request_copy(const struct scheduler_request *asked, struct request **
     int64_t completion_ids = asked->prompt_length + asked->max_tokens;
     int64_t ids = asked->choices * completion_ids + asked->stop_count + asked->end_count;
     struct request *request = calloc(1, sizeof *request + (size_t)asked->choices * sizeof *request->completion);
-    if (!request)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(request));
     request->asked = *asked;
     request->given_logprobs = asked->virtual_tokens_predict ? 0 : 1;
     if (asked->first_prompt_logprob > request->given_logprobs)
         request->given_logprobs = asked->first_prompt_logprob;
     request->queued_tokens = asked->virtual_tokens + asked->prompt_length;
     int32_t *at = request->ids = malloc((size_t)ids * sizeof *request->ids);
-    int status = at ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(at);
     if (at) {
         request->asked.stop_ids = copy_ids(&at, asked->stop_ids, asked->stop_count);
         request->asked.end_ids = copy_ids(&at, asked->end_ids, asked->end_count);
@@ -164,23 +161,17 @@ int scheduler_submit(struct scheduler *s, const struct scheduler_request *given,
     if (s->failure)
         return status_fail(refuse(refusal, SCHEDULER_ENGINE_FAILED), "the engine has failed");
     *refusal = SCHEDULER_WRONG;
-    int status = check_values(s, &asked);
-    if (!status)
-        status = check_length(s, &asked, refusal);
-    if (!status)
-        status = check_queue(s, &asked, refusal);
-    if (status)
-        return status;
+    TRY(check_values(s, &asked));
+    TRY(check_length(s, &asked, refusal));
+    TRY(check_queue(s, &asked, refusal));
     struct request *request = NULL;
     *refusal = SCHEDULER_NO_MEMORY;
-    status = request_copy(&asked, &request);
-    if (status)
-        return status;
+    TRY(request_copy(&asked, &request));
     request->client = share_find(&s->everybody, asked.client, asked.weight);
     request->adapter = request->client ? share_find(request->client, asked.adapter, 1) : NULL;
     if (!request->adapter) {
         request_free(request);
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     }
     enqueue(s, request);
     *number = request->number;

@@ -42,8 +42,7 @@ static int take_slot(struct engine *engine) {
         if (!leader->slots[i].key)
             return i;
     struct slot *slots = realloc(leader->slots, ((size_t)leader->slot_count + 1) * sizeof *slots);
-    if (!slots)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(slots));
     leader->slots = slots;
     return leader->slot_count++;
 }

@@ -244,10 +244,8 @@ static int run(struct engine *engine, struct flight *flight) {
     struct engine_leader *leader = engine->leader;
     bool is_here = model_gives_results(engine->model);
     int status = !is_here && flight->wanted ? engine_expect_results(engine, flight) : STATUS_OK;
-    if (!status)
-        status = engine_send_plan(engine, &leader->built);
-    if (!status)
-        status = engine_run_plan(engine, &leader->built);
+    THEN(status, engine_send_plan(engine, &leader->built));
+    THEN(status, engine_run_plan(engine, &leader->built));
     flight->is_here = is_here && !status && leader->built.header.counts.rows;
     return status;
 }

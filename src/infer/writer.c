@@ -91,17 +91,14 @@ int writer_stops_open(const struct writer_string *strings, size_t count, struct 
     struct writer_string sorted[WRITER_MAX_STOPS];
     size_t most = 1;
     *out = NULL;
-    int status = check_strings(strings, count);
-    if (status)
-        return status;
+    TRY(check_strings(strings, count));
     for (size_t i = 0; i < count; i++) {
         sorted[i] = strings[i];
         most += strings[i].length;
     }
     qsort(sorted, count, sizeof *sorted, compare_strings);
     struct writer_stops *stops = calloc(1, sizeof *stops + most * sizeof *stops->states);
-    if (!stops)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(stops));
     stops->states[0].to = (uint8_t)count;
     stops->count = 1;
     for (uint32_t at = 0; at < stops->count; at++)
@@ -154,9 +151,7 @@ int writer_add(struct writer *writer, const void *bytes, size_t length, struct s
         return STATUS_OK;
     size_t before = writer->held.length;
     strbuf_add(&writer->held, bytes, length);
-    int status = strbuf_status(&writer->held);
-    if (status)
-        return status;
+    TRY(strbuf_status(&writer->held));
     size_t all = writer->held.length, stop = find_stop(writer, before);
     if (stop < all) {
         writer->is_stopped = true;

@@ -96,7 +96,7 @@ void jinja_fail_memory(struct jinja_run *run, const struct jinja_arena *arena) {
     if (arena->is_full)
         jinja_fail(run, "the template needs more memory than it may have");
     else if (!run->status)
-        run->status = status_fail(STATUS_MEMORY, "out of memory");
+        run->status = status_no_memory();
 }
 
 bool jinja_enter(struct jinja_run *run) {

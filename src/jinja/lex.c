@@ -29,7 +29,7 @@ static void fail(struct lexer *lexer, const char *what) {
 
 static void out_of_memory(struct lexer *lexer) {
     if (!lexer->status)
-        lexer->status = status_fail(STATUS_MEMORY, "out of memory");
+        lexer->status = status_no_memory();
 }
 
 static struct jinja_token *add(struct lexer *lexer, enum jinja_token_kind kind, const char *bytes, size_t length) {
@@ -405,8 +405,7 @@ int jinja_lex(struct jinja_arena *arena, const char *text, size_t length, struct
     if (utf8_valid_length((const unsigned char *)text, length) != length)
         return status_fail(STATUS_INVALID, "a template that is not UTF-8");
     const char *copy = copy_lines(arena, text, &length);
-    if (!copy)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(copy));
     struct lexer lexer = {.arena = arena, .at = copy, .end = copy + length, .line = 1, .is_line_start = true};
     read_all(&lexer);
     if (lexer.status)

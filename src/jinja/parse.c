@@ -449,8 +449,7 @@ static int parse(struct jinja *jinja, const struct jinja_token *tokens) {
     struct jinja_parser parser = {.jinja = jinja, .at = tokens};
     jinja->names = jinja_take(&jinja->arena, JINJA_MAX_NAMES * sizeof *jinja->names, sizeof(void *));
     jinja->slots = jinja_take(&jinja->arena, JINJA_NAME_SLOTS * sizeof *jinja->slots, sizeof(void *));
-    if (!jinja->names || !jinja->slots)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(jinja->names && jinja->slots));
     memset(jinja->slots, 0, JINJA_NAME_SLOTS * sizeof *jinja->slots);
     struct jinja_nodes body = parse_body(&parser, NULL, NULL, 1);
     jinja->body = body.items;
@@ -469,11 +468,9 @@ int jinja_open(const char *text, size_t length, struct jinja **out) {
     struct jinja_token *tokens;
     *out = NULL;
     struct jinja *jinja = calloc(1, sizeof *jinja);
-    if (!jinja)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(jinja));
     int status = jinja_lex(&jinja->arena, text, length, &tokens);
-    if (!status)
-        status = parse(jinja, tokens);
+    THEN(status, parse(jinja, tokens));
     free(tokens);
     if (status)
         jinja_close(jinja);

@@ -369,7 +369,7 @@ static void set_globals(struct jinja_run *run, const struct jinja_rendering *ren
 static void give_text(struct jinja_run *run, const struct jinja_builder *built, struct jinja_text *text) {
     text->ranges = malloc((built->count + 1) * sizeof *text->ranges);
     if (!text->ranges || strbuf_reserve(&text->text, built->length)) {
-        run->status = status_fail(STATUS_MEMORY, "out of memory");
+        run->status = status_no_memory();
         return;
     }
     for (size_t done = 0, piece; done < built->length && jinja_charge(run, 1); done += piece) {

@@ -33,7 +33,7 @@ int adapter_names_take(struct config_list *directories, struct adapter_names *na
     size_t named = 0, kept = 0;
     const char **taken = directories->count ? calloc(directories->count, sizeof *taken) : NULL;
     if (directories->count && !taken)
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     for (size_t i = 0; i < directories->count; i++) {
         if (is_named(items[i]))
             taken[named++] = items[i];
@@ -58,10 +58,8 @@ static int add_given(const char *item, struct adapters *adapters) {
     memcpy(name, item, length);
     name[length] = 0;
     int status = adapter_files_find(item + length + 1, &found);
-    if (!status)
-        status = adapters_add(adapters, name, found);
-    if (!status)
-        status = adapters_check(adapters, name);
+    THEN(status, adapters_add(adapters, name, found));
+    THEN(status, adapters_check(adapters, name));
     free(found);
     return status ? status_wrap(status, "--adapter %s", name) : STATUS_OK;
 }
@@ -98,12 +96,9 @@ static int add_entry(const char *root, const char *name, struct adapters *adapte
         return status;
     if (!is_beneath(root, path))
         status = status_fail(STATUS_INVALID, "%s leads out of %s", path, root);
-    if (!status)
-        status = adapter_files_find(path, &found);
-    if (!status)
-        status = check_beneath(root, found);
-    if (!status)
-        status = adapters_add(adapters, name, found);
+    THEN(status, adapter_files_find(path, &found));
+    THEN(status, check_beneath(root, found));
+    THEN(status, adapters_add(adapters, name, found));
     free(found);
     if (status == STATUS_INVALID)
         log_warning("--adapter-root: %s: %s is not among the adapters", status_text(), name);

@@ -46,8 +46,7 @@ static int know(struct conversation *c, const char *name) {
     if (!file_is_directory(name))
         return status_fail(STATUS_NOT_FOUND, "there is no adapter '%s', and no such directory", name);
     int status = adapter_files_find(name, &found);
-    if (!status)
-        status = adapters_add(c->adapters, name, found);
+    THEN(status, adapters_add(c->adapters, name, found));
     free(found);
     return status;
 }
@@ -59,11 +58,10 @@ static int open_template(struct conversation *c, const char *const *names, int c
     int status = STATUS_OK;
     for (int i = 0; i < count && !status; i++) {
         directories[i] = adapters_find(c->adapters, names[i], &view) ? strdup(view.directory) : NULL;
-        status = directories[i] ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+        status = status_allocated(directories[i]);
     }
-    if (!status)
-        status = job_chat_template(c->job->chat_template, (const char *const *)directories, (size_t)count,
-                                   c->tokenizer_directory, template);
+    THEN(status, job_chat_template(c->job->chat_template, (const char *const *)directories, (size_t)count,
+                                   c->tokenizer_directory, template));
     for (int i = 0; i < count; i++)
         free(directories[i]);
     return status ? status : prompt_check_template(*template);
@@ -86,7 +84,7 @@ static int take_names(struct conversation *c, const char *const *names, int coun
     for (int i = 0; i < count && !status; i++) {
         status = know(c, names[i]);
         if (!status && !(used->names[used->count++] = strdup(names[i])))
-            status = status_fail(STATUS_MEMORY, "out of memory");
+            status = status_no_memory();
     }
     return status;
 }
@@ -95,8 +93,7 @@ int conversation_use(struct conversation *c, const char *const *names, int count
     uint64_t generations[PEFT_SLOT_IMAGES];
     struct used next = {.slot = -1}, before = c->used;
     int status = take_names(c, names, count, &next);
-    if (!status)
-        status = open_template(c, names, count, &next.template);
+    THEN(status, open_template(c, names, count, &next.template));
     if (!status && count)
         status = adapters_take(c->adapters, names, count, &next.slot, generations);
     if (status) {
@@ -122,8 +119,7 @@ bool conversation_adapter(const struct conversation *c, int number, const char *
 
 static int add_message(struct conversation *c, const char *role, const char *text, size_t length) {
     json_t *message = json_pack("{s:s, s:s%}", "role", role, "content", text, length);
-    return message && !json_array_append_new(c->messages, message) ? STATUS_OK
-                                                                   : status_fail(STATUS_MEMORY, "out of memory");
+    return message && !json_array_append_new(c->messages, message) ? STATUS_OK : status_no_memory();
 }
 
 /* Removes the messages after the first `count`. */
@@ -145,15 +141,12 @@ int conversation_save(struct conversation *c, const char *path) {
     if (file_exists(path) && (!c->saved || strcmp(c->saved, path)))
         return status_fail(STATUS_INVALID, "%s exists already: /save needs the name of a new file", path);
     json_begin();
-    int status = json_end(json_pack("{s:O}", "messages", c->messages), JSON_COMPACT, &text);
-    if (status)
-        return status;
+    TRY(json_end(json_pack("{s:O}", "messages", c->messages), JSON_COMPACT, &text));
     struct strbuf line = STRBUF_INIT;
     strbuf_format(&line, "%s\n", text);
     free(text);
-    status = strbuf_status(&line);
-    if (!status)
-        status = file_write_atomic(path, line.data, line.length);
+    int status = strbuf_status(&line);
+    THEN(status, file_write_atomic(path, line.data, line.length));
     strbuf_free(&line);
     char *saved = status ? NULL : strdup(path);
     if (saved) {
@@ -223,8 +216,7 @@ static int keep_answer(struct conversation *c, const struct generated *text) {
     struct strbuf characters = STRBUF_INIT;
     utf8_add_repaired(&characters, strbuf_text(&text->text), text->text.length);
     int status = strbuf_status(&characters);
-    if (!status)
-        status = add_message(c, "assistant", strbuf_text(&characters), characters.length);
+    THEN(status, add_message(c, "assistant", strbuf_text(&characters), characters.length));
     strbuf_free(&characters);
     return status;
 }
@@ -236,10 +228,8 @@ int conversation_ask(struct conversation *c, const char *text, size_t length, co
     if (utf8_valid_length((const unsigned char *)text, length) != length)
         return status_fail(STATUS_INVALID, "the question is not UTF-8");
     int status = add_message(c, "user", text, length);
-    if (!status)
-        status = answer(c, output, &generated);
-    if (!status)
-        status = keep_answer(c, &generated);
+    THEN(status, answer(c, output, &generated));
+    THEN(status, keep_answer(c, &generated));
     if (status)
         cut_messages(c, count);
     *reason = generated.reason;
@@ -255,7 +245,7 @@ static int add_used(struct conversation *c, const char *path, const char *direct
         return status_fail(STATUS_USAGE, "--adapter: at most %d adapters can answer together", PEFT_SLOT_IMAGES);
     char *name = names[*count] = job_last_part(path);
     *count += name != NULL;
-    return name ? adapters_add(c->adapters, name, directory) : status_fail(STATUS_MEMORY, "out of memory");
+    return name ? adapters_add(c->adapters, name, directory) : status_no_memory();
 }
 
 /* Makes the adapters of a directory of --adapter known: one by the directory's name, several by their own. */
@@ -276,8 +266,7 @@ static int use_given(struct conversation *c) {
     int count = 0, status = STATUS_OK;
     for (size_t i = 0; i < given->count && !status; i++)
         status = add_given(c, given->items[i], names, &count);
-    if (!status)
-        status = conversation_use(c, (const char *const *)names, count);
+    THEN(status, conversation_use(c, (const char *const *)names, count));
     for (int i = 0; i < count; i++)
         free(names[i]);
     return status;
@@ -293,20 +282,15 @@ static int open_conversation(struct conversation *c, struct comm *world) {
                                            .max_logit_rows = 1,
                                            .max_sequences = 1,
                                            .adapter_memory = (size_t)job->names->memory};
-    int status = job_model_open(&model, world, options, &c->memory, &c->engine);
-    if (status)
-        return status;
+    TRY(job_model_open(&model, world, options, &c->memory, &c->engine));
     c->tokenizer_directory = model.tokenizer ? model.tokenizer : engine_directory(c->engine);
-    status = tokenizer_open(c->tokenizer_directory, &c->tokenizer);
-    if (!status)
-        status = tokenizer_encoder_new(c->tokenizer, &c->encoder);
-    if (!status)
-        status = adapter_names_open(job->names, c->engine, &c->adapters);
-    if (!status)
-        status = use_given(c);
+    int status = tokenizer_open(c->tokenizer_directory, &c->tokenizer);
+    THEN(status, tokenizer_encoder_new(c->tokenizer, &c->encoder));
+    THEN(status, adapter_names_open(job->names, c->engine, &c->adapters));
+    THEN(status, use_given(c));
     c->messages = json_array();
     if (!status && !c->messages)
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     if (!status && job->system &&
         utf8_valid_length((const unsigned char *)job->system, strlen(job->system)) != strlen(job->system))
         status = status_fail(STATUS_USAGE, "--system is not UTF-8");
@@ -326,12 +310,9 @@ static void close_conversation(struct conversation *c) {
 int chat_job_run(struct comm *world, void *context) {
     struct conversation c = {.job = context, .used = {.slot = -1}};
     int status = open_conversation(&c, world);
-    if (!status)
-        status = c.job->talk(c.job->context, &c);
-    if (!status)
-        status = engine_end(c.engine);
-    if (!status)
-        status = job_memory_tell(world, &c.memory);
+    THEN(status, c.job->talk(c.job->context, &c));
+    THEN(status, engine_end(c.engine));
+    THEN(status, job_memory_tell(world, &c.memory));
     if (status)
         comm_fail(world, status);
     close_conversation(&c);

@@ -105,8 +105,7 @@ static int read_row(struct evaluator *e, struct eval_row *row) {
     row->task = e->task;
     row->number = e->number++;
     int status = eval_read_line(e->input, e->job->tasks[e->task].task, &root, &row->texts);
-    if (!status)
-        status = eval_prompter_choose(e->prompter, root);
+    THEN(status, eval_prompter_choose(e->prompter, root));
     json_decref(root);
     return status ? status : add_requests(e, row);
 }
@@ -136,8 +135,7 @@ static int read_next(struct evaluator *e, struct eval_row *row, bool *is_end) {
         bool has_ended = false;
         if (!e->input && !(status = open_task(e)))
             status = eval_prompter_begin(e->prompter, &e->job->tasks[e->task]);
-        if (!status)
-            status = next_line(e, &has_ended);
+        THEN(status, next_line(e, &has_ended));
         if (!status && !has_ended) {
             status = read_row(e, row);
             return status ? lines_wrap(e->input, status) : STATUS_OK;
@@ -191,7 +189,7 @@ static int make_room(struct evaluator *e, int64_t count) {
     e->share = calloc((size_t)count, sizeof *e->share);
     e->found = calloc((size_t)count, FOUND * sizeof *e->found);
     e->room = e->owners && e->share && e->found && e->prompts && e->shared_prompts ? count : 0;
-    return e->room ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(e->room);
 }
 
 /* Gives each row to the leader with the fewest tokens so far. Windows of a long text are given one by one. */
@@ -206,7 +204,7 @@ static int deal(struct evaluator *e) {
             e->owners[e->rows[i].first + k] = owner;
             tokens[owner] += e->requests.items[e->rows[i].first + k].count;
         }
-    int status = tokens ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(tokens);
     free(tokens);
     return status;
 }
@@ -215,10 +213,8 @@ static int deal(struct evaluator *e) {
 static int share_round(struct evaluator *e, bool *is_last) {
     int64_t words[2] = {e->requests.count, e->row_count == 0};
     int status = job_share(e->leaders, words, 2, DTYPE_I64);
-    if (!status)
-        status = make_room(e, words[0]);
-    if (!status)
-        status = likelihood_list_reserve(&e->requests, words[0]);
+    THEN(status, make_room(e, words[0]));
+    THEN(status, likelihood_list_reserve(&e->requests, words[0]));
     if (!status && e->is_first)
         status = deal(e);
     if (status)
@@ -226,8 +222,7 @@ static int share_round(struct evaluator *e, bool *is_last) {
     e->requests.count = words[0];
     *is_last = words[1];
     status = job_share(e->leaders, e->requests.items, words[0] * (int64_t)sizeof *e->requests.items, DTYPE_U8);
-    if (!status)
-        status = job_share(e->leaders, e->owners, words[0], DTYPE_I32);
+    THEN(status, job_share(e->leaders, e->owners, words[0], DTYPE_I32));
     return status || !words[0] ? status : job_share_ids(e->leaders, &e->requests.ids);
 }
 
@@ -248,8 +243,7 @@ static int collect(struct evaluator *e) {
     if (drawn.count)
         status = comm_all_reduce(e->leaders, &drawn, COMM_SUM);
     struct comm_data data = {.send = e->found, .receive = e->found, .count = FOUND * count, .dtype = DTYPE_F64};
-    if (!status)
-        status = comm_all_reduce(e->leaders, &data, COMM_SUM);
+    THEN(status, comm_all_reduce(e->leaders, &data, COMM_SUM));
     for (int64_t i = 0; i < count && !status; i++) {
         e->requests.items[i].logprob = e->found[FOUND * i];
         e->requests.items[i].is_greedy = e->found[FOUND * i + 1] != 0;
@@ -269,7 +263,7 @@ static int list_prompts(struct evaluator *e) {
     e->drawn = calloc((size_t)(e->prompt_count * each) + 1, sizeof *e->drawn);
     for (int64_t i = 0; i < e->prompt_count && e->drawn; i++)
         e->prompts[i].drawn = e->drawn + i * each;
-    return e->drawn ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(e->drawn);
 }
 
 static int compute(struct evaluator *e) {
@@ -308,8 +302,7 @@ static int note_row(struct evaluator *e, const struct eval_row *row) {
     const struct task *task = e->job->tasks[row->task].task;
     struct eval_result *result = &e->results[row->task];
     struct task_result *found = calloc((size_t)row->request_count + 1, sizeof *found);
-    if (!found)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(found));
     for (int64_t i = 0; i < row->request_count; i++) {
         const struct likelihood *request = &e->requests.items[row->first + i];
         struct task_result *of = &found[task->kind == TASK_ROLLING ? 0 : i];
@@ -334,10 +327,8 @@ static int evaluate(struct evaluator *e) {
     int status = STATUS_OK;
     while (!status && !is_last) {
         status = e->is_first ? read_round(e) : STATUS_OK;
-        if (!status)
-            status = share_round(e, &is_last);
-        if (!status)
-            status = compute(e);
+        THEN(status, share_round(e, &is_last));
+        THEN(status, compute(e));
         for (int64_t i = 0; i < e->row_count && !status; i++)
             status = note_row(e, &e->rows[i]);
     }
@@ -385,8 +376,7 @@ static int open_leader(struct evaluator *e) {
     int status = c->most < seen(e) ? generate_check_stops(c->until->items, c->until->count)
                                    : status_fail(STATUS_USAGE, "--max-gen-toks %lld: the model sees %lld tokens",
                                                  (long long)c->most, (long long)seen(e));
-    if (!status)
-        status = tokenizer_open(directory, &e->tokenizer);
+    THEN(status, tokenizer_open(directory, &e->tokenizer));
     c->tokenizer = e->tokenizer;
     return status ? status : eval_completer_open(c);
 }
@@ -398,13 +388,10 @@ static int open_first(struct evaluator *e) {
     e->capacity = (int64_t)ROUND_ROWS * e->leaders->size;
     e->rows = calloc((size_t)e->capacity, sizeof *e->rows);
     e->results = calloc((size_t)job->task_count, sizeof *e->results);
-    if (!e->rows || !e->results)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(e->rows && e->results));
     int status = count_rows(e);
-    if (!status)
-        status = likelihood_encoder_open(e->tokenizer, seen(e), special_tokens_flag(job->special_tokens), &e->encoder);
-    if (!status)
-        status = eval_prompter_open(job, e->tokenizer, model_first_eos(&ends), &e->completer, &e->prompter);
+    THEN(status, likelihood_encoder_open(e->tokenizer, seen(e), special_tokens_flag(job->special_tokens), &e->encoder));
+    THEN(status, eval_prompter_open(job, e->tokenizer, model_first_eos(&ends), &e->completer, &e->prompter));
     if (!status && job->samples)
         status = file_writer_open(&e->samples, job->samples);
     return status;
@@ -465,14 +452,10 @@ int eval_job_run(struct comm *world, void *context) {
     struct job_memory memory = {.help = "a smaller --max-length or --precision, " JOB_MEMORY_RANKS};
     log_quiet(!e.is_first);
     int status = comm_agree(world, job_size_for_texts(e.job->model, &options));
-    if (!status)
-        status = job_model_open(e.job->model, world, options, &memory, &e.engine);
-    if (!status)
-        status = engine_leads(e.engine) ? lead(&e) : engine_follow(e.engine);
-    if (!status)
-        status = engine_end(e.engine);
-    if (!status)
-        status = job_memory_tell(world, &memory);
+    THEN(status, job_model_open(e.job->model, world, options, &memory, &e.engine));
+    THEN(status, engine_leads(e.engine) ? lead(&e) : engine_follow(e.engine));
+    THEN(status, engine_end(e.engine));
+    THEN(status, job_memory_tell(world, &memory));
     if (status)
         comm_fail(world, status);
     close_all(&e);

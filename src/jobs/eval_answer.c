@@ -19,8 +19,7 @@ int eval_completer_need_turns(struct eval_completer *c) {
     if (c->has_turns)
         return STATUS_OK;
     int status = job_template_of(c->job->model, c->job->chat_template, directory, &c->template);
-    if (!status)
-        status = prompt_ends_find(c->tokenizer, text.eos, text.count, c->template, 0, &c->ends[1]);
+    THEN(status, prompt_ends_find(c->tokenizer, text.eos, text.count, c->template, 0, &c->ends[1]));
     c->has_turns = !status;
     return status;
 }
@@ -29,7 +28,7 @@ int eval_complete(struct eval_completer *c, const int32_t *ids, const struct eva
     struct generate_options *options = calloc((size_t)count + 1, sizeof *options);
     struct generated *made = calloc((size_t)count + 1, sizeof *made);
     const char **stop = calloc(c->until->count + 1, sizeof *stop);
-    int status = options && made && stop ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(options && made && stop);
     for (size_t i = 0; i < c->until->count && !status; i++)
         stop[i] = c->until->items[i];
     for (int64_t i = 0; i < count && !status; i++)
@@ -52,8 +51,7 @@ int eval_complete(struct eval_completer *c, const int32_t *ids, const struct eva
             .end_count = ends->count,
         };
     }
-    if (!status)
-        status = generate_all(c->engine, c->tokenizer, options, count, made);
+    THEN(status, generate_all(c->engine, c->tokenizer, options, count, made));
     for (int64_t i = 0; i < count && made; i++) {
         for (size_t k = 0; k < made[i].tokens.count && !status; k++)
             prompts[i].drawn[k + 1] = made[i].tokens.ids[k];
@@ -83,12 +81,10 @@ int eval_completion(const struct eval_completer *c, const struct eval_prompt *pr
         if (drawn[i] < tokenizer_vocab_size(c->tokenizer) && !tokenizer_is_special(c->tokenizer, (int32_t)drawn[i]))
             status = token_buffer_add(&ids, (int32_t)drawn[i]);
     struct strbuf bytes = STRBUF_INIT;
-    if (!status)
-        status = tokenizer_decode(c->tokenizer, ids.ids, ids.count, &bytes);
+    THEN(status, tokenizer_decode(c->tokenizer, ids.ids, ids.count, &bytes));
     if (!status)
         utf8_add_repaired(out, strbuf_text(&bytes), bytes.length);
-    if (!status)
-        status = strbuf_status(out);
+    THEN(status, strbuf_status(out));
     strbuf_free(&bytes);
     token_buffer_free(&ids);
     for (size_t i = 0; i < c->until->count && !status; i++)

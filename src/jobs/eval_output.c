@@ -58,9 +58,7 @@ static json_t *task_object(const struct eval_task *task, const struct eval_resul
 
 int eval_write(const struct eval_job *job, const struct engine *engine, int ranks, const struct eval_result *results) {
     char digest[PEFT_DIGEST_BYTES], *text = NULL;
-    int status = peft_base_digest(engine_directory(engine), digest);
-    if (status)
-        return status;
+    TRY(peft_base_digest(engine_directory(engine), digest));
     json_begin();
     json_t *adapters = json_array(), *tasks = json_array();
     for (size_t i = 0; i < job->model->adapters.count; i++)
@@ -71,9 +69,8 @@ int eval_write(const struct eval_job *job, const struct engine *engine, int rank
     json_t *root =
         json_pack("{s:s, s:s, s:s, s:o, s:s, s:i, s:o}", "version", job->version, "model", job->model->model, "digest",
                   digest, "adapters", adapters, "precision", engine_precision(engine), "ranks", ranks, "tasks", tasks);
-    status = json_end(root, JSON_INDENT(2) | JSON_REAL_PRECISION(17), &text);
-    if (!status)
-        status = file_write_atomic(job->output, text, strlen(text));
+    int status = json_end(root, JSON_INDENT(2) | JSON_REAL_PRECISION(17), &text);
+    THEN(status, file_write_atomic(job->output, text, strlen(text)));
     free(text);
     return status;
 }

@@ -33,15 +33,14 @@ struct eval_prompter {
 int eval_prompter_open(const struct eval_job *job, const struct tokenizer *tokenizer, int32_t eos,
                        struct eval_completer *completer, struct eval_prompter **prompter) {
     struct eval_prompter *made = calloc(1, sizeof *made);
-    if (!made)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(made));
     made->job = job;
     made->request = (struct chat_request){.tokenizer = tokenizer, .eos = eos, .asks = true};
     made->completer = completer;
     made->examples = calloc((size_t)job->shots + 1, sizeof *made->examples);
     made->pool.drawn = calloc((size_t)job->shots + 1, sizeof *made->pool.drawn);
     *prompter = made;
-    return made->examples && made->pool.drawn ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(made->examples && made->pool.drawn);
 }
 
 static void empty(struct pool *pool) {
@@ -83,8 +82,7 @@ int eval_read_line(struct lines *lines, const struct task *task, json_t **root, 
     int status = json_line_read(strbuf_text(line), line->length, root);
     if (!status && !json_is_object(*root))
         status = status_fail(STATUS_INVALID, "expected a JSON object");
-    if (!status)
-        status = task->build(*root, row);
+    THEN(status, task->build(*root, row));
     return !status && row->messages ? chat_check_messages(row->messages) : status;
 }
 
@@ -130,7 +128,7 @@ int eval_prompter_begin(struct eval_prompter *p, const struct eval_task *task) {
     if (!status && job->shots_seed >= 0) {
         pool->room = calloc(pool->count, sizeof *pool->room);
         random_state_seed_python(&pool->random, (uint32_t)job->shots_seed);
-        status = pool->room ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+        status = status_allocated(pool->room);
     }
     return status;
 }
@@ -170,7 +168,7 @@ static int64_t draw(struct eval_prompter *p, const json_t *asked) {
 int eval_prompter_choose(struct eval_prompter *p, const json_t *asked) {
     int64_t taken = !p->job->shots ? 0 : p->job->shots_seed >= 0 ? draw(p, asked) : take(p, asked, NULL, p->pool.count);
     if (taken < 0)
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     return taken == p->job->shots
                ? STATUS_OK
                : status_fail(STATUS_INVALID, "--num-fewshot %lld: only %lld rows differ from this one",
@@ -202,32 +200,28 @@ static int add_messages(json_t *all, const json_t *messages, bool is_example) {
         else if (!is_system || !is_example)
             failed |= json_array_append(all, message);
     }
-    return failed ? status_fail(STATUS_MEMORY, "out of memory") : STATUS_OK;
+    return failed ? status_no_memory() : STATUS_OK;
 }
 
 /* Renders the examples as turns before the row's own messages. */
 static int render(struct eval_prompter *p, const struct task_row *row) {
     json_t *all = json_array();
-    int status = all ? eval_completer_need_turns(p->completer) : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = prompt_check_template(p->completer->template);
+    int status = all ? eval_completer_need_turns(p->completer) : status_no_memory();
+    THEN(status, prompt_check_template(p->completer->template));
     for (int64_t i = 0; i < p->job->shots && !status; i++) {
         status = make_example(p, i, row);
         const char *answer = strbuf_text(&p->answer);
         size_t length = p->answer.length;
         python_strip(&answer, &length);
-        if (!status)
-            status = add_messages(all, p->example.messages, true);
+        THEN(status, add_messages(all, p->example.messages, true));
         if (!status &&
             json_array_append_new(all, json_pack("{s:s, s:s%}", "role", "assistant", "content", answer, length)))
-            status = status_fail(STATUS_MEMORY, "out of memory");
+            status = status_no_memory();
     }
-    if (!status)
-        status = add_messages(all, row->messages, false);
+    THEN(status, add_messages(all, row->messages, false));
     p->request.messages = all;
     chat_pieces_clear(&p->pieces);
-    if (!status)
-        status = chat_render(p->completer->template, &p->request, &p->pieces);
+    THEN(status, chat_render(p->completer->template, &p->request, &p->pieces));
     json_decref(all);
     return status;
 }

@@ -38,9 +38,7 @@ static int parse_ids(const struct config_list *words, struct token_buffer *ids) 
             if (id < 0 || id > INT32_MAX)
                 return status_fail(STATUS_USAGE, "--prompt-tokens: '%.*s' is not a token id",
                                    length < 40 ? (int)length : 40, at);
-            int status = token_buffer_add(ids, (int32_t)id);
-            if (status)
-                return status;
+            TRY(token_buffer_add(ids, (int32_t)id));
             at += length;
         }
     }
@@ -51,9 +49,8 @@ static int encode_prompt(struct run *run) {
     const struct strbuf *text = &run->prompt.text;
     struct tokenizer_encoder *encoder;
     int status = tokenizer_encoder_new(run->tokenizer, &encoder);
-    if (!status)
-        status = prompt_encode_text(run->tokenizer, encoder, strbuf_text(text), text->length,
-                                    special_tokens_flag(run->job->special_tokens), &run->prompt.ids);
+    THEN(status, prompt_encode_text(run->tokenizer, encoder, strbuf_text(text), text->length,
+                                    special_tokens_flag(run->job->special_tokens), &run->prompt.ids));
     tokenizer_encoder_free(encoder);
     return status;
 }
@@ -68,10 +65,8 @@ static int render(struct run *run, const char *tokenizer, struct chat_request *r
     const struct prompt_room room = prompt_room_of(run->tokenizer, engine_max_positions(run->engine));
     request->eos = model_first_eos(&ends);
     int status = job_template_of(run->job->model, run->job->chat_template, tokenizer, &run->template);
-    if (!status)
-        status = tokenizer_encoder_new(run->tokenizer, &encoder);
-    if (!status)
-        status = prompt_encode_messages(request, encoder, run->template, &room, &run->prompt.text, &run->prompt.ids);
+    THEN(status, tokenizer_encoder_new(run->tokenizer, &encoder));
+    THEN(status, prompt_encode_messages(request, encoder, run->template, &room, &run->prompt.text, &run->prompt.ids));
     tokenizer_encoder_free(encoder);
     return status;
 }
@@ -92,8 +87,7 @@ static int read_messages(struct run *run, const char *tokenizer) {
     if (!status)
         status =
             chat_read_request(strbuf_text(&text), text.length, is_input ? "standard input" : file, &root, &request);
-    if (!status)
-        status = render(run, tokenizer, &request);
+    THEN(status, render(run, tokenizer, &request));
     json_decref(root);
     strbuf_free(&text);
     return status;
@@ -107,10 +101,9 @@ static int read_prompt(struct run *run, const char *tokenizer) {
         status = job_read_input(&run->prompt.text);
     else if (job->text)
         strbuf_add_text(&run->prompt.text, job->text);
-    if (!status)
-        status = job->messages ? read_messages(run, tokenizer)
+    THEN(status, job->messages ? read_messages(run, tokenizer)
                  : job->text   ? encode_prompt(run)
-                               : parse_ids(&job->ids, &run->prompt.ids);
+                               : parse_ids(&job->ids, &run->prompt.ids));
     const struct generate_options options = {.prompt = run->prompt.ids.ids,
                                              .prompt_length = (int64_t)run->prompt.ids.count,
                                              .slot = engine_opened_slot(run->engine)};
@@ -129,8 +122,7 @@ struct ends {
 static int find_ends(const struct run *run, struct ends *ends) {
     const struct generate_job *job = run->job;
     *ends = (struct ends){.stop = calloc(job->stop.count + 1, sizeof *ends->stop), .stop_count = job->stop.count};
-    if (!ends->stop)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(ends->stop));
     for (size_t i = 0; i < job->stop.count; i++)
         ends->stop[i] = job->stop.items[i];
     struct model_text_ends text = engine_text_ends(run->engine, run->tokenizer);
@@ -148,7 +140,7 @@ static int write_texts(struct run *run) {
     const struct generate_job *job = run->job;
     struct ends ends;
     struct generated *texts = calloc((size_t)job->samples, sizeof *texts);
-    int status = texts ? find_ends(run, &ends) : status_fail(STATUS_MEMORY, "out of memory");
+    int status = texts ? find_ends(run, &ends) : status_no_memory();
     if (status) {
         free(texts);
         return status;
@@ -169,10 +161,8 @@ static int write_texts(struct run *run) {
         .context = job->context,
     };
     status = job->on_prompt(job->context, &run->prompt);
-    if (!status)
-        status = generate(run->engine, run->tokenizer, &options, texts);
-    if (!status)
-        status = job->on_end(job->context, &run->prompt, texts);
+    THEN(status, generate(run->engine, run->tokenizer, &options, texts));
+    THEN(status, job->on_end(job->context, &run->prompt, texts));
     for (int64_t i = 0; i < job->samples; i++)
         generated_free(&texts[i]);
     free(ends.stop);
@@ -212,12 +202,9 @@ int generate_job_run(struct comm *world, void *context) {
     };
     log_quiet(!run.is_first);
     int status = open_run(&run);
-    if (!status)
-        status = run.is_first ? write_texts(&run) : engine_follow(run.engine);
-    if (!status)
-        status = engine_end(run.engine);
-    if (!status)
-        status = job_memory_tell(world, &run.memory);
+    THEN(status, run.is_first ? write_texts(&run) : engine_follow(run.engine));
+    THEN(status, engine_end(run.engine));
+    THEN(status, job_memory_tell(world, &run.memory));
     if (status)
         comm_fail(world, status);
     token_buffer_free(&run.prompt.ids);

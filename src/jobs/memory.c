@@ -42,9 +42,7 @@ static int find_room(struct comm *world, const struct engine_options *options, c
     size_t usable = limit.available < most_of_it ? limit.available : most_of_it;
     usable = usable < INT64_MAX / 2 ? usable : INT64_MAX / 2;
     int64_t sums[] = {(int64_t)(plan->cache + options->adapter_memory), 1};
-    int status = rank_site_sum(world, &memory->site, sums, 2);
-    if (status)
-        return status;
+    TRY(rank_site_sum(world, &memory->site, sums, 2));
     int64_t room_of_weights = most((int64_t)plan->weights, ROOM_OF_SMALL);
     int64_t words[] = {-((int64_t)usable - (int64_t)memory->planned + sums[0]) / sums[1], (int64_t)plan->cache,
                        (int64_t)options->adapter_memory};
@@ -53,7 +51,7 @@ static int find_room(struct comm *world, const struct engine_options *options, c
     if (!memory->adapters_are_given)
         words[2] = least(words[2], room_of_weights);
     struct comm_data data = {.send = words, .receive = words, .count = 3, .dtype = DTYPE_I64};
-    status = comm_all_reduce(world, &data, COMM_MAX);
+    int status = comm_all_reduce(world, &data, COMM_MAX);
     *room = -words[0];
     *cache = words[1];
     *adapters = words[2];
@@ -65,9 +63,7 @@ int job_memory_plan(struct comm *world, struct engine_options *options, struct j
     int status = plan(world, options, memory);
     if (status || !device_uses_host_memory(options->device))
         return status;
-    status = find_room(world, options, memory, &room, &cache, &adapters);
-    if (status)
-        return status;
+    TRY(find_room(world, options, memory, &room, &cache, &adapters));
     int64_t page = (int64_t)memory->plan.cache / memory->plan.pages;
     int64_t floor = page * least(LEAST_TOKENS / KV_PAGE_TOKENS, memory->plan.pages);
     if (cache + adapters > room && !memory->adapters_are_given)

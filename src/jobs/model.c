@@ -29,7 +29,7 @@ int job_model_names(const struct job_model *job, const char **directory_name, st
         return STATUS_OK;
     *directory_name = job_last_part(job->model);
     *names = (struct config_list){.items = directory_name, .count = 1};
-    return *directory_name ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(*directory_name);
 }
 
 int job_model_plan(const struct job_model *job, struct comm *world, bool is_asked, struct engine_options *options,
@@ -66,10 +66,8 @@ int job_model_open(const struct job_model *job, struct comm *world, struct engin
                    struct job_memory *memory, struct engine **engine) {
     *engine = NULL;
     int status = job_model_plan(job, world, false, &options, memory);
-    if (!status)
-        status = job_memory_check(world, memory);
-    if (!status)
-        status = engine_open(&options, engine);
+    THEN(status, job_memory_check(world, memory));
+    THEN(status, engine_open(&options, engine));
     if (!status && !device_uses_host_memory(job->device))
         status = job_memory_take(world, *engine, memory);
     return status;
@@ -96,8 +94,7 @@ int job_chat_template(const char *option, const char *const *directories, size_t
     if (status || *template)
         return status;
     status = tokenizer_files_read(tokenizer, &files);
-    if (!status)
-        status = chat_template_of_tokenizer(&files, template);
+    THEN(status, chat_template_of_tokenizer(&files, template));
     tokenizer_files_free(&files);
     return status;
 }
@@ -107,8 +104,7 @@ int job_template_of(const struct job_model *job, const char *option, const char 
     char **found;
     size_t count;
     int status = peft_find(job->adapters.items, job->adapters.count, &found, &count);
-    if (!status)
-        status = job_chat_template(option, (const char *const *)found, count, tokenizer, template);
+    THEN(status, job_chat_template(option, (const char *const *)found, count, tokenizer, template));
     file_list_free(found, count);
     return status;
 }
@@ -154,8 +150,7 @@ int job_print_text(const char *bytes, size_t length) {
             strbuf_add(&shown, at, step);
     }
     int status = strbuf_status(&shown);
-    if (!status)
-        status = job_print(strbuf_text(&shown), shown.length);
+    THEN(status, job_print(strbuf_text(&shown), shown.length));
     strbuf_free(&shown);
     return status;
 }

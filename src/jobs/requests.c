@@ -40,9 +40,7 @@ struct requests {
 
 static int add_line(struct requests *r, const struct strbuf *text) {
     struct answer *answer;
-    int status = answer_new(strbuf_text(text), text->length, lines_number(r->input), &r->model.openai, &answer);
-    if (status)
-        return status;
+    TRY(answer_new(strbuf_text(text), text->length, lines_number(r->input), &r->model.openai, &answer));
     answer->finished = &r->finished;
     *r->last = answer;
     r->last = &answer->next;
@@ -166,16 +164,13 @@ static int answer_all(struct requests *r) {
         status = read_lines(r);
         if (!status && stop_requested())
             break;
-        if (!status)
-            status = submit_lines(r);
+        THEN(status, submit_lines(r));
         if (!status && r->requests)
             status = scheduler_step(r->scheduler);
         if (status > 0)
             status = STATUS_OK;
-        if (!status)
-            status = finish_answers(r);
-        if (!status)
-            status = write_answers(r);
+        THEN(status, finish_answers(r));
+        THEN(status, write_answers(r));
     }
     return status;
 }
@@ -205,8 +200,7 @@ static int open_all(struct requests *r) {
     int status = lines_open(o->input, JSON_LINE_BYTES, &r->input);
     if (!status && model->openai.tokenizer)
         status = tokenizer_encoder_new(model->openai.tokenizer, &model->encoder);
-    if (!status)
-        status = requests_output_open(&r->output, o->output, o->resumes, r->input);
+    THEN(status, requests_output_open(&r->output, o->output, o->resumes, r->input));
     if (!status)
         status = engine_open_scheduler(
             model->engine, &(struct scheduler_options){.prefill_stretch = o->prefill_stretch}, &r->scheduler);
@@ -248,10 +242,8 @@ static int answer_requests(const struct requests_options *options, struct engine
     };
     r.last = &r.first;
     int status = openai_model_describe(&r.model.openai, engine, tokenizer);
-    if (!status)
-        status = chat_template_open_option(options->chat_template, &r.model.chat_template);
-    if (!status)
-        status = open_all(&r);
+    THEN(status, chat_template_open_option(options->chat_template, &r.model.chat_template));
+    THEN(status, open_all(&r));
     if (!status) {
         progress_begin(&r.progress, "generating", r.total);
         status = answer_all(&r);
@@ -277,11 +269,9 @@ static int lead(struct requests_job *job, struct engine *engine, const struct to
     const char *own_name;
     options.tokenizer = job->model->tokenizer ? job->model->tokenizer : engine_directory(engine);
     int status = job_model_names(job->model, &own_name, &options.models);
-    if (!status)
-        status = adapter_names_open(job->names, engine, &adapters);
+    THEN(status, adapter_names_open(job->names, engine, &adapters));
     struct adapter_check *check = status ? NULL : adapter_check_begin(job->names, adapters);
-    if (!status)
-        status = answer_requests(&options, engine, adapters, tokenizer, &job->result);
+    THEN(status, answer_requests(&options, engine, adapters, tokenizer, &job->result));
     adapter_check_end(check);
     adapters_close(adapters);
     free((char *)own_name);
@@ -303,12 +293,9 @@ int requests_job_run(struct comm *world, void *context) {
             status = tokenizer_open(directory, &tokenizer);
         status = comm_agree(world, status);
     }
-    if (!status)
-        status = world->rank == 0 ? lead(job, engine, tokenizer) : engine_follow(engine);
-    if (!status)
-        status = engine_end(engine);
-    if (!status)
-        status = job_memory_tell(world, &memory);
+    THEN(status, world->rank == 0 ? lead(job, engine, tokenizer) : engine_follow(engine));
+    THEN(status, engine_end(engine));
+    THEN(status, job_memory_tell(world, &memory));
     if (status)
         comm_fail(world, status);
     tokenizer_close(tokenizer);

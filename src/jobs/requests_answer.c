@@ -67,8 +67,7 @@ int answer_fail(struct answer *answer, enum error_case which, const char *field)
 int answer_new(const char *text, size_t length, int64_t number, const struct openai_model *model, struct answer **out) {
     const char *field;
     struct answer *answer = *out = calloc(1, sizeof *answer);
-    if (!answer)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(answer));
     answer->number = number;
     answer->slot = -1;
     int status = request_line_read(&answer->line, text, length, number, model, &field);
@@ -122,8 +121,7 @@ static int find_template(const struct answer *answer, struct requests_model *mod
     if (!model->has_tokenizers_template) {
         struct tokenizer_files files;
         status = tokenizer_files_read(model->tokenizer_directory, &files);
-        if (!status)
-            status = chat_template_of_tokenizer(&files, &model->tokenizers_template);
+        THEN(status, chat_template_of_tokenizer(&files, &model->tokenizers_template));
         tokenizer_files_free(&files);
         model->has_tokenizers_template = !status;
     }
@@ -138,10 +136,8 @@ static int encode_messages(struct call_prompt *prompt, const struct requests_mod
     if (!prompt->has_no_head || !template)
         return prompt_encode_messages(&prompt->chat, model->encoder, template, &model->openai.room, NULL, &prompt->ids);
     int status = call_prompt_render(prompt, &model->openai, template, &pieces);
-    if (!status)
-        status = prompt_check_bytes(&model->openai.room, pieces.text.length);
-    if (!status)
-        status = chat_pieces_encode(&pieces, model->encoder, prompt->chat.eos, &prompt->ids, NULL);
+    THEN(status, prompt_check_bytes(&model->openai.room, pieces.text.length));
+    THEN(status, chat_pieces_encode(&pieces, model->encoder, prompt->chat.eos, &prompt->ids, NULL));
     chat_pieces_free(&pieces);
     return status;
 }
@@ -201,11 +197,9 @@ static int take_model(struct request_line *line, const struct requests_model *mo
 static int prepare(struct answer *answer, struct requests_model *model, const char **field) {
     struct request_line *line = &answer->line;
     struct chat_template *template = NULL;
-    int status = take_model(line, model, field);
-    if (status)
-        return status;
+    TRY(take_model(line, model, field));
     *field = line->request.prompts[0].chat.messages ? "messages" : "prompt";
-    status = make_prompt(answer, model, &template);
+    int status = make_prompt(answer, model, &template);
     if (!status) {
         *field = "stop";
         if (line->request.ask.stop_count && !model->openai.tokenizer)
@@ -263,8 +257,7 @@ int answer_prepare(struct answer *answer, struct requests_model *model, bool *mu
     *must_wait = false;
     if (!answer->choices) {
         answer->choices = calloc((size_t)answer->line.request.ask.choices, sizeof *answer->choices);
-        if (!answer->choices)
-            return status_fail(STATUS_MEMORY, "out of memory");
+        TRY(status_allocated(answer->choices));
         status = prepare(answer, model, &field);
         if (status == STATUS_MEMORY)
             return status;
@@ -276,8 +269,7 @@ int answer_prepare(struct answer *answer, struct requests_model *model, bool *mu
         if (*must_wait || status == STATUS_PEER)
             return *must_wait ? STATUS_OK : status;
     }
-    if (!status)
-        status = check_length(answer, model, &field);
+    THEN(status, check_length(answer, model, &field));
     if (!status)
         return STATUS_OK;
     enum error_case which = status == STATUS_NOT_FOUND         ? ERROR_ADAPTER_NOT_FOUND
@@ -428,8 +420,7 @@ static bool has_failed(const struct answer *answer) {
 int answer_finish(struct answer *answer, struct requests_model *model) {
     int status = answer->has_slot ? adapters_give(model->adapters, answer->slot) : STATUS_OK;
     answer->has_slot = false;
-    if (!status)
-        status = answer->status;
+    THEN(status, answer->status);
     if (!status && answer->state == ANSWER_IS_DONE && has_failed(answer)) {
         status_fail(STATUS_INVALID, ENGINE_NO_PROBABILITY);
         status = answer_fail(answer, ERROR_INTERNAL, NULL);

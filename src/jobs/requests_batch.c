@@ -88,8 +88,7 @@ static bool read_body(struct batch *batch, struct request_line *line, const stru
 int batch_read(struct request_line *line, int64_t number, const struct openai_model *model, const char **field) {
     struct batch *batch = line->batch = calloc(1, sizeof *batch);
     const json_t *custom_id = json_object_get(line->root, "custom_id");
-    if (!batch)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(batch));
     snprintf(batch->id, sizeof batch->id, "%lld", (long long)number);
     batch->custom_id = json_is_string(custom_id) ? custom_id : NULL;
     if (!read_body(batch, line, model)) {
@@ -129,8 +128,7 @@ static int add_piece(struct batch *batch, int64_t choice, size_t begin, const st
     struct call_token token;
     struct call_top tops[ASK_MAX_TOP];
     int status = strbuf_status(&batch->update->text);
-    if (!status)
-        status = update_add_piece(batch->update, 0, choice, begin);
+    THEN(status, update_add_piece(batch->update, 0, choice, begin));
     if (drawn)
         batch->is_broken |= !update_read_token(drawn, has_logprob, &token, tops);
     if (!status && drawn)
@@ -170,8 +168,7 @@ int batch_add_token(struct batch *batch, int64_t choice, const struct ask_comple
 int batch_end(struct batch *batch, int64_t choice, struct writer *writer, bool is_stop, int64_t drawn) {
     const struct batch_end *last = &batch->ends[choice];
     int status = add_first_token(batch);
-    if (!status)
-        status = writer_end(writer, &batch->update->text);
+    THEN(status, writer_end(writer, &batch->update->text));
     if (!status && batch->update->text.length)
         status = add_piece(batch, choice, 0, NULL, false);
     struct call_end end = {.choice = choice,
@@ -180,8 +177,7 @@ int batch_end(struct batch *batch, int64_t choice, struct writer *writer, bool i
                            .has_token = last->has_token,
                            .token = last->token};
     batch->request.completion_tokens += drawn;
-    if (!status)
-        status = update_add_end(batch->update, &end, last->tops);
+    THEN(status, update_add_end(batch->update, &end, last->tops));
     pass(batch);
     return status;
 }

@@ -27,8 +27,7 @@ static int read_prompt(const json_t *value, struct request_line *line, int64_t v
     for (size_t i = 0; i < json_array_size(value) && !status; i++) {
         int32_t id;
         status = ask_read_id(json_array_get(value, i), i, vocab, &id);
-        if (!status)
-            status = token_buffer_add(&line->request.prompts[0].ids, id);
+        THEN(status, token_buffer_add(&line->request.prompts[0].ids, id));
     }
     return status;
 }
@@ -84,9 +83,7 @@ static int read_fields(struct request_line *line, int64_t vocab, const char **fi
         line->id = id;
     json_object_foreach(line->root, key, value) {
         *field = key;
-        int status = read_field(line, key, value, vocab);
-        if (status)
-            return status;
+        TRY(read_field(line, key, value, vocab));
     }
     *field = "messages";
     if (!line->request.prompts[0].chat.messages &&
@@ -113,8 +110,7 @@ int request_line_read(struct request_line *line, const char *text, size_t length
         return status_fail(status, "column %d: bad JSON: %s", error.column, error.text);
     if (!status && batch_is(line->root))
         return batch_read(line, number, model, field);
-    if (!status)
-        status = call_request_begin(&line->request, 1);
+    THEN(status, call_request_begin(&line->request, 1));
     return status ? status : read_fields(line, model->vocab, field);
 }
 

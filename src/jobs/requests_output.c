@@ -81,8 +81,7 @@ static int check_line(struct requests_output *output, const struct lines *lines,
     if (!status && is_end)
         return status_fail(STATUS_INVALID, "%s:%lld: there are more answers than requests in %s", output->path,
                            (long long)lines_number(lines), lines_name(input));
-    if (!status)
-        status = read_object(lines, &answer);
+    THEN(status, read_object(lines, &answer));
     if (status == STATUS_INVALID)
         status =
             status_fail(status, "%s:%lld: not the line of an answer", output->path, (long long)lines_number(lines));
@@ -126,8 +125,7 @@ static int resume(struct requests_output *output, struct lines *input) {
     if (output->descriptor < 0)
         return status_fail_errno("cannot open %s", output->path);
     int status = lock_take(output->descriptor, output->path);
-    if (!status)
-        status = check_kept(output, input, &bytes);
+    THEN(status, check_kept(output, input, &bytes));
     if (!status && (ftruncate(output->descriptor, bytes) || lseek(output->descriptor, bytes, SEEK_SET) < 0))
         status = status_fail_errno("cannot resume %s", output->path);
     return status;

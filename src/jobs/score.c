@@ -60,8 +60,7 @@ static int encode_text(struct scorer *s, const json_t *text) {
     if (!s->tokenizer) {
         status = tokenizer_open(s->job->model->tokenizer ? s->job->model->tokenizer : engine_directory(s->engine),
                                 &s->tokenizer);
-        if (!status)
-            status = tokenizer_encoder_new(s->tokenizer, &s->encoder);
+        THEN(status, tokenizer_encoder_new(s->tokenizer, &s->encoder));
     }
     return status ? status
                   : tokenizer_encode(s->encoder, json_string_value(text), json_string_length(text),
@@ -126,11 +125,9 @@ static int read_line(struct scorer *s, const struct strbuf *line, struct text *t
         status = status_fail(STATUS_INVALID,
                              "an object with either \"text\" (a string) or \"tokens\" (an array) was expected");
     text->count = (int64_t)s->ids.count - text->first;
-    if (!status)
-        status = take_names(s, json_object_get(root, "adapters"), text);
+    THEN(status, take_names(s, json_object_get(root, "adapters"), text));
     json_decref(root);
-    if (!status)
-        status = take_slot(s, text, &slot);
+    THEN(status, take_slot(s, text, &slot));
     if (status)
         return status;
     status = engine_check_tokens(s->engine, slot, "", s->ids.ids + text->first, text->count);
@@ -184,8 +181,7 @@ static int share_round(struct scorer *s, int64_t *count, int *read_status) {
     if (s->is_first && *read_status && !*count)
         return *read_status;
     int status = job_share(s->leaders, count, 1, DTYPE_I64);
-    if (!status)
-        status = job_share(s->leaders, s->texts, *count * (int64_t)sizeof *s->texts, DTYPE_U8);
+    THEN(status, job_share(s->leaders, s->texts, *count * (int64_t)sizeof *s->texts, DTYPE_U8));
     if (!status && *count)
         status = share_names(s);
     return status || !*count ? status : job_share_ids(s->leaders, &s->ids);
@@ -215,7 +211,7 @@ static int make_room(struct scorer *s) {
     free(s->logprobs);
     s->logprobs = calloc(needed, sizeof *s->logprobs);
     s->logprob_capacity = s->logprobs ? needed : 0;
-    return s->logprobs ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(s->logprobs);
 }
 
 /* Scores this rank's texts from *next on, as many as have room for their adapters at once; advances *next. */
@@ -304,8 +300,7 @@ static int score_lines(struct scorer *s) {
     struct strbuf out = STRBUF_INIT;
     int status = STATUS_OK, read_status = STATUS_OK;
     int64_t *tokens = calloc((size_t)s->leaders->size, sizeof *tokens);
-    if (!tokens)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(tokens));
     for (int64_t count = 1; count && !status;) {
         status = read_status ? read_status : share_round(s, &count, &read_status);
         if (!status && count)
@@ -331,16 +326,14 @@ static int open_scorer(struct scorer *s) {
                             .adapters_are_given = job->names->memory_is_given};
     if (s->is_first)
         status = lines_open(job->input, JSON_LINE_BYTES, &s->input);
-    if (!status)
-        status = job_size_for_texts(job->model, &options);
+    THEN(status, job_size_for_texts(job->model, &options));
     s->capacity = ROUND_TEXTS * job->model->grid.data;
     s->texts = calloc((size_t)s->capacity, sizeof *s->texts);
     s->share = calloc((size_t)s->capacity, sizeof *s->share);
     if (!status && (!s->texts || !s->share))
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     status = comm_agree(s->world, status);
-    if (!status)
-        status = job_model_open(job->model, s->world, options, &s->memory, &s->engine);
+    THEN(status, job_model_open(job->model, s->world, options, &s->memory, &s->engine));
     s->leaders = status ? NULL : engine_rank(s->engine)->data;
     if (!status && engine_leads(s->engine))
         status = adapter_names_open(job->names, s->engine, &s->adapters);
@@ -353,12 +346,9 @@ int score_job_run(struct comm *world, void *context) {
     struct scorer s = {.job = context, .world = world, .is_first = world->rank == 0, .ids = TOKEN_BUFFER_INIT};
     log_quiet(!s.is_first);
     int status = open_scorer(&s);
-    if (!status)
-        status = engine_leads(s.engine) ? score_lines(&s) : engine_follow(s.engine);
-    if (!status)
-        status = engine_end(s.engine);
-    if (!status)
-        status = job_memory_tell(world, &s.memory);
+    THEN(status, engine_leads(s.engine) ? score_lines(&s) : engine_follow(s.engine));
+    THEN(status, engine_end(s.engine));
+    THEN(status, job_memory_tell(world, &s.memory));
     if (status)
         comm_fail(world, status);
     lines_close(s.input);

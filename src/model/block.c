@@ -269,27 +269,21 @@ static int attention_half_forward(const struct block_pass *block) {
     qkv.y = saved->qkv;
     qkv.x_writer = fp8_has_norms(model) ? &norm1 : NULL;
     int status = qkv.x_writer ? STATUS_OK : norm1_forward(block, NULL);
-    if (!status)
-        status = linear_forward(&params->qkv, &qkv);
-    if (!status)
-        status = heads_forward(block);
-    if (!status)
-        status = attention_core_forward(block);
+    THEN(status, linear_forward(&params->qkv, &qkv));
+    THEN(status, heads_forward(block));
+    THEN(status, attention_core_forward(block));
     struct linear_call projection = linear_call_at(block, ATTACH_PROJECTION);
     projection.x = saved->attention;
     projection.y = model->scratch.branch;
     bool is_added =
         add_residual(block, &params->projection, &projection, ATTACH_AFTER_ATTENTION, saved->x, saved->middle);
-    if (!status)
-        status = linear_forward(&params->projection, &projection);
+    THEN(status, linear_forward(&params->projection, &projection));
     if (status || is_added)
         return status;
     struct hook_call after = half_hook_call(block, ATTACH_AFTER_ATTENTION, saved->norm1, saved->x);
-    status = hook_list_forward(hooks_at(block, ATTACH_AFTER_ATTENTION), HOOK_BEFORE_ACTIVATION, &after);
-    if (!status)
-        status = dropout_forward(block->pass, hidden_dropout(block), model_dropout_site(block->layer, 0), saved->x,
-                                 model->scratch.branch, saved->middle);
-    return status;
+    TRY(hook_list_forward(hooks_at(block, ATTACH_AFTER_ATTENTION), HOOK_BEFORE_ACTIVATION, &after));
+    return dropout_forward(block->pass, hidden_dropout(block), model_dropout_site(block->layer, 0), saved->x,
+                           model->scratch.branch, saved->middle);
 }
 
 /* Computes the gradient of norm1's output from that of the attention's result, in scratch.branch. */
@@ -312,10 +306,8 @@ static int attention_core_backward(const struct block_pass *block) {
     core.dq = heads_gradient(model);
     core.dk = model_element(model, core.dq, widths->q);
     core.dv = model_element(model, model->gradients.qkv, widths->q + widths->kv);
-    if (!status)
-        status = rank_run_scratch(model->rank, PHASE_ATTENTION, attention_backward, &core);
-    if (!status)
-        status = heads_backward(block);
+    THEN(status, rank_run_scratch(model->rank, PHASE_ATTENTION, attention_backward, &core));
+    THEN(status, heads_backward(block));
     const struct fp8_writer norm1 = {norm1_forward, block};
     struct linear_call qkv = linear_call_at(block, ATTACH_QKV);
     qkv.x = block->saved->norm1;
@@ -339,15 +331,12 @@ static int attention_half_backward(const struct block_pass *block) {
     if (is_recomputed(block, model->options.train.recompute.layernorm) &&
         !is_norm_in_fp8(block, ATTACH_QKV, ATTACH_AFTER_ATTENTION))
         status = norm1_forward(block, NULL);
-    if (!status)
-        status = dropout_backward(block->pass, hidden_dropout(block), model_dropout_site(block->layer, 0),
-                                  block->pass->d, model->scratch.branch);
-    if (!status)
-        status = hook_list_backward_output(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
+    THEN(status, dropout_backward(block->pass, hidden_dropout(block), model_dropout_site(block->layer, 0),
+                                  block->pass->d, model->scratch.branch));
+    THEN(status, hook_list_backward_output(after_hooks, HOOK_BEFORE_ACTIVATION, &after));
     if (!status && !ends_at(block, ATTACH_AFTER_ATTENTION))
         status = attention_core_backward(block);
-    if (!status)
-        status = hook_list_backward_input(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
+    THEN(status, hook_list_backward_input(after_hooks, HOOK_BEFORE_ACTIVATION, &after));
     if (!status && !block->is_lowest)
         status = norm_backward(model, &params->norm1,
                                &(const struct norm){.rows = stream_rows(block),
@@ -389,9 +378,7 @@ int block_choose_activation(struct model *model) {
     bool is_apart = fc1.epilogue == EPILOGUE_NONE || model->fp8.linears; /* in FP8 the activation writes fc2's input */
     if (model->share.lowest <= chunk->first || !chunk->count || is_apart)
         return STATUS_OK;
-    int status = param_unshard(&model->store, (int)chunk->first, PARAM_READ);
-    if (status)
-        return status;
+    TRY(param_unshard(&model->store, (int)chunk->first, PARAM_READ));
     model->share.activates_in_product = linear_can_fuse(&model->blocks[chunk->first].fc1, &fc1);
     return param_reshard_after(&model->store, (int)chunk->first, STATUS_OK);
 }
@@ -520,13 +507,11 @@ static int mlp_half_forward(const struct block_pass *block) {
         fc1.aux = NULL;
     }
     int status = fc1.x_writer ? STATUS_OK : norm2_forward(block, NULL);
-    if (!status)
-        status = linear_forward(&params->fc1, &fc1);
+    THEN(status, linear_forward(&params->fc1, &fc1));
     if (!status && !is_fused && !is_written)
         status = activate(block, NULL);
     struct hook_call activated = activated_hook_call(block);
-    if (!status)
-        status = hook_list_forward(fc1.hooks, HOOK_AFTER_ACTIVATION, &activated);
+    THEN(status, hook_list_forward(fc1.hooks, HOOK_AFTER_ACTIVATION, &activated));
     struct linear_call fc2 = linear_call_at(block, ATTACH_FC2);
     if (block->is_again && !fc2.hooks->count && !hooks_at(block, ATTACH_AFTER_MLP)->count)
         return status; /* nothing after this is kept for the backward */
@@ -534,16 +519,13 @@ static int mlp_half_forward(const struct block_pass *block) {
     fc2.x_writer = is_written ? &activation : NULL;
     fc2.y = model->scratch.branch;
     bool is_added = add_residual(block, &params->fc2, &fc2, ATTACH_AFTER_MLP, saved->middle, block->out);
-    if (!status)
-        status = linear_forward(&params->fc2, &fc2);
+    THEN(status, linear_forward(&params->fc2, &fc2));
     if (status || is_added)
         return status;
     struct hook_call after = half_hook_call(block, ATTACH_AFTER_MLP, saved->norm2, saved->middle);
-    status = hook_list_forward(hooks_at(block, ATTACH_AFTER_MLP), HOOK_BEFORE_ACTIVATION, &after);
-    if (!status)
-        status = dropout_forward(block->pass, hidden_dropout(block), model_dropout_site(block->layer, 1), saved->middle,
-                                 model->scratch.branch, block->out);
-    return status;
+    TRY(hook_list_forward(hooks_at(block, ATTACH_AFTER_MLP), HOOK_BEFORE_ACTIVATION, &after));
+    return dropout_forward(block->pass, hidden_dropout(block), model_dropout_site(block->layer, 1), saved->middle,
+                           model->scratch.branch, block->out);
 }
 
 /* True when the gradient of the activation's input is needed. */
@@ -616,15 +598,12 @@ static int mlp_half_backward(const struct block_pass *block) {
         status = norm2_forward(block, NULL);
     if (!status && is_recomputed(block, model->options.train.recompute.mlp_act) && !is_activation_in_fp8(block))
         status = activation_again(block);
-    if (!status)
-        status = dropout_backward(block->pass, hidden_dropout(block), model_dropout_site(block->layer, 1),
-                                  block->pass->d, model->scratch.branch);
-    if (!status)
-        status = hook_list_backward_output(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
+    THEN(status, dropout_backward(block->pass, hidden_dropout(block), model_dropout_site(block->layer, 1),
+                                  block->pass->d, model->scratch.branch));
+    THEN(status, hook_list_backward_output(after_hooks, HOOK_BEFORE_ACTIVATION, &after));
     if (!status && !ends_at(block, ATTACH_AFTER_MLP))
         status = mlp_backward(block);
-    if (!status)
-        status = hook_list_backward_input(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
+    THEN(status, hook_list_backward_input(after_hooks, HOOK_BEFORE_ACTIVATION, &after));
     if (!status && !is_end)
         status = norm_backward(model, &params->norm2,
                                &(const struct norm){.rows = stream_rows(block),

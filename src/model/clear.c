@@ -44,13 +44,11 @@ int model_upload_cleared(struct model *model) {
         return STATUS_OK;
     model->cleared.x = gradients[0].data;
     struct flat_range *ranges = calloc((size_t)model->table.count, sizeof *ranges);
-    if (!ranges)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(ranges));
     for (int c = 0; c < o->chunk_count; c++)
         model->cleared.end[c] = count = add_ranges(model, &o->chunks[c], ranges, count);
     int status = stream_copy_to_device(stream, model->cleared.ranges, ranges, (size_t)count * sizeof *ranges);
-    if (!status)
-        status = stream_wait(stream);
+    THEN(status, stream_wait(stream));
     free(ranges);
     return status;
 }

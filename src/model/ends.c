@@ -114,14 +114,12 @@ int embedding_pass_forward(const struct pass *pass, void *x) {
     call.first_virtual = model->options.config.vocab_size;
     call.virtual_tokens = virtuals.tokens;
     int status = find_virtual_table(model, &virtuals, &call.virtual_table);
-    if (!status)
-        status = rank_run(model->rank, PHASE_REST, embedding_forward, &call);
+    THEN(status, rank_run(model->rank, PHASE_REST, embedding_forward, &call));
     return_virtuals(model);
     param_return(&model->store, model->token_table);
     if (has_positions)
         param_return(&model->store, model->position_table);
-    if (!status)
-        status = sum_stream(pass, call.x, x);
+    THEN(status, sum_stream(pass, call.x, x));
     double p = embedding_dropout(pass);
     if (!status && p > 0)
         status = dropout_forward(pass, p, 0, NULL, x, x);
@@ -134,8 +132,7 @@ int embedding_pass_backward(const struct pass *pass) {
     int status = p > 0 ? dropout_backward(pass, p, 0, pass->d, pass->d) : STATUS_OK;
     const void *whole = pass->d;
     bool has_positions = model->position_table != PARAM_NONE;
-    if (!status)
-        status = gather_stream(pass, pass->d, &whole);
+    THEN(status, gather_stream(pass, pass->d, &whole));
     struct embedding call = {
         .rows = pass->rows,
         .cols = model->options.config.hidden_size,
@@ -203,8 +200,7 @@ int head_join_loss(struct model *model, const struct cross_entropy *call, bool t
     if (!status)
         status = rank_gather(rank, RANK_TENSOR, partial.part, model->scratch.parts,
                              call->rows * (int64_t)(sizeof *partial.part / sizeof(double)), DTYPE_F64);
-    if (!status)
-        status = rank_run(rank, PHASE_LOSS, cross_entropy_join, &whole, rank->grid.tensor, model->scratch.parts);
+    THEN(status, rank_run(rank, PHASE_LOSS, cross_entropy_join, &whole, rank->grid.tensor, model->scratch.parts));
     return status || !train ? status : rank_run(rank, PHASE_LOSS, cross_entropy_part_backward, &whole);
 }
 
@@ -265,8 +261,7 @@ static int final_norm_backward(const struct pass *pass) {
 static int head_chunk(const struct pass *pass, int64_t first, int64_t count, bool train, bool overwrite_gradients) {
     struct model *model = pass->model;
     int status = head_logits(model, first, count);
-    if (!status)
-        status = chunk_loss(pass, first, count, train);
+    THEN(status, chunk_loss(pass, first, count, train));
     struct linear_call call = head_call(model, first, count);
     call.overwrite_gradients = overwrite_gradients;
     return status || !train ? status : linear_backward(&model->head, &call);
@@ -281,8 +276,7 @@ static int plan_few_rows(const struct pass *pass, bool train) {
     rank_unsure(pass->model->rank, true, 1);
     for (int64_t count = multiple; count <= sizes->head_rows && count < pass->rows && !status; count += multiple) {
         status = head_chunk(pass, 0, count, train, true);
-        if (!status)
-            status = head_chunk(pass, 0, count, train, false);
+        THEN(status, head_chunk(pass, 0, count, train, false));
     }
     rank_unsure(pass->model->rank, true, -1);
     return status;
@@ -299,8 +293,7 @@ int head_pass(const struct pass *pass, bool train) {
     }
     if (!status && model->rank->is_planning && pass->rows == model->options.max_rows)
         status = plan_few_rows(pass, train);
-    if (!status)
-        status = rank_run(model->rank, PHASE_LOSS, weighted_sum, head->count, model->scratch.losses, head->loss_weight,
-                          true, model->scratch.loss_sum);
+    THEN(status, rank_run(model->rank, PHASE_LOSS, weighted_sum, head->count, model->scratch.losses, head->loss_weight,
+                          true, model->scratch.loss_sum));
     return status || !train ? status : final_norm_backward(pass);
 }

@@ -36,8 +36,7 @@ int model_family_choose(struct model_config *config) {
         strbuf_format(&ways, "%s%s cannot have this model.%s", i ? ", " : "", families[i]->name,
                       families[i]->unfit(families[i], config));
     int status = strbuf_status(&ways);
-    if (!status)
-        status = status_fail(STATUS_USAGE, "no family of models is like this one: %s", strbuf_text(&ways));
+    THEN(status, status_fail(STATUS_USAGE, "no family of models is like this one: %s", strbuf_text(&ways)));
     strbuf_free(&ways);
     return status;
 }
@@ -69,7 +68,7 @@ int model_write_config(const struct model_config *config, enum dtype dtype, cons
     if (status || asprintf(text, "%s\n", dump) < 0)
         *text = NULL;
     free(dump);
-    return status || *text ? status : status_fail(STATUS_MEMORY, "out of memory");
+    return status || *text ? status : status_no_memory();
 }
 
 /* ---- reading ---- */

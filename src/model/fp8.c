@@ -37,8 +37,7 @@ int model_fp8_describe(const struct model_config *config, int64_t history_length
     *table = (struct param_table){0};
     for (int64_t layer = 0; layer < config->num_layers && !status; layer++) {
         status = describe(table, layer, "fp8_scale", 2, PARAM_INIT_ONE);
-        if (!status)
-            status = describe(table, layer, "fp8_amax_history", history_length, PARAM_INIT_ZERO);
+        THEN(status, describe(table, layer, "fp8_amax_history", history_length, PARAM_INIT_ZERO));
     }
     if (status)
         param_table_free(table);
@@ -140,27 +139,22 @@ int fp8_sketch(struct model *model) {
     struct model_fp8 *fp8 = &model->fp8;
     if (o->use != MODEL_TRAIN || !o->train.fp8.is_on)
         return STATUS_OK;
-    int status = check_device(model->rank);
-    if (!status)
-        status = every_linear(model, check_linear);
-    if (!status)
-        status = model_fp8_describe(&o->config, o->train.fp8.history_length, &fp8->table);
-    if (status)
-        return status;
+    TRY(check_device(model->rank));
+    TRY(every_linear(model, check_linear));
+    TRY(model_fp8_describe(&o->config, o->train.fp8.history_length, &fp8->table));
     for (int c = 0; c < o->chunk_count; c++)
         fp8->layers += o->chunks[c].count;
     fp8->linears = calloc((size_t)(fp8->layers * FP8_PLACES), sizeof *fp8->linears);
     fp8->is_held = calloc((size_t)fp8->table.count, sizeof *fp8->is_held);
-    if (!fp8->linears || !fp8->is_held)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(fp8->linears && fp8->is_held));
     for (int id = 0; id < fp8->table.count; id++)
         fp8->is_held[id] = model_has_layer(o, id / ROWS);
     const struct rank *rank = model->rank;
     const struct param_part part = {
         .tensor = rank->place.tensor, .tensors = rank->grid.tensor, .is_held = fp8->is_held};
-    status = param_store_sketch(&fp8->store,
-                                &(const struct param_store_options){
-                                    .table = &fp8->table, .part = &part, .device = rank->device, .dtype = DTYPE_F32});
+    int status = param_store_sketch(
+        &fp8->store, &(const struct param_store_options){
+                         .table = &fp8->table, .part = &part, .device = rank->device, .dtype = DTYPE_F32});
     return status ? status : every_linear(model, open_linear);
 }
 
@@ -243,8 +237,7 @@ int fp8_open(struct model *model) {
     if (status)
         return status_wrap(status, "FP8");
     status = param_store_initialise(&fp8->store, rank->exec.stream, 0);
-    if (!status)
-        status = stream_zero(rank->exec.stream, fp8->amax, (size_t)(fp8->layers * FP8_TENSORS) * sizeof *fp8->amax);
+    THEN(status, stream_zero(rank->exec.stream, fp8->amax, (size_t)(fp8->layers * FP8_TENSORS) * sizeof *fp8->amax));
     return status ? status : every_linear(model, set_addresses);
 }
 
@@ -287,8 +280,7 @@ int model_fp8_end_step(struct model *model, int64_t step) {
     int64_t tensors = fp8->layers * FP8_TENSORS;
     int forward = FP8_GRADIENT * FP8_PLACES;
     int status = rank_max(model->rank, RANK_TENSOR, fp8->amax, tensors, DTYPE_F32);
-    if (!status)
-        status = rank_max(model->rank, RANK_DATA, fp8->amax, tensors, DTYPE_F32);
+    THEN(status, rank_max(model->rank, RANK_DATA, fp8->amax, tensors, DTYPE_F32));
     for (int64_t layer = 0; layer < o->config.num_layers && !status; layer++) {
         if (!model_has_layer(o, layer))
             continue;

@@ -12,11 +12,10 @@ int head_staging_open(struct model *model) {
     if (!model->share.has_head || model->options.use == MODEL_INFER)
         return STATUS_OK;
     int32_t *numbers = calloc(4 * rows, sizeof *numbers);
-    if (!numbers)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(numbers));
     model->staging = (struct head_staging){numbers, numbers + rows, numbers + 2 * rows, numbers + 3 * rows,
                                            calloc(rows, sizeof *model->staging.loss_weight)};
-    return model->staging.loss_weight ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(model->staging.loss_weight);
 }
 
 void head_staging_close(struct model *model) {
@@ -102,9 +101,8 @@ int head_rows_forward(const struct pass *pass) {
     int status = is_cut ? stream_zero(rank->exec.stream, model->scratch.whole,
                                       (size_t)elements * dtype_bytes(model->options.dtype))
                         : STATUS_OK;
-    if (!status)
-        status = rank_run(rank, PHASE_REST, gather_rows, head->local, C, model->options.dtype, pass->stash->x_last,
-                          head->source, model->scratch.branch);
+    THEN(status, rank_run(rank, PHASE_REST, gather_rows, head->local, C, model->options.dtype, pass->stash->x_last,
+                          head->source, model->scratch.branch));
     if (!status)
         status = norm_forward(model, &model->final_norm,
                               &(const struct norm){.rows = head->local,

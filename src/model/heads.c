@@ -72,8 +72,7 @@ int heads_upload_angles(struct model *model) {
     if (!angles->columns)
         return STATUS_OK;
     float *cosines = malloc((size_t)(2 * count + pairs) * sizeof *cosines);
-    if (!cosines)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(cosines));
     float *sines = cosines + count, *frequencies = sines + count;
     float factor = attention_factor(c);
     for (int64_t pair = 0; pair < pairs; pair++)
@@ -86,10 +85,8 @@ int heads_upload_angles(struct model *model) {
         sines[i] = sinf(angle) * factor;
     }
     int status = stream_copy_to_device(stream, angles->cos, cosines, (size_t)count * sizeof *cosines);
-    if (!status)
-        status = stream_copy_to_device(stream, angles->sin, sines, (size_t)count * sizeof *sines);
-    if (!status)
-        status = stream_wait(stream);
+    THEN(status, stream_copy_to_device(stream, angles->sin, sines, (size_t)count * sizeof *sines));
+    THEN(status, stream_wait(stream));
     free(cosines);
     return status;
 }

@@ -27,8 +27,7 @@ int model_kv_put_prefix(struct model *model, const struct model_kv *kv, const st
         status = block_prefix(model, layer, rows->image, &prefix);
         append.k = (const char *)prefix.k + skipped;
         append.v = (const char *)prefix.v + skipped;
-        if (!status)
-            status = rank_run(model->rank, PHASE_ATTENTION, kv_append, &append);
+        THEN(status, rank_run(model->rank, PHASE_ATTENTION, kv_append, &append));
     }
     return status ? status : stream_wait(stream);
 }
@@ -59,8 +58,7 @@ static int send_rows(struct model *model, int64_t rows) {
     int begun = rank_phase_begin(rank);
     int status =
         comm_send_start(rank->pipeline[PIPELINE_FORWARD], &data, rank->place.pipeline + 1, &step->sent[step->turn]);
-    if (!status)
-        status = comm_post(rank->pipeline[PIPELINE_FORWARD]);
+    THEN(status, comm_post(rank->pipeline[PIPELINE_FORWARD]));
     return rank_phase_end(rank, PHASE_COMM, begun, status);
 }
 
@@ -92,8 +90,7 @@ static int run_blocks(const struct pass *pass) {
     int64_t layers = pass->chunk->count;
     void *last = stash->x_last;
     int status = model->share.has_head ? STATUS_OK : find_out(model, &last);
-    if (!status)
-        status = model->share.has_embedding ? run_embedding(pass) : receive_rows(model, pass->rows, stash->saved[0].x);
+    THEN(status, model->share.has_embedding ? run_embedding(pass) : receive_rows(model, pass->rows, stash->saved[0].x));
     for (int64_t layer = 0; layer < layers && !status; layer++) {
         struct block_pass block = {
             .pass = pass,
@@ -102,8 +99,7 @@ static int run_blocks(const struct pass *pass) {
             .out = layer + 1 == layers ? last : stash->saved[layer + 1].x,
         };
         status = unit_begin(pass, block.layer, PARAM_EVALUATION);
-        if (!status)
-            status = unit_end(pass, block.layer, block_forward(&block));
+        THEN(status, unit_end(pass, block.layer, block_forward(&block)));
     }
     return status || model->share.has_head ? status : send_rows(model, pass->rows);
 }
@@ -290,8 +286,7 @@ static int plan_head(const struct pass *pass, int64_t rows) {
     for (int64_t first = 0; first < rows && !status; first += most) {
         int64_t left = rows - first, count = left < most ? left : most;
         status = make_logits(pass, 0, count);
-        if (!status)
-            status = draw(pass->model, 0, count);
+        THEN(status, draw(pass->model, 0, count));
     }
     return status;
 }
@@ -386,9 +381,7 @@ static void add_changes(struct upload *upload, struct model *model, const struct
 int step_upload(struct model *model, const struct model_step *step, const struct step_record *record) {
     struct upload *upload = &model->upload;
     const struct hook_table *hooks = model->options.hooks;
-    int status = upload_begin(upload, model->step.block);
-    if (status)
-        return status;
+    TRY(upload_begin(upload, model->step.block));
     add_rows(upload, model, step, record ? record->rows : step->rows);
     add_page_changes(upload, model, step, record ? record->rows : step->page_change_count);
     if (model->share.has_head && (step->logit_rows || record))
@@ -419,8 +412,7 @@ int step_run(struct model *model, const struct model_kv *kv, const struct model_
     struct pass pass = pass_of(model, kv, step->rows);
     pass.max_pages = model->options.infer.max_pages;
     int status = change_pages(model, &model->step.page_changes);
-    if (!status)
-        status = run_blocks(&pass);
+    THEN(status, run_blocks(&pass));
     if (!status && model->share.has_head)
         status = run_head(&pass, step);
     param_check_returned(&model->store, "a step of inference");

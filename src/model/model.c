@@ -48,8 +48,7 @@ static struct norm_params find_norm(const struct model *model, int64_t layer, co
 static int find_parameters(struct model *model) {
     const struct model_config *c = &model->options.config;
     model->blocks = calloc((size_t)c->num_layers, sizeof *model->blocks);
-    if (!model->blocks)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(model->blocks));
     model->token_table = find(model, -1, "embedding.token.weight");
     model->position_table = find(model, -1, "embedding.position.weight");
     const struct norm_params none = {PARAM_NONE, PARAM_NONE};
@@ -158,8 +157,7 @@ static int open_stage(struct model *model) {
     model->kept.stashes = calloc((size_t)o->train.stashes + 1, sizeof *model->kept.stashes);
     model->kept.saved = calloc((size_t)o->train.stashes * count, sizeof *model->kept.saved);
     model->kept.again = calloc(count, sizeof *model->kept.again);
-    if (!model->kept.stashes || !model->kept.saved || !model->kept.again)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(model->kept.stashes && model->kept.saved && model->kept.again));
     for (int stash = 0; stash < o->train.stashes; stash++)
         model->kept.stashes[stash].saved = model->kept.saved + (size_t)stash * count;
     open_transient(model);
@@ -173,8 +171,7 @@ static int choose_parameters(struct model *model) {
     size_t count = (size_t)model->table.count;
     model->share.is_held = calloc(count, sizeof *model->share.is_held);
     model->share.is_copy = calloc(count, sizeof *model->share.is_copy);
-    if (!model->share.is_held || !model->share.is_copy)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(model->share.is_held && model->share.is_copy));
     for (size_t i = 0; i < count; i++) {
         int64_t layer = model->table.rows[i].layer;
         model->share.is_held[i] = layer < o->config.num_layers ? model_has_layer(o, layer) : model->share.has_head;
@@ -222,10 +219,8 @@ static int plan_gradients(struct model *model) {
     rank_plan_part(model->rank, WORK_GRADIENTS, 0);
     for (int c = 0; c < o->chunk_count && !status && !param_cuts_gradients(&model->store); c++)
         status = chunk_clear_gradients(model, &o->chunks[c]);
-    if (!status)
-        status = gradient_sum_all_over_tensor(model->rank, &model->store);
-    if (!status)
-        status = model_fp8_end_step(model, 0);
+    THEN(status, gradient_sum_all_over_tensor(model->rank, &model->store));
+    THEN(status, model_fp8_end_step(model, 0));
     return status ? status : model_sum_tied_gradients(model);
 }
 
@@ -242,8 +237,7 @@ static int plan_work(struct model *model) {
     for (int64_t rows = 1; rows < o->max_rows && !status; rows *= 2)
         status = plan_rows(model, rows);
     rank_unsure(rank, true, -1);
-    if (!status)
-        status = plan_rows(model, o->max_rows);
+    THEN(status, plan_rows(model, o->max_rows));
     if (!status && o->use == MODEL_TRAIN)
         status = plan_gradients(model);
     rank_plan_part(rank, WORK_UPDATE, 0);
@@ -257,12 +251,9 @@ static const struct storage *storage_of(const struct model_options *options) {
 static int build(struct model *model, struct model_plan *plan) {
     const struct model_options *o = &model->options;
     int status = cut(model);
-    if (!status)
-        status = open_stage(model);
-    if (!status)
-        status = model_describe(&o->config, &model->table);
-    if (!status)
-        status = choose_parameters(model);
+    THEN(status, open_stage(model));
+    THEN(status, model_describe(&o->config, &model->table));
+    THEN(status, choose_parameters(model));
     for (int i = 0; i < model->table.count && o->train.is_frozen; i++)
         model->table.rows[i].is_trainable = false;
     struct param_part part = {.tensor = model->rank->place.tensor,
@@ -282,12 +273,9 @@ static int build(struct model *model, struct model_plan *plan) {
                                                                    .overlaps_weights = !o->train.gathers_wait,
                                                                    .overlaps_sums = !o->train.sums_wait},
                                                        .storage = storage_of(o)});
-    if (!status)
-        status = find_parameters(model);
-    if (!status)
-        status = fp8_sketch(model);
-    if (!status)
-        status = block_choose_activation(model);
+    THEN(status, find_parameters(model));
+    THEN(status, fp8_sketch(model));
+    THEN(status, block_choose_activation(model));
     if (status)
         return status;
     mark_norms(model);
@@ -315,8 +303,7 @@ static int allocate(struct model *model, const struct model_plan *plan) {
     int status = model->options.use == MODEL_INFER ? STATUS_OK : param_store_open(&model->store, NULL);
     if (!status && trains)
         status = rank_open_sharers(model->rank);
-    if (!status)
-        status = head_staging_open(model);
+    THEN(status, head_staging_open(model));
     if (!status && (status = device_alloc(model->rank->device, plan->activations, &model->activations)))
         status_wrap(status, "activations");
     if (status)
@@ -324,16 +311,13 @@ static int allocate(struct model *model, const struct model_plan *plan) {
     struct arena arena = arena_over(model->activations, plan->activations);
     model_place_activations(model, &arena);
     status = fp8_open(model);
-    if (!status)
-        status = upload_open(&model->upload, model->rank->device, model_upload_bytes(model));
+    THEN(status, upload_open(&model->upload, model->rank->device, model_upload_bytes(model)));
     if (!status && model->options.use == MODEL_INFER)
         status = step_open_fetches(model);
     if (!status && model->options.use != MODEL_INFER)
         status = device_host_alloc(model->rank->device, sizeof(double), &model->fetched_loss);
-    if (!status)
-        status = model_upload_cleared(model);
-    if (!status)
-        status = heads_upload_angles(model);
+    THEN(status, model_upload_cleared(model));
+    THEN(status, heads_upload_angles(model));
     if (!status && model->scratch.loss_sum)
         status = stream_zero(model->rank->exec.stream, model->scratch.loss_sum, sizeof *model->scratch.loss_sum);
     return status ? status : rank_allocate_workspace(model->rank);
@@ -342,8 +326,7 @@ static int allocate(struct model *model, const struct model_plan *plan) {
 int model_sketch(const struct model_options *options, struct rank *rank, struct model_plan *plan, struct model **out) {
     *out = NULL;
     struct model *model = calloc(1, sizeof *model);
-    if (!model)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(model));
     model->options = *options;
     model->options.max_positions = options->max_positions ? options->max_positions : model_positions(&options->config);
     model->rank = rank;

@@ -65,8 +65,7 @@ int model_unit_order(struct model *model, const struct pipeline_step *steps, int
     add_steps(model, steps, count, is_forward_only, order);
     order->units = calloc((size_t)order->count, sizeof *order->units);
     order->count = 0;
-    if (!order->units)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(order->units));
     add_steps(model, steps, count, is_forward_only, order);
     return STATUS_OK;
 }

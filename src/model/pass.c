@@ -33,9 +33,7 @@ static int upload_batch(struct model *model, const struct model_batch *batch, st
     }
     struct upload *upload = &model->upload;
     size_t bytes = (size_t)batch->rows * 4;
-    int status = upload_begin(upload, device->block);
-    if (status)
-        return status;
+    TRY(upload_begin(upload, device->block));
     device->rows = batch->rows;
     device->segments = batch->segments;
     device->longest = longest_segment(batch);
@@ -98,8 +96,7 @@ int pass_forward(struct model *model, const struct model_pass *asked, enum param
     void *first = pass.chunk->count ? saved_of(&pass, 0)->x : end;
     if (chunk_has_embedding(model, pass.chunk)) {
         status = unit_begin(&pass, PARAM_UNIT_FIRST, use);
-        if (!status)
-            status = unit_end(&pass, PARAM_UNIT_FIRST, embedding_pass_forward(&pass, first));
+        THEN(status, unit_end(&pass, PARAM_UNIT_FIRST, embedding_pass_forward(&pass, first)));
     } else if (!model->rank->is_planning) {
         status = stream_copy(model->rank->exec.stream, first, x, stream_bytes(&pass));
     }
@@ -107,8 +104,7 @@ int pass_forward(struct model *model, const struct model_pass *asked, enum param
         struct block_pass block = block_pass_of(&pass, layer, end);
         block.measures = use == PARAM_FORWARD;
         status = unit_begin(&pass, block.layer, use);
-        if (!status)
-            status = unit_end(&pass, block.layer, block_forward(&block));
+        THEN(status, unit_end(&pass, block.layer, block_forward(&block)));
     }
     model->kept.fresh = pass.stash;
     param_check_returned(&model->store, "a forward");
@@ -136,8 +132,7 @@ static int run_again(const struct pass *pass, int64_t layer) {
         struct block_pass block = block_pass_of(pass, again, model->scratch.branch);
         block.is_again = again + 1 == group.end;
         status = unit_begin(pass, block.layer, PARAM_RECOMPUTATION);
-        if (!status)
-            status = unit_end(pass, block.layer, block_forward(&block));
+        THEN(status, unit_end(pass, block.layer, block_forward(&block)));
     }
     return status;
 }
@@ -163,12 +158,9 @@ static int run_blocks_backward(const struct pass *pass) {
         block.is_lowest = block.layer == lowest;
         block.is_fresh = pass->is_fresh && layer + 1 == pass->chunk->count;
         status = run_again(pass, layer);
-        if (!status)
-            status = unit_begin(pass, block.layer, PARAM_BACKWARD);
-        if (!status)
-            status = unit_end(pass, block.layer, block_backward(&block));
-        if (!status)
-            status = layer_done(pass, block.layer);
+        THEN(status, unit_begin(pass, block.layer, PARAM_BACKWARD));
+        THEN(status, unit_end(pass, block.layer, block_backward(&block)));
+        THEN(status, layer_done(pass, block.layer));
     }
     return status;
 }
@@ -191,14 +183,12 @@ static int run_backward(const struct pass *pass, const void *dy) {
         status = stream_copy(model->rank->exec.stream, pass->d, dy, stream_bytes(pass));
     if (!status && has_head)
         status = layer_done(pass, model->options.config.num_layers);
-    if (!status)
-        status = run_blocks_backward(pass);
+    THEN(status, run_blocks_backward(pass));
     if (status || !chunk_has_embedding(model, pass->chunk))
         return status;
     if (model->share.lowest < 0) {
         status = unit_begin(pass, PARAM_UNIT_FIRST, PARAM_BACKWARD);
-        if (!status)
-            status = unit_end(pass, PARAM_UNIT_FIRST, embedding_pass_backward(pass));
+        THEN(status, unit_end(pass, PARAM_UNIT_FIRST, embedding_pass_backward(pass)));
     }
     return status ? status : layer_done(pass, -1);
 }
@@ -287,8 +277,7 @@ int model_row_losses(struct model *model, const struct model_batch *batch, float
         return STATUS_OK;
     size_t bytes = (size_t)head_rows_count(model, batch) * sizeof *losses;
     int status = stream_copy_to_host(stream, losses, model->scratch.losses, bytes);
-    if (!status)
-        status = rank_finish(model->rank);
+    THEN(status, rank_finish(model->rank));
     if (!status)
         head_rows_put_back(model, batch, losses);
     return status;
@@ -299,12 +288,10 @@ static int fetch_logits(struct model *model, int64_t count, float *out) {
     int64_t V = model->options.config.vocab_size, stride = model->share.vocab_stride;
     size_t width = dtype_bytes(model->options.dtype);
     char *host = malloc((size_t)(count * stride) * width);
-    if (!host)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(host));
     int status =
         stream_copy_to_host(model->rank->exec.stream, host, model->scratch.logits, (size_t)(count * stride) * width);
-    if (!status)
-        status = rank_finish(model->rank);
+    THEN(status, rank_finish(model->rank));
     for (int64_t i = 0; i < count && !status; i++)
         for (int64_t v = 0; v < V; v++)
             out[i * V + v] = model->options.dtype == DTYPE_F32 ? ((float *)host)[i * stride + v]
@@ -325,8 +312,7 @@ static int read_logits(struct model *model, int64_t rows, float *logits) {
     for (int64_t first = 0; first < rows && !status; first += most) {
         int64_t count = rows - first < most ? rows - first : most;
         status = head_logits(model, first, count);
-        if (!status)
-            status = fetch_logits(model, count, logits + first * model->options.config.vocab_size);
+        THEN(status, fetch_logits(model, count, logits + first * model->options.config.vocab_size));
     }
     return status;
 }
@@ -335,9 +321,7 @@ int model_logits(struct model *model, const struct model_batch *batch, float *lo
     const struct model_pass asked = {0};
     struct pass pass = pass_of(model, &asked);
     int status = upload_batch(model, batch, &model_stash(model, 0)->batch);
-    if (!status)
-        status = pass_forward(model, &asked, PARAM_EVALUATION, NULL, NULL);
-    if (!status)
-        status = head_begin(&pass, PARAM_EVALUATION);
+    THEN(status, pass_forward(model, &asked, PARAM_EVALUATION, NULL, NULL));
+    THEN(status, head_begin(&pass, PARAM_EVALUATION));
     return status ? status : head_end(&pass, read_logits(model, batch->rows, logits));
 }

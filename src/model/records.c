@@ -43,10 +43,8 @@ static int record_once(struct model *model, const struct model_kv *kv, struct st
     struct stream *stream = model->rank->exec.stream;
     static const struct sample_row unread;
     const struct model_step padding = padding_of(record, &unread);
-    int status = stream_record_begin(stream);
-    if (status)
-        return status;
-    status = step_run(model, kv, &padding);
+    TRY(stream_record_begin(stream));
+    int status = step_run(model, kv, &padding);
     int ended = stream_record_end(stream, &record->recording);
     return status ? status : ended;
 }
@@ -57,12 +55,10 @@ static int do_once(struct model *model, const struct model_kv *kv, struct step_r
     static const struct sample_row unread;
     const struct hook_upload *hooks = hooks_of(model);
     const struct model_step none = {.sample = &unread, .has_top = true};
-    int status = step_upload(model, &none, record);
-    if (status)
-        return status;
+    TRY(step_upload(model, &none, record));
     if (record->level)
         hooks->act_by_row(hooks->self, record->level, record->rows);
-    status = what(model, kv, record);
+    int status = what(model, kv, record);
     if (record->level)
         hooks->act_by_row(hooks->self, 0, 0);
     return status;
@@ -124,10 +120,8 @@ static int check_step(const struct model *model, const struct model_step *step) 
 int model_infer(struct model *model, const struct model_kv *kv, const struct model_step *step) {
     const struct step_record *record = find_record(model, step);
     int status = check_step(model, step);
-    if (!status)
-        status = step_upload(model, step, record);
-    if (!status)
-        status = record ? replay(model, record, step->rows) : step_run(model, kv, step);
+    THEN(status, step_upload(model, step, record));
+    THEN(status, record ? replay(model, record, step->rows) : step_run(model, kv, step));
     return status || !model_gives_results(model) ? status : step_fetch(model, step, record);
 }
 

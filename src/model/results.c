@@ -20,13 +20,12 @@ int step_open_fetches(struct model *model) {
     int status = STATUS_OK;
     for (int i = 0; i < MODEL_STEPS && !status && model_gives_results(model); i++) {
         status = device_host_alloc(device, bytes, &model->step.fetches[i].host);
-        if (!status)
-            status = event_open(device, &model->step.fetches[i].has_arrived);
+        THEN(status, event_open(device, &model->step.fetches[i].has_arrived));
     }
     if (status || !model_gives_results(model))
         return status;
     model->step.parts = calloc((size_t)model->rank->grid.tensor, sizeof *model->step.parts);
-    return model->step.parts ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(model->step.parts);
 }
 
 void step_close_fetches(struct model *model) {
@@ -57,8 +56,7 @@ int step_fetch(struct model *model, const struct model_step *step, const struct 
     if (fetch->rows)
         status = stream_copy_to_host(stream, fetch->host, model->step.results,
                                      model_results_bytes(fetch->stride, fetch->has_top));
-    if (!status)
-        status = event_record(fetch->has_arrived, stream);
+    THEN(status, event_record(fetch->has_arrived, stream));
     model->step.fetched += !status;
     return status;
 }

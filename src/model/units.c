@@ -5,8 +5,7 @@ int unit_begin(const struct pass *pass, int64_t unit, enum param_use use) {
     const struct model_pass *asked = &pass->asked;
     const struct param_store *store = &pass->model->store;
     int status = asked->layer_needed ? asked->layer_needed(asked->context, (int)unit) : STATUS_OK;
-    if (!status)
-        status = param_unshard(store, (int)unit, use);
+    THEN(status, param_unshard(store, (int)unit, use));
     if (status || use != PARAM_BACKWARD)
         return status;
     status = param_begin_gradients(store, (int)unit);

@@ -8,7 +8,7 @@ int call_request_begin(struct call_request *request, int64_t prompt_count) {
     *request = (struct call_request){.prompts = calloc((size_t)prompt_count, sizeof *request->prompts)};
     ask_begin(&request->ask);
     request->prompt_count = request->prompts ? prompt_count : 0;
-    return request->prompts ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(request->prompts);
 }
 
 void call_request_free(struct call_request *request) {
@@ -47,7 +47,7 @@ int call_prompt_render(const struct call_prompt *prompt, const struct openai_mod
     if (prompt->continues && (!chat_is_assistants(last) || count < 2))
         return status_fail(STATUS_INVALID, "the last message is not an assistant's, which could be continued");
     if (prompt->continues && !(request.messages = rest = drop_last(request.messages)))
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     int status = chat_render(template, &request, pieces);
     if (!status && prompt->continues) {
         const json_t *content = json_object_get(last, "content");

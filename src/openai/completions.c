@@ -29,8 +29,7 @@ static bool take_ids(const struct openai *request, struct call_prompt *prompt, c
     for (size_t i = 0; i < count && !status; i++) {
         int32_t id = 0;
         status = ask_read_id(json_array_get(list, i), i, request->model->vocab, &id);
-        if (!status)
-            status = token_buffer_add(&prompt->ids, id);
+        THEN(status, token_buffer_add(&prompt->ids, id));
     }
     if (status)
         json_in_fail(status, "prompt", error);

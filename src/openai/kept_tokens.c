@@ -13,8 +13,7 @@ static int grow(void *list, int64_t count, int64_t more, int64_t *capacity, size
         return STATUS_OK;
     int64_t wanted = *capacity * 2 > count + more ? *capacity * 2 : count + more;
     void *larger = realloc(items, (size_t)wanted * size);
-    if (!larger)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(larger));
     memcpy(list, &larger, sizeof larger);
     *capacity = wanted;
     return STATUS_OK;

@@ -7,9 +7,7 @@
 
 int openai_model_describe(struct openai_model *model, const struct engine *engine, const struct tokenizer *tokenizer) {
     char digest[PEFT_DIGEST_BYTES];
-    int status = peft_base_digest(engine_directory(engine), digest);
-    if (status)
-        return status;
+    TRY(peft_base_digest(engine_directory(engine), digest));
     snprintf(model->fingerprint, sizeof model->fingerprint, "b%.12s", digest);
     model->created = (int64_t)clock_wall_seconds();
     model->max_model_len = engine_max_positions(engine);

@@ -12,8 +12,7 @@ static int grow(void *items, int64_t count, int64_t *capacity, size_t size) {
     int64_t wanted = *capacity ? 2 * *capacity : 16;
     memcpy(&old, items, sizeof old);
     grown = realloc(old, (size_t)wanted * size);
-    if (!grown)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(grown));
     memcpy(items, &grown, sizeof grown);
     *capacity = wanted;
     return STATUS_OK;
@@ -56,14 +55,10 @@ static int add_tops(struct call_update *update, struct call_token *token, const 
 }
 
 int update_add_token(struct call_update *update, const struct call_token *token, const struct call_top *tops) {
-    int status = grow(&update->tokens, update->token_count, &update->token_capacity, sizeof *update->tokens);
-    if (status)
-        return status;
+    TRY(grow(&update->tokens, update->token_count, &update->token_capacity, sizeof *update->tokens));
     struct call_token *added = &update->tokens[update->token_count];
     *added = *token;
-    status = add_tops(update, added, tops);
-    if (status)
-        return status;
+    TRY(add_tops(update, added, tops));
     update->token_count++;
     update->pieces[update->piece_count - 1].token_count++;
     return STATUS_OK;
@@ -82,9 +77,7 @@ bool update_read_token(const struct scheduler_token *drawn, bool has_logprob, st
 }
 
 int update_add_end(struct call_update *update, const struct call_end *end, const struct call_top *tops) {
-    int status = grow(&update->ends, update->end_count, &update->end_capacity, sizeof *update->ends);
-    if (status)
-        return status;
+    TRY(grow(&update->ends, update->end_count, &update->end_capacity, sizeof *update->ends));
     struct call_end *added = &update->ends[update->end_count++];
     *added = *end;
     return end->has_token ? add_tops(update, &added->token, tops) : STATUS_OK;

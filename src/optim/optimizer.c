@@ -23,14 +23,11 @@ int optimizer_plan(struct rank *rank, int64_t flat_elements, int shards, enum dt
     const struct clip_factor clip = {0};
     size_t scratch = rank->ops->sum_of_squares_workspace(rank->device, flat_elements);
     int status = rank_run_within(rank, PHASE_OPTIMIZER, sum_of_squares, scratch, local_elements, NULL, true, NULL);
-    if (!status)
-        status = rank_sum(rank, RANK_TENSOR, NULL, 1, DTYPE_F64);
+    THEN(status, rank_sum(rank, RANK_TENSOR, NULL, 1, DTYPE_F64));
     if (!status && shards > 1)
         status = rank_sum(rank, RANK_DATA, NULL, 1, DTYPE_F64);
-    if (!status)
-        status = rank_sum(rank, RANK_PIPELINE, NULL, 1, DTYPE_F64);
-    if (!status)
-        status = rank_run(rank, PHASE_OPTIMIZER, clip_factor, &clip);
+    THEN(status, rank_sum(rank, RANK_PIPELINE, NULL, 1, DTYPE_F64));
+    THEN(status, rank_run(rank, PHASE_OPTIMIZER, clip_factor, &clip));
     return status ? status : rank_note(rank, PHASE_OPTIMIZER, "adamw", adamw_work(local_elements, dtype), 0);
 }
 
@@ -61,15 +58,13 @@ static int make_ranges(struct optimizer *optimizer) {
         (size_t)store->map.table->count; /* a bucket holds whole parameters, so at most one piece has a part of each */
     int64_t before = 0, count = 0;
     void *memory;
-    int status = device_alloc(optimizer->rank->device, most * sizeof(struct flat_range), &memory);
-    if (status)
-        return status;
+    TRY(device_alloc(optimizer->rank->device, most * sizeof(struct flat_range), &memory));
     optimizer->ranges = memory;
     struct flat_range *ranges = calloc(most, sizeof *ranges);
     optimizer->turn_end = calloc((size_t)sync->piece_count + 1, sizeof *optimizer->turn_end);
     if (!ranges || !optimizer->turn_end) {
         free(ranges);
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     }
     for (int turn = 0; turn < sync->piece_count; turn++) {
         for (int i = 0; i < store->map.table->count; i++) {
@@ -83,9 +78,8 @@ static int make_ranges(struct optimizer *optimizer) {
         }
         optimizer->turn_end[turn] = count;
     }
-    status = stream_copy_to_device(stream, optimizer->ranges, ranges, (size_t)count * sizeof *ranges);
-    if (!status)
-        status = stream_wait(stream);
+    int status = stream_copy_to_device(stream, optimizer->ranges, ranges, (size_t)count * sizeof *ranges);
+    THEN(status, stream_wait(stream));
     free(ranges);
     return status;
 }
@@ -100,12 +94,9 @@ int optimizer_open(struct optimizer *optimizer, const struct optimizer_options *
     int status = STATUS_OK;
     for (int i = 0; i < (optimizer->weights_type == DTYPE_F32 ? 2 : 3) && !status; i++)
         status = device_alloc_zeroed(device, local, &block[i]);
-    if (!status)
-        status = device_alloc(device, sizeof(struct scalars), &optimizer->scalars);
-    if (!status)
-        status = make_ranges(optimizer);
-    if (!status)
-        status = device_host_alloc(device, sizeof(float), &optimizer->norm);
+    THEN(status, device_alloc(device, sizeof(struct scalars), &optimizer->scalars));
+    THEN(status, make_ranges(optimizer));
+    THEN(status, device_host_alloc(device, sizeof(float), &optimizer->norm));
     optimizer->m = block[0];
     optimizer->v = block[1];
     optimizer->master = block[2];
@@ -144,8 +135,7 @@ int optimizer_reset(struct optimizer *optimizer) {
     size_t local = (size_t)sync->local_elements * sizeof(float);
     optimizer->step = 0;
     int status = stream_zero(rank->exec.stream, optimizer->m, local);
-    if (!status)
-        status = stream_zero(rank->exec.stream, optimizer->v, local);
+    THEN(status, stream_zero(rank->exec.stream, optimizer->v, local));
     for (int i = 0; i < sync->piece_count && optimizer->master && !status; i++) {
         const struct sync_piece *piece = &sync->pieces[i];
         status = rank_run(rank, PHASE_OPTIMIZER, cast, piece->count, optimizer->weights_type,
@@ -241,18 +231,14 @@ static int measure_norm(struct optimizer *optimizer) {
         .factor = &scalars->factor,
     };
     int status = stream_zero(rank->exec.stream, &scalars->sum_of_squares, sizeof scalars->sum_of_squares);
-    if (!status)
-        status = sum_squares(optimizer, false, &scalars->sum_of_squares);
-    if (!status)
-        status = rank_sum(rank, RANK_TENSOR, &scalars->sum_of_squares, 1, DTYPE_F64);
+    THEN(status, sum_squares(optimizer, false, &scalars->sum_of_squares));
+    THEN(status, rank_sum(rank, RANK_TENSOR, &scalars->sum_of_squares, 1, DTYPE_F64));
     if (!status) /* parameters of which every tensor rank has a copy count once */
         status = sum_squares(optimizer, true, &scalars->sum_of_squares);
     if (!status && optimizer->sync->is_sharded)
         status = rank_sum(rank, RANK_DATA, &scalars->sum_of_squares, 1, DTYPE_F64);
-    if (!status)
-        status = rank_sum(rank, RANK_PIPELINE, &scalars->sum_of_squares, 1, DTYPE_F64);
-    if (!status)
-        status = rank_run(rank, PHASE_OPTIMIZER, clip_factor, &clip);
+    THEN(status, rank_sum(rank, RANK_PIPELINE, &scalars->sum_of_squares, 1, DTYPE_F64));
+    THEN(status, rank_run(rank, PHASE_OPTIMIZER, clip_factor, &clip));
     return status ? status : stream_copy_to_host(rank->exec.stream, optimizer->norm, &scalars->norm, sizeof(float));
 }
 
@@ -288,16 +274,14 @@ static int update_pieces(struct optimizer *optimizer, double lr) {
     int status = STATUS_OK;
     for (int turn = 0; turn < optimizer->sync->piece_count && !status; turn++) {
         status = update(optimizer, turn, lr);
-        if (!status)
-            status = gradient_sync_gather_start(optimizer->sync, turn);
+        THEN(status, gradient_sync_gather_start(optimizer->sync, turn));
     }
     return status;
 }
 
 int optimizer_start(struct optimizer *optimizer, double lr) {
     int status = gradient_sync_finish(optimizer->sync);
-    if (!status)
-        status = measure_norm(optimizer);
+    THEN(status, measure_norm(optimizer));
     return status ? status : update_pieces(optimizer, lr);
 }
 
@@ -312,7 +296,6 @@ int optimizer_finish(struct optimizer *optimizer, double *norm) {
 int optimizer_step(struct optimizer *optimizer, double lr, double *norm) {
     *norm = 0;
     int status = optimizer_start(optimizer, lr);
-    if (!status)
-        status = stream_wait(optimizer->rank->exec.stream);
+    THEN(status, stream_wait(optimizer->rank->exec.stream));
     return status ? status : optimizer_finish(optimizer, norm);
 }

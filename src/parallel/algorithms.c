@@ -44,15 +44,12 @@ int algorithms_write(const struct device *device, const char *path) {
     struct strbuf out = STRBUF_INIT;
     char *text;
     json_begin();
-    int status = json_end(describe(device), JSON_INDENT(1), &text);
-    if (status)
-        return status;
+    TRY(json_end(describe(device), JSON_INDENT(1), &text));
     strbuf_add_text(&out, text);
     strbuf_add_char(&out, '\n');
     free(text);
-    status = strbuf_status(&out);
-    if (!status)
-        status = file_write_atomic(path, out.data, out.length);
+    int status = strbuf_status(&out);
+    THEN(status, file_write_atomic(path, out.data, out.length));
     strbuf_free(&out);
     return status;
 }
@@ -91,8 +88,7 @@ static int take_products(const json_t *products, struct device *device) {
     size_t count = json_array_size(products), i;
     struct device_algorithm *all = calloc(count + 1, sizeof *all);
     const json_t *product;
-    if (!all)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(all));
     json_array_foreach(products, i, product) {
         copy(all[i].product, sizeof all[i].product, text_of(product, "product"));
         copy(all[i].algorithm, sizeof all[i].algorithm, text_of(product, "algorithm"));
@@ -110,8 +106,7 @@ static int take_text(const struct strbuf *text, struct device *device, const cha
     int status = json_read(strbuf_text(text), text->length, JSON_REJECT_DUPLICATES, &root, &error);
     if (status == STATUS_INVALID)
         return status_fail(STATUS_INVALID, "--gemm-algorithms %s:%d: %s", path, error.line, error.text);
-    if (!status)
-        status = check_owner(root, device, path);
+    THEN(status, check_owner(root, device, path));
     const json_t *products = json_object_get(root, "products");
     if (!status && !json_is_array(products))
         status = status_fail(STATUS_INVALID, "--gemm-algorithms %s: it has no list \"products\"", path);
@@ -127,9 +122,7 @@ static int take_text(const struct strbuf *text, struct device *device, const cha
 static int share(struct comm *world, struct strbuf *text) {
     int64_t bytes = (int64_t)text->length;
     struct comm_data size = {.send = &bytes, .receive = &bytes, .count = 1, .dtype = DTYPE_I64};
-    int status = comm_broadcast(world, &size, 0);
-    if (status)
-        return status;
+    TRY(comm_broadcast(world, &size, 0));
     int reserved = comm_agree(world, world->rank ? strbuf_reserve(text, (size_t)bytes) : STATUS_OK);
     if (reserved)
         return reserved;

@@ -63,11 +63,9 @@ int rank_connect(struct comm *world, struct device *device, enum collectives col
     snprintf(mine.kind, sizeof mine.kind, "%s", device_facts(device).kind);
     struct comm_data data = {.send = &mine, .receive = seats, .count = sizeof mine, .dtype = DTYPE_U8};
     bool by_library = false;
-    int status = comm_agree(world, seats ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory"));
-    if (!status)
-        status = comm_all_gather(world, &data);
-    if (!status)
-        status = decide(seats, world->size, collectives, &by_library);
+    int status = comm_agree(world, status_allocated(seats));
+    THEN(status, comm_all_gather(world, &data));
+    THEN(status, decide(seats, world->size, collectives, &by_library));
     free(seats);
     if (status)
         return status;

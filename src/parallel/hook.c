@@ -16,7 +16,7 @@ int hook_table_init(struct hook_table *table, int64_t layers) {
     if (table->lists && table->prefixes)
         return STATUS_OK;
     hook_table_free(table);
-    return status_fail(STATUS_MEMORY, "out of memory");
+    return status_no_memory();
 }
 
 void hook_table_free(struct hook_table *table) {

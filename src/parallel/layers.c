@@ -111,20 +111,16 @@ int pipeline_split_check(const struct pipeline_split *split) {
         strbuf_add_text(&numbers, " (one stage has no chunks, and all layers)");
     add_alternatives(&nearest, split);
     int status = strbuf_status(&numbers);
-    if (!status)
-        status = strbuf_status(&nearest);
-    if (!status)
-        status = status_fail(STATUS_USAGE, "%s%s%s", strbuf_text(&numbers),
-                             nearest.length ? "; nearest that work:" : "", strbuf_text(&nearest));
+    THEN(status, strbuf_status(&nearest));
+    THEN(status, status_fail(STATUS_USAGE, "%s%s%s", strbuf_text(&numbers),
+                             nearest.length ? "; nearest that work:" : "", strbuf_text(&nearest)));
     strbuf_free(&numbers);
     strbuf_free(&nearest);
     return status;
 }
 
 int pipeline_layers(const struct pipeline_split *split, int64_t stage, int64_t chunk, int64_t *first, int64_t *count) {
-    int status = pipeline_split_check(split);
-    if (status)
-        return status;
+    TRY(pipeline_split_check(split));
     if (stage < 0 || stage >= split->stages || chunk < 0 || chunk >= split->chunks)
         return status_fail(STATUS_USAGE, "chunk %lld of stage %lld: there are %lld stages with %lld chunks each",
                            (long long)chunk, (long long)stage, (long long)split->stages, (long long)split->chunks);

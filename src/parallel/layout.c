@@ -147,8 +147,7 @@ int parallel_layout_check(const struct parallel_layout *layout) {
     }
     add_nearest(&text, layout);
     int status = strbuf_status(&text);
-    if (!status)
-        status = status_fail(STATUS_USAGE, "%s", strbuf_text(&text));
+    THEN(status, status_fail(STATUS_USAGE, "%s", strbuf_text(&text)));
     strbuf_free(&text);
     return status;
 }

@@ -152,8 +152,7 @@ static int multiply(const struct linear *linear, const struct linear_call *call,
     int status = cast_operands(call, &gemm);
     if (!status && !into_fp32)
         status = hook_list_deltas(call->hooks, &hook, &gemm, hooks);
-    if (!status)
-        status = rank_multiply(rank, PHASE_GEMM, &gemm);
+    THEN(status, rank_multiply(rank, PHASE_GEMM, &gemm));
     if (!status && rank->is_planning && linear->bias != PARAM_NONE && !(is_partial && rank->place.tensor > 0))
         work_also_reads(&rank->work, linear->out, call->dtype); /* its pointer is NULL */
     if (!status && rank->is_planning && call->adds_residual)
@@ -176,8 +175,7 @@ int linear_forward(const struct linear *linear, const struct linear_call *call) 
         y = call->whole;
     float *const *fp32_y = call->dtype == DTYPE_BF16 ? hook_list_fp32_y(call->hooks) : NULL;
     void *first = fp32_y ? *fp32_y : y;
-    if (!status)
-        status = multiply(linear, call, x, first, fp32_y != NULL, &in_product);
+    THEN(status, multiply(linear, call, x, first, fp32_y != NULL, &in_product));
     if (!status && fp32_y && call->rank->is_planning) { /* a plan does not know whether a step has active hooks here */
         rank_unsure(call->rank, true, 1);
         status = multiply(linear, call, x, y, false, &in_product);
@@ -214,8 +212,7 @@ static int weight_gradients(const struct linear *linear, const struct linear_cal
         };
         const struct fp8_cast_of input = {FP8_INPUT, FP8_BY_COLUMNS, false, call->x_writer};
         int status = call->fp8 ? fp8_cast(rank, call->fp8, input, &gemm.b) : STATUS_OK;
-        if (!status)
-            status = rank_multiply(rank, PHASE_GEMM, &gemm);
+        THEN(status, rank_multiply(rank, PHASE_GEMM, &gemm));
         if (status || !call->fp8)
             return status;
     }
@@ -234,8 +231,7 @@ static int input_gradient(const struct linear *linear, const struct linear_call 
                           void *dx) {
     struct gemm gemm = input_gradient_of(linear, call, param_borrow(call->store, linear->weight), dy, dx);
     int status = call->fp8 ? fp8_cast_weight(call->rank, call->fp8, false, &gemm.b) : STATUS_OK;
-    if (!status)
-        status = rank_multiply(call->rank, PHASE_GEMM, &gemm);
+    THEN(status, rank_multiply(call->rank, PHASE_GEMM, &gemm));
     param_return(call->store, linear->weight);
     return status;
 }
@@ -273,8 +269,7 @@ int linear_backward(const struct linear *linear, const struct linear_call *call)
         status = gather_rows(call, call->x, linear->in, call->whole);
     }
     hook.dx = has_own_rows ? call->whole_gradient : call->dx;
-    if (!status)
-        status = hook_list_backward_output(call->hooks, HOOK_BEFORE_ACTIVATION, &hook);
+    THEN(status, hook_list_backward_output(call->hooks, HOOK_BEFORE_ACTIVATION, &hook));
     struct matrix_view dy = gradient_view(linear, call, hook.dy);
     if (!status && call->fp8)
         status = cast_gradient(call, wants_dx, wants_dw, &dy);
@@ -282,12 +277,10 @@ int linear_backward(const struct linear *linear, const struct linear_call *call)
         status = input_gradient(linear, call, dy, hook.dx);
     else if (!status && call->rank->is_planning) /* in other layers, a run needs it */
         status = plan_input_gradient(linear, call, dy);
-    if (!status)
-        status = hook_list_backward_input(call->hooks, HOOK_BEFORE_ACTIVATION, &hook);
+    THEN(status, hook_list_backward_input(call->hooks, HOOK_BEFORE_ACTIVATION, &hook));
     if (!status && wants_dx && is_cut(linear, call, LINEAR_COLUMN))
         status = sum_start(call, hook.dx, call->dx, linear->in, call->dtype, &sum);
-    if (!status)
-        status = weight_gradients(linear, call, hook.x, hook.dy, dy);
+    THEN(status, weight_gradients(linear, call, hook.x, hook.dy, dy));
     int summed = rank_wait(call->rank, &sum);
     return status ? status : summed;
 }

@@ -18,12 +18,10 @@ static int open_spans(struct rank *rank) {
     struct phase_timer *timer = &rank->timer;
     int status = STATUS_OK;
     timer->spans = calloc(PHASE_SPANS, sizeof *timer->spans);
-    if (!timer->spans)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(timer->spans));
     for (int i = 0; i < PHASE_SPANS && !status; i++) {
         status = event_open(rank->device, &timer->spans[i].before);
-        if (!status)
-            status = event_open(rank->device, &timer->spans[i].after);
+        THEN(status, event_open(rank->device, &timer->spans[i].after));
     }
     return status;
 }

@@ -30,7 +30,7 @@ size_t pipeline_bytes(const struct pipeline_shape *shape, int stage, size_t mess
 static int list_steps(const struct pipeline_shape *shape, int stage, struct pipeline_step **steps) {
     *steps = calloc((size_t)pipeline_step_count(shape), sizeof **steps);
     if (!*steps)
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     pipeline_steps(shape, stage, *steps);
     return STATUS_OK;
 }
@@ -86,8 +86,7 @@ static int list_all(struct pipeline *pipeline) {
     forward_only.is_forward_only = true;
     pipeline->has_rounds = comm_holds_messages(pipeline->rank->pipeline[PIPELINE_FORWARD]);
     int status = list_steps(&pipeline->shape, stage, &pipeline->steps);
-    if (!status)
-        status = list_steps(&forward_only, stage, &pipeline->forward_steps);
+    THEN(status, list_steps(&forward_only, stage, &pipeline->forward_steps));
     if (!status && pipeline->has_rounds)
         status = pipeline_rounds_make(&pipeline->shape, stage, PIPELINE_SEND_BUFFERS, &pipeline->rounds);
     if (!status && pipeline->has_rounds)
@@ -110,7 +109,7 @@ int pipeline_open(struct pipeline *pipeline, struct rank *rank, const struct pip
         struct pipeline_lane *lane = &pipeline->lanes[kind];
         lane->receive_requests = calloc((size_t)lane->receive_buffers + 1, sizeof *lane->receive_requests);
         if (!lane->receive_requests)
-            status = status_fail(STATUS_MEMORY, "out of memory");
+            status = status_no_memory();
     }
     if (status)
         pipeline_close(pipeline);
@@ -168,8 +167,7 @@ static int post_rounds(struct pipeline *pipeline, const struct pipeline_rounds *
             status = post->is_receive ? post_receive(pipeline, post->kind, post->number)
                                       : post_send(pipeline, post->kind, post->number, pipeline->lanes[post->kind].to);
         }
-        if (!status)
-            status = comm_post(pipeline->rank->pipeline[PIPELINE_FORWARD]);
+        THEN(status, comm_post(pipeline->rank->pipeline[PIPELINE_FORWARD]));
     }
     return status;
 }
@@ -192,8 +190,7 @@ static int run_step(struct pipeline *pipeline, const struct pipeline_step *step,
     int status = sends ? wait_for(rank, &lane->send_requests[place]) : STATUS_OK;
     if (!status && receives)
         status = wait_for(rank, &lane->receive_requests[buffer]);
-    if (!status)
-        status = worker->run(worker->context, step, in, out);
+    THEN(status, worker->run(worker->context, step, in, out));
     if (status || pipeline->has_rounds)
         return status;
     if (receives && step->receive.number + lane->receive_buffers < expected)
@@ -210,8 +207,7 @@ int pipeline_run(struct pipeline *pipeline, bool is_forward_only, const struct p
                                       : post_first_receives(pipeline, steps, count, expected);
     for (int i = 0; i < count && !status; i++) {
         status = run_step(pipeline, &steps[i], pipeline->has_rounds ? 0 : expected[steps[i].kind], worker);
-        if (!status)
-            status = post_rounds(pipeline, rounds, i, &posted);
+        THEN(status, post_rounds(pipeline, rounds, i, &posted));
     }
     for (int kind = 0; kind < PIPELINE_KINDS; kind++)
         for (int i = 0; i < PIPELINE_SEND_BUFFERS && !status; i++)

@@ -10,8 +10,7 @@ static int open_group(struct rank *rank, unsigned axes, struct comm **group) {
     if (count == 1)
         return comm_single_open(group);
     int *ranks = malloc((size_t)count * sizeof *ranks);
-    if (!ranks)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(ranks));
     rank_grid_group(&rank->grid, axes, rank->world->rank, ranks);
     int status = comm_subgroup(rank->world, ranks, count, group);
     free(ranks);
@@ -45,14 +44,10 @@ int rank_open(struct rank *rank, const struct rank_grid *grid, struct comm *worl
     rank->world = world;
     rank->seed = seed;
     int status = stream_open(device, &rank->exec.stream);
-    if (!status)
-        status = open_group(rank, GRID_TENSOR, &rank->tensor);
-    if (!status)
-        status = open_group(rank, GRID_DATA | GRID_CONTEXT, &rank->data);
-    if (!status)
-        status = open_group(rank, GRID_DATA | GRID_CONTEXT, &rank->buckets);
-    if (!status)
-        status = open_pipeline_groups(rank);
+    THEN(status, open_group(rank, GRID_TENSOR, &rank->tensor));
+    THEN(status, open_group(rank, GRID_DATA | GRID_CONTEXT, &rank->data));
+    THEN(status, open_group(rank, GRID_DATA | GRID_CONTEXT, &rank->buckets));
+    THEN(status, open_pipeline_groups(rank));
     if (status)
         rank_close(rank);
     return status;
@@ -67,8 +62,7 @@ int rank_open_sharers(struct rank *rank) {
     if (rank->sharers || count < 2)
         return STATUS_OK;
     int *ranks = malloc((size_t)rank->grid.tensor * sizeof *ranks);
-    if (!ranks)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(ranks));
     rank_grid_group(&rank->grid, GRID_TENSOR, rank->world->rank, ranks);
     int status = comm_subgroup(rank->world, ranks + rank->place.tensor / count * count, count, &rank->sharers);
     free(ranks);

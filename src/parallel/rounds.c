@@ -52,7 +52,7 @@ static int open_walk(struct walk *walk) {
     if (is_whole)
         return STATUS_OK;
     close_walk(walk);
-    return status_fail(STATUS_MEMORY, "out of memory");
+    return status_no_memory();
 }
 
 /* Runs the next step of a stage, if its message has come and a buffer for its result is free. */
@@ -129,7 +129,7 @@ int pipeline_rounds_make(const struct pipeline_shape *shape, int stage, int send
     if (rounds->posts)
         run(&walk, stage, rounds);
     else
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     if (!status)
         qsort(rounds->posts, (size_t)rounds->count, sizeof *rounds->posts, by_round);
     close_walk(&walk);

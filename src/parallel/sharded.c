@@ -97,7 +97,7 @@ static int open_shares(struct param_store *store, enum dtype type, void **memory
         device_alloc_zeroed(store->device, (size_t)(store->map.flat_elements / shards) * dtype_bytes(type), memory);
     *ranges = calloc((size_t)held->unit_count * RUNS, sizeof **ranges);
     if (!status && !*ranges)
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     char *at = *memory;
     for (int run = 0; run < RUNS && !status; run++) {
         for (int u = 0; u < held->unit_count; u++) {
@@ -117,7 +117,7 @@ static int open_whole_weights(struct param_store *store) {
     int status = device_alloc_zeroed(store->device, sharded_bytes(store, PARAM_WEIGHTS), &held->memory[0]);
     held->weights = calloc(1, sizeof *held->weights);
     if (!status && !held->weights)
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     if (status)
         return status;
     *held->weights =
@@ -149,7 +149,7 @@ static int open_weight_buffers(struct param_store *store) {
     if (slots)
         unit_slots_make(&held->slots, held->unit_count, slots, count);
     if (!status && (!slots || !held->buffers))
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     char *at = held->memory[1];
     for (int slot = 0; slot < count && !status; slot++)
         place_buffer(store, slot, width, &at, &held->buffers[slot]);
@@ -165,10 +165,9 @@ static int open_gradients(struct param_store *store) {
     int status = open_shares(store, DTYPE_F32, &held->memory[2], &held->gradients, &held->gradient_ranges);
     held->has_sum = calloc((size_t)held->unit_count, sizeof *held->has_sum);
     if (!status && !held->has_sum)
-        status = status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = device_alloc_zeroed(store->device, (size_t)buffer_elements(store, PARAM_GRADIENTS) * sizeof(float),
-                                     &held->memory[3]);
+        status = status_no_memory();
+    THEN(status, device_alloc_zeroed(store->device, (size_t)buffer_elements(store, PARAM_GRADIENTS) * sizeof(float),
+                                     &held->memory[3]));
     char *at = held->memory[3];
     for (int slot = 0; slot < GRADIENT_SLOTS && !status; slot++)
         place_buffer(store, slot, sizeof(float), &at, &held->sums[slot].buffer);
@@ -177,14 +176,12 @@ static int open_gradients(struct param_store *store) {
 
 static int sharded_open(struct param_store *store, const struct param_fill *fill) {
     struct sharded *held = store->held = calloc(1, sizeof *held);
-    if (!held)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(held));
     if (fill)
         return status_fail(STATUS_UNSUPPORTED, "sharded weights are loaded after their opening");
     held->unit_count = param_map_unit_count(store->map.table);
     held->units = calloc((size_t)held->unit_count, sizeof *held->units);
-    if (!held->units)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(held->units));
     param_map_units(&store->map, held->units);
     int status = sharded_cuts_weights(store)
                      ? open_shares(store, store->map.type, &held->memory[0], &held->weights, &held->weight_ranges)
@@ -271,8 +268,7 @@ static int fetch(const struct param_store *store, int unit, int *slot) {
     if (!is_fetched)
         return STATUS_OK;
     int status = wait_for(store, buffer);
-    if (!status)
-        status = poison(store, *slot);
+    THEN(status, poison(store, *slot));
     for (int run = 0; run < RUNS && !status; run++) {
         buffer->request[run] = (struct comm_request){0};
         if (!unit_of(held, unit)->run[run].count)
@@ -305,11 +301,8 @@ static int sharded_unshard(const struct param_store *store, int unit, enum param
     bool follows = held->order && use != PARAM_READ;
     if (follows && (held->at == held->order_count || held->order[held->at] != unit))
         return status_fail(STATUS_INVALID, "unit %d is used out of order", unit);
-    int status = fetch(store, unit, &slot);
-    if (!status)
-        status = wait_for(store, &held->buffers[slot]);
-    if (status)
-        return status;
+    TRY(fetch(store, unit, &slot));
+    TRY(wait_for(store, &held->buffers[slot]));
     held->slots.slots[slot].is_in_use = true;
     param_set_absent(store, unit, false);
     return follows ? fetch_next(store) : STATUS_OK;

@@ -165,7 +165,7 @@ static int gather(struct comm *world, cpu_set_t *set, struct whereabouts **all) 
     struct whereabouts here = find_whereabouts(set);
     *all = calloc((size_t)world->size, sizeof **all);
     if (!*all)
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     struct comm_data data = {
         .send = &here, .receive = *all, .count = sizeof here / sizeof(int64_t), .dtype = DTYPE_I64};
     return comm_all_gather(world, &data);
@@ -175,8 +175,7 @@ int rank_site_find(struct comm *world, int threads, struct rank_site *site) {
     cpu_set_t set;
     struct whereabouts *all;
     int status = gather(world, &set, &all);
-    if (!status)
-        status = settle(all, world, &set, threads, site);
+    THEN(status, settle(all, world, &set, threads, site));
     if (!status && world->size > 1)
         status = log_sites(all, world->size, threads);
     free(all);
@@ -226,12 +225,11 @@ void rank_site_warn(const struct device *device, int threads) {
 int rank_site_sum(struct comm *world, const struct rank_site *site, int64_t *values, int count) {
     int64_t mine[4] = {site->first_on_host}, *all = calloc((size_t)world->size, sizeof mine);
     assert(count < 4);
-    int status = all ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(all);
     memcpy(mine + 1, values, (size_t)count * sizeof *values);
     struct comm_data data = {.send = mine, .receive = all, .count = 4, .dtype = DTYPE_I64};
     status = comm_agree(world, status);
-    if (!status)
-        status = comm_all_gather(world, &data);
+    THEN(status, comm_all_gather(world, &data));
     for (int i = 0; i < count && !status; i++) {
         values[i] = 0;
         for (int r = 0; r < world->size; r++)
@@ -245,8 +243,7 @@ int rank_site_tell_memory(struct comm *world, const struct rank_site *site, size
     static const double mebibyte = 1 << 20;
     int status = comm_barrier(world);
     int64_t peak = site->is_first_in_process ? (int64_t)memory_peak() : 0;
-    if (!status)
-        status = rank_site_sum(world, site, &peak, 1);
+    THEN(status, rank_site_sum(world, site, &peak, 1));
     if (!status && world->rank == 0)
         log_info("peak memory %.1f MiB, planned %.1f MiB", (double)peak / mebibyte, (double)planned / mebibyte);
     return status;

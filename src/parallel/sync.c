@@ -89,8 +89,7 @@ static int add_shares(struct gradient_sync *sync) {
     const struct param_map *map = &sync->store->map;
     int count = param_map_unit_count(map->table);
     struct param_unit *units = calloc((size_t)count, sizeof *units);
-    if (!units)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(units));
     param_map_units(map, units);
     for (int run = 0; run < 2; run++)
         for (int u = 0; u < count; u++)
@@ -123,7 +122,7 @@ int gradient_sync_open(struct gradient_sync *sync, struct rank *rank, struct par
     sync->gathers = calloc(most, sizeof *sync->gathers);
     if (!sync->buckets || !sync->pieces || !sync->turns || !sync->requests || !sync->gathers) {
         gradient_sync_close(sync);
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     }
     int status = STATUS_OK;
     if (param_cuts_gradients(store))
@@ -153,9 +152,8 @@ void gradient_sync_close(struct gradient_sync *sync) {
 int gradient_sync_plan(struct rank *rank, const struct gradient_sync_traffic *traffic) {
     int status =
         rank_note_messages(rank, RANK_BUCKETS, "all_reduce", traffic->reduced, DTYPE_F32, traffic->reduced > 0);
-    if (!status)
-        status = rank_note_messages(rank, RANK_BUCKETS, "reduce_scatter", traffic->scattered, DTYPE_F32,
-                                    traffic->scattered > 0);
+    THEN(status, rank_note_messages(rank, RANK_BUCKETS, "reduce_scatter", traffic->scattered, DTYPE_F32,
+                                    traffic->scattered > 0));
     return status ? status
                   : rank_note_messages(rank, RANK_BUCKETS, "all_gather", traffic->gathered, traffic->dtype,
                                        traffic->gathered > 0);
@@ -242,8 +240,7 @@ static int start_buckets(struct gradient_sync *sync, int layer) {
     while (!status && sync->started < sync->bucket_count && sync->buckets[sync->started].layer >= layer) {
         if (sync->started - sync->waited == STARTED_MOST)
             status = rank_wait(sync->rank, &sync->requests[sync->waited++]);
-        if (!status)
-            status = start_bucket(sync, sync->started++);
+        THEN(status, start_bucket(sync, sync->started++));
     }
     return status;
 }
@@ -320,8 +317,7 @@ int gradient_sync_gather_wait(struct gradient_sync *sync, int layer) {
     int status = STATUS_OK;
     while (!status && sync->gathered < sync->updated && is_needed(sync, sync->gathered, layer)) {
         status = wait_for_gathers(sync, layer);
-        if (!status)
-            status = start_gathers(sync);
+        THEN(status, start_gathers(sync));
     }
     if (!status && sync->gathered == sync->piece_count)
         sync->updated = sync->gathering = sync->gathered = 0;

@@ -8,8 +8,7 @@ int upload_open(struct upload *upload, struct device *device, size_t bytes) {
     *upload = (struct upload){.device = device, .bytes = bytes};
     for (int i = 0; i < UPLOAD_TURNS && !status; i++) {
         status = device_host_alloc(device, bytes, &upload->host[i]);
-        if (!status)
-            status = event_open(device, &upload->has_arrived[i]);
+        THEN(status, event_open(device, &upload->has_arrived[i]));
     }
     return status ? status_wrap(status, "batches") : STATUS_OK;
 }

@@ -28,8 +28,7 @@ int work_note(struct work_list *list, const struct work_item *item) {
     if (list->count == list->capacity) {
         int capacity = list->capacity ? 2 * list->capacity : 64;
         struct work_item *items = realloc(list->items, (size_t)capacity * sizeof *items);
-        if (!items)
-            return status_fail(STATUS_MEMORY, "out of memory");
+        TRY(status_allocated(items));
         list->items = items;
         list->capacity = capacity;
     }

@@ -194,10 +194,8 @@ int cluster_open_text(const char *name, const char *text, size_t length, struct 
                                            .positional_offset = SIZE_MAX};
     *cluster = (struct cluster){0};
     int status = config_parse_text(&command, name, text, length, cluster, &cluster->config);
-    if (!status)
-        status = check(name, cluster);
-    if (!status)
-        status = cluster_read_speeds(name, cluster);
+    THEN(status, check(name, cluster));
+    THEN(status, cluster_read_speeds(name, cluster));
     if (!cluster->kind)
         cluster->kind = device_name_at(0);
     if (!cluster->processors)
@@ -212,10 +210,8 @@ int cluster_open_text(const char *name, const char *text, size_t length, struct 
             *constant = (struct config_quantity){constant->value, neutral[i].low, neutral[i].high};
     }
     strbuf_add(&cluster->text, text, length);
-    if (!status)
-        status = strbuf_status(&cluster->text);
-    if (!status)
-        status = sketch(cluster);
+    THEN(status, strbuf_status(&cluster->text));
+    THEN(status, sketch(cluster));
     if (status)
         cluster_close(cluster);
     return status;
@@ -237,8 +233,7 @@ int cluster_open(const char *name_or_file, struct cluster *cluster) {
                              name_or_file, names[0], names[1], names[2], names[3], nearest ? "; did you mean " : "",
                              nearest ? nearest : "", nearest ? "?" : "");
     }
-    if (!status)
-        status = cluster_open_text(name_or_file, strbuf_text(&text), text.length, cluster);
+    THEN(status, cluster_open_text(name_or_file, strbuf_text(&text), text.length, cluster));
     strbuf_free(&text);
     return status;
 }

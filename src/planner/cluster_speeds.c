@@ -17,8 +17,7 @@ static bool counts_flops(int phase) {
 int cluster_add_speed(struct cluster *cluster, const struct cluster_speed *speed) {
     struct cluster_speed *speeds =
         realloc(cluster->speeds, (size_t)(cluster->speed_count + 1) * sizeof *cluster->speeds);
-    if (!speeds)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(speeds));
     cluster->speeds = speeds;
     speeds[cluster->speed_count++] = *speed;
     return STATUS_OK;
@@ -77,8 +76,7 @@ int cluster_read_speeds(const char *name, struct cluster *cluster) {
         status = read_speed(cluster->speed_texts.items[i], &speed);
         if (status)
             status_wrap(status, "%s:%zu: achieved.speeds", name, config_line(cluster->config, "achieved.speeds"));
-        if (!status)
-            status = cluster_add_speed(cluster, &speed);
+        THEN(status, cluster_add_speed(cluster, &speed));
     }
     return status;
 }

@@ -308,23 +308,20 @@ static int open_layout(const struct train_run *run, int ranks, const struct cost
                        const struct cluster *cluster, struct layout *layout) {
     const struct run_config *config = &run->config;
     *layout = (struct layout){.run = run, .work = work, .cluster = cluster, .has_messages = true};
-    int status = train_plan_grid(run, ranks, &layout->grid, &layout->shape);
-    if (status)
-        return status;
+    TRY(train_plan_grid(run, ranks, &layout->grid, &layout->shape));
     bool selects = is_megatron(layout) && config->parallel.recompute_granularity == GRANULARITY_SELECTIVE;
     cost_units_find(work, cluster, selects, &layout->units);
     layout->partial = (int)config->parallel.num_microbatches_with_partial_activation_checkpoints;
     layout->chunks = calloc((size_t)(layout->shape.stages * layout->shape.chunks), sizeof *layout->chunks);
     layout->stages = calloc((size_t)layout->shape.stages, sizeof *layout->stages);
-    return layout->chunks && layout->stages ? fill(layout) : status_fail(STATUS_MEMORY, "out of memory");
+    return layout->chunks && layout->stages ? fill(layout) : status_no_memory();
 }
 
 int cost_step(const struct train_run *run, int ranks, const struct cost_work *work, const struct cluster *cluster,
               struct cost_step *step, struct walk *walk) {
     struct layout layout;
     int status = open_layout(run, ranks, work, cluster, &layout);
-    if (!status)
-        status = walk_layout(&layout, step, walk);
+    THEN(status, walk_layout(&layout, step, walk));
     free(layout.chunks);
     free(layout.stages);
     return status;

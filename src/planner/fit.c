@@ -166,12 +166,10 @@ int fit_run(struct fit_rows *rows, struct cluster *cluster) {
         fit.slopes[c] = numbers[c];
         set_constant(cluster, fit.kind->constants[c], cluster_neutral(fit.kind->constants[c]).value);
     }
-    int status = fit_predict(rows, cluster);
-    if (status)
-        return status;
+    TRY(fit_predict(rows, cluster));
     fit.sum = errors_of(rows, cluster, fit.errors);
     descend(&fit);
-    status = fit_predict(rows, cluster);
+    int status = fit_predict(rows, cluster);
     if (!status)
         set_constant(cluster, rows->is_serving ? CLUSTER_SERVE_ERROR : CLUSTER_ERROR, largest_error(rows));
     return status;

@@ -64,7 +64,7 @@ static int take(struct reader *reader, const char *key, struct entry *entry) {
     if (!strcmp(key, "config")) {
         free(entry->config);
         entry->config = strdup(text);
-        return entry->config ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+        return status_allocated(entry->config);
     }
     if (!strchr(key, '.'))
         return status_fail(STATUS_USAGE,
@@ -73,8 +73,7 @@ static int take(struct reader *reader, const char *key, struct entry *entry) {
                            reader->name, reader->event.start_mark.line + 1, key);
     if (entry->count == MOST_KEYS)
         return fail_at(reader, "too many keys in a row");
-    return asprintf(&entry->keys[entry->count++], "%s=%s", key, text) < 0 ? status_fail(STATUS_MEMORY, "out of memory")
-                                                                          : STATUS_OK;
+    return asprintf(&entry->keys[entry->count++], "%s=%s", key, text) < 0 ? status_no_memory() : STATUS_OK;
 }
 
 static int read_entry(struct reader *reader, struct entry *entry) {
@@ -84,9 +83,8 @@ static int read_entry(struct reader *reader, struct entry *entry) {
         if (reader->event.type != YAML_SCALAR_EVENT)
             return fail_at(reader, "a key must be a name");
         char *key = strdup((const char *)reader->event.data.scalar.value);
-        status = key ? advance(reader) : status_fail(STATUS_MEMORY, "out of memory");
-        if (!status)
-            status = take(reader, key, entry);
+        status = key ? advance(reader) : status_no_memory();
+        THEN(status, take(reader, key, entry));
         free(key);
     }
     const double *n = entry->numbers;
@@ -113,12 +111,9 @@ static int open_row(const struct reader *reader, const struct cluster *cluster, 
     char directory[PATH_MAX], path[PATH_MAX];
     struct strbuf label = STRBUF_INIT;
     int status = file_parent(reader->name, directory, sizeof directory);
-    if (!status)
-        status = file_join(path, sizeof path, *entry->config == '/' ? "" : directory, entry->config);
-    if (!status)
-        status = run_file_read(path, (const char *const *)entry->keys, entry->count, &row->file);
-    if (!status)
-        status = run_file_resolve(&row->file.run, &row->run);
+    THEN(status, file_join(path, sizeof path, *entry->config == '/' ? "" : directory, entry->config));
+    THEN(status, run_file_read(path, (const char *const *)entry->keys, entry->count, &row->file));
+    THEN(status, run_file_resolve(&row->file.run, &row->run));
     const double *n = entry->numbers;
     const struct serve_layout layout = {.tensor = (int)n[TENSOR],
                                         .pipeline = (int)n[PIPELINE],
@@ -166,7 +161,7 @@ static int read_list(struct reader *reader, const struct cluster *cluster, struc
                 status = fail_at(reader, "rows of training and of serving in one list");
             rows->is_serving = is_serving;
         } else if (!status) {
-            status = status_fail(STATUS_MEMORY, "out of memory");
+            status = status_no_memory();
         }
         free_entry(&entry);
     }
@@ -179,7 +174,7 @@ int fit_rows_read(const char *path, const struct cluster *cluster, struct fit_ro
     *rows = (struct fit_rows){0};
     int status = file_read(path, MOST_BYTES, &text);
     if (!status && !yaml_parser_initialize(&reader.parser))
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     else if (!status) {
         yaml_parser_set_input_string(&reader.parser, (const unsigned char *)strbuf_text(&text), text.length);
         status = read_list(&reader, cluster, rows);

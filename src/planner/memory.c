@@ -12,9 +12,7 @@
 static int plan_stage(const struct train_run *run, int ranks, const struct rank_grid *grid, int stage,
                       const struct cluster *cluster, struct plan_memory *memory) {
     struct train_plan plan;
-    int status = train_plan_rank(run, ranks, stage * grid->tensor * grid->data, cluster->device, &plan, NULL);
-    if (status)
-        return status;
+    TRY(train_plan_rank(run, ranks, stage * grid->tensor * grid->data, cluster->device, &plan, NULL));
     struct train_bytes bytes = train_plan_bytes(&plan);
     *memory = (struct plan_memory){.stage = stage,
                                    .weights = plan.weights,

@@ -59,8 +59,7 @@ int page_add_printed(struct strbuf *out, void (*print)(const void *context, FILE
     char *text = NULL;
     size_t length;
     FILE *stream = open_memstream(&text, &length);
-    if (!stream)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(stream));
     print(context, stream);
     bool is_written = !fclose(stream);
     strbuf_add_text(out, "<div class=\"wrap\"><pre>");
@@ -68,7 +67,7 @@ int page_add_printed(struct strbuf *out, void (*print)(const void *context, FILE
         page_add_escaped(out, text);
     strbuf_add_text(out, "</pre></div>\n");
     free(text);
-    return is_written ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(is_written);
 }
 
 static const char *const part_names[] = {"products", "other",  "floor",     "tensor",
@@ -320,8 +319,7 @@ int page_training(const struct report_training *report, const struct page_row *r
     add_times(first, out);
     strbuf_format(out, "<h2>The timeline of row %lld</h2>\n<div class=\"wrap\"><div class=\"long\">\n",
                   (long long)row->number);
-    if (!status)
-        status = picture_timeline(&row->walk, out);
+    THEN(status, picture_timeline(&row->walk, out));
     strbuf_add_text(out, "</div></div>\n");
     strbuf_format(out, "<h2>The memory of row %lld</h2>\n", (long long)row->number);
     add_stages(report, row, out);

@@ -63,8 +63,7 @@ static int find_work(struct searching *s, const struct candidate *candidate, con
             return STATUS_OK;
         }
     struct shared_work *works = realloc(s->works, (size_t)(s->work_count + 1) * sizeof *works);
-    if (!works)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(works));
     s->works = works;
     works[s->work_count] = wanted;
     int status = cost_work_make(run, s->search->cluster, &works[s->work_count].work);
@@ -77,8 +76,7 @@ static int find_work(struct searching *s, const struct candidate *candidate, con
 static int open_candidate(struct searching *s, const struct candidate *candidate, struct search_row *row,
                           const struct cost_work **work) {
     int status = resolve(s, candidate, &row->run);
-    if (!status)
-        status = find_work(s, candidate, &row->run, work);
+    THEN(status, find_work(s, candidate, &row->run, work));
     return status ? status : train_plan_grid(&row->run, s->result->ranks, &row->grid, &row->shape);
 }
 
@@ -87,8 +85,7 @@ static int push(struct candidates *list, const struct candidate *candidate, doub
     if (list->count == list->capacity) {
         int capacity = list->capacity ? 2 * list->capacity : 256;
         struct candidate *more = realloc(list->items, (size_t)capacity * sizeof *more);
-        if (!more)
-            return status_fail(STATUS_MEMORY, "out of memory");
+        TRY(status_allocated(more));
         list->items = more;
         list->capacity = capacity;
     }
@@ -168,8 +165,7 @@ static int consider(void *context, const struct candidate *candidate) {
         count_refused(&s->result->counts, obstacle);
         return STATUS_OK;
     }
-    if (!status)
-        status = train_plan_grid(&run, s->result->ranks, &grid, &shape);
+    THEN(status, train_plan_grid(&run, s->result->ranks, &grid, &shape));
     if (status)
         return status;
     double bytes = s->search->cluster->train == CLUSTER_TRAINS_CAMBIUM ? memory_least(&run, &grid, &shape, work) : 0;
@@ -212,10 +208,8 @@ static int find_saving(struct searching *s, struct candidate without, const stru
     int status = open_candidate(s, &without, &other, &work);
     if (status == STATUS_USAGE)
         return STATUS_OK;
-    if (!status)
-        status = cost_step(&other.run, s->result->ranks, work, s->search->cluster, &other.step, NULL);
-    if (!status)
-        status = memory_find(&other.run, s->result->ranks, work, s->search->cluster, 0, &other.memory);
+    THEN(status, cost_step(&other.run, s->result->ranks, work, s->search->cluster, &other.step, NULL));
+    THEN(status, memory_find(&other.run, s->result->ranks, work, s->search->cluster, 0, &other.memory));
     if (!status)
         *saving = (struct search_saving){true, other.step.seconds - row->step.seconds,
                                          (double)other.memory.device - (double)row->memory.device};
@@ -259,22 +253,19 @@ static int try_candidate(struct searching *s, const struct candidate *candidate)
     const struct cost_work *work;
     struct search_row row = {0};
     int status = open_candidate(s, candidate, &row, &work);
-    if (!status)
-        status = cost_step(&row.run, result->ranks, work, s->search->cluster, &row.step, NULL);
+    THEN(status, cost_step(&row.run, result->ranks, work, s->search->cluster, &row.step, NULL));
     if (!status && row.step.seconds >= slowest(s)) {
         result->counts.slower++;
         return STATUS_OK;
     }
-    if (!status)
-        status = memory_find(&row.run, result->ranks, work, s->search->cluster, s->limit, &row.memory);
+    THEN(status, memory_find(&row.run, result->ranks, work, s->search->cluster, s->limit, &row.memory));
     if (!status && (double)row.memory.device > s->limit)
         return count_no_memory(s, candidate, (double)row.memory.device);
     if (!status && is_listed(result, &row)) {
         result->counts.slower++;
         return STATUS_OK;
     }
-    if (!status)
-        status = find_savings(s, candidate, &row);
+    THEN(status, find_savings(s, candidate, &row));
     if (!status)
         insert(s, &row);
     return status;
@@ -302,9 +293,7 @@ static int explain(struct searching *s) {
         struct search_row *row = &s->result->rows[i];
         struct walk walk = {0};
         struct cost_work work;
-        status = cost_work_make(&row->run, s->search->cluster, &work);
-        if (status)
-            return status;
+        TRY(cost_work_make(&row->run, s->search->cluster, &work));
         status = cost_step(&row->run, s->result->ranks, &work, s->search->cluster, &row->step, &walk);
         cost_work_free(&work);
         walk_free(&walk);
@@ -351,8 +340,7 @@ static int try_nearest(struct searching *s, const struct candidate *candidate, s
     int status = open_candidate(s, candidate, &row, &work);
     if (status == STATUS_USAGE)
         return STATUS_OK; /* FP8 lacks such linears */
-    if (!status)
-        status = memory_find(&row.run, result->ranks, work, s->search->cluster, least, &row.memory);
+    THEN(status, memory_find(&row.run, result->ranks, work, s->search->cluster, least, &row.memory));
     if (status || (result->has_nearest && (double)row.memory.device >= least))
         return status;
     *nearest = *candidate;
@@ -415,10 +403,8 @@ static int find_point(struct searching *s, const struct candidate *candidate, st
     const struct cost_work *work;
     struct search_row row = {0};
     int status = open_candidate(s, candidate, &row, &work);
-    if (!status)
-        status = cost_step(&row.run, s->result->ranks, work, s->search->cluster, &row.step, NULL);
-    if (!status)
-        status = memory_find(&row.run, s->result->ranks, work, s->search->cluster, 0, &row.memory);
+    THEN(status, cost_step(&row.run, s->result->ranks, work, s->search->cluster, &row.step, NULL));
+    THEN(status, memory_find(&row.run, s->result->ranks, work, s->search->cluster, 0, &row.memory));
     if (!status)
         *point = search_point_of(&row);
     return status;
@@ -430,7 +416,7 @@ static int find_points(struct searching *s) {
     int wanted = s->search->points < s->kept.count ? s->search->points : s->kept.count, status = STATUS_OK;
     result->points = wanted ? calloc((size_t)wanted, sizeof *result->points) : NULL;
     if (wanted && !result->points)
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     for (int i = 0; i < wanted && !status; i++) {
         status = find_point(s, &s->kept.items[(int64_t)i * s->kept.count / wanted], &result->points[i]);
         result->point_count += !status;
@@ -452,8 +438,7 @@ static int search_all(struct searching *s) {
         status = try_candidate(s, &kept->items[i]);
     }
     order_ties(result);
-    if (!status)
-        status = explain(s);
+    THEN(status, explain(s));
     if (!status && !result->counts.listed && result->counts.no_memory)
         status = find_nearest(s);
     return status ? status : find_points(s);
@@ -464,7 +449,7 @@ int search_run(const struct search *search, int ranks, struct search_result *res
     struct searching s = {
         .search = search, .result = result, .limit = search->cluster->memory.value * search->memory_share};
     *result = (struct search_result){.ranks = ranks, .rows = calloc((size_t)search->top, sizeof *result->rows)};
-    int status = result->rows ? search_all(&s) : status_fail(STATUS_MEMORY, "out of memory");
+    int status = result->rows ? search_all(&s) : status_no_memory();
     for (int i = 0; i < s.work_count; i++)
         cost_work_free(&s.works[i].work);
     free(s.works);

@@ -71,8 +71,7 @@ int serve_work_make(const struct model_config *model, const struct serve_layout 
         struct work_list lists[2] = {{0}, {0}};
         int number = end * (layout->pipeline - 1) * layout->tensor;
         status = plan_adapters(layout, number, &options, work);
-        if (!status)
-            status = engine_plan_work(&options, number, shapes, 2, &plan, lists);
+        THEN(status, engine_plan_work(&options, number, shapes, 2, &plan, lists));
         work->prompts[end] = lists[0];
         work->token[end] = lists[1];
         if (!status && engine_plan_device_bytes(&plan) > engine_plan_device_bytes(&work->plan))
@@ -233,8 +232,7 @@ static int add_row(const struct serve_search *s, const struct serve_layout *layo
     row.is_allowed =
         (s->max_latency == 0 || row.times.latency <= s->max_latency) && row.times.tokens_per_s >= s->min_tokens_per_s;
     struct serve_row *rows = realloc(result->rows, (size_t)(result->count + 1) * sizeof *rows);
-    if (!rows)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(rows));
     result->rows = rows;
     rows[result->count++] = row;
     return STATUS_OK;

@@ -77,11 +77,10 @@ static int read_size(const char *text, double *billions) {
     for (int i = 0; i < OPEN_MODELS; i++)
         strbuf_format(&names, "%s%s", i ? ", " : "", open_models[i].name);
     int status = strbuf_status(&names);
-    if (!status)
-        status = status_fail(STATUS_USAGE,
+    THEN(status, status_fail(STATUS_USAGE,
                              "'%.80s' is not a size: expected billions or millions of parameters, 20B or 126M, or one "
                              "of %s",
-                             text, strbuf_text(&names));
+                             text, strbuf_text(&names)));
     strbuf_free(&names);
     return status;
 }
@@ -209,8 +208,7 @@ int size_take(const char *text, int64_t seq_length, struct run_config *run, doub
             return STATUS_OK;
         }
     int status = read_size(text, billions);
-    if (!status)
-        status = size_shape(*billions, SIZE_VOCABULARY, seq_length, &shape);
+    THEN(status, size_shape(*billions, SIZE_VOCABULARY, seq_length, &shape));
     if (!status)
         size_apply(&shape, SIZE_VOCABULARY, seq_length, run);
     return status;

@@ -125,13 +125,12 @@ static int allocate(struct walker *walker, struct walk *walk) {
     size_t posted_ahead = (size_t)walk->shape.micro_batches + 2; /* at most, in a lane */
     walker->numbers = calloc(lanes * (3 * steps + posted_ahead), sizeof *walker->numbers);
     bool is_there = walk->busy && walk->events && walker->lanes && walker->next && walker->now && walker->numbers;
-    return is_there ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(is_there);
 }
 
 static int list_steps(struct walk *walk) {
     struct pipeline_step *steps = calloc((size_t)walk->steps, sizeof *steps);
-    if (!steps)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(steps));
     for (int stage = 0; stage < walk->shape.stages; stage++) {
         pipeline_steps(&walk->shape, stage, steps);
         for (int i = 0; i < walk->steps; i++)
@@ -201,7 +200,7 @@ static int run_all(struct walker *walker) {
     struct walk *walk = walker->walk;
     struct running *progress = walker->times->rate ? calloc((size_t)walk->shape.stages, sizeof *progress) : NULL;
     if (walker->times->rate && !progress)
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     if (progress)
         run_shared(walker, progress);
     else
@@ -215,13 +214,10 @@ static int run_all(struct walker *walker) {
 int walk_run(const struct pipeline_shape *shape, const struct walk_times *times, struct walk *walk) {
     struct walker walker = {.times = times, .walk = walk};
     *walk = (struct walk){.shape = *shape};
-    int status = pipeline_shape_check(shape);
-    if (status)
-        return status;
+    TRY(pipeline_shape_check(shape));
     walk->steps = pipeline_step_count(shape);
-    status = allocate(&walker, walk);
-    if (!status)
-        status = list_steps(walk);
+    int status = allocate(&walker, walk);
+    THEN(status, list_steps(walk));
     if (!status) {
         open_lanes(&walker);
         status = run_all(&walker);

@@ -47,8 +47,7 @@ static int open_tensors(struct pretrained *model) {
 int pretrained_open(const char *path, struct comm *world, struct pretrained *model) {
     *model = (struct pretrained){0};
     int status = find_directory(path, world, model->directory);
-    if (!status)
-        status = read_config(model);
+    THEN(status, read_config(model));
     return status ? status : open_tensors(model);
 }
 

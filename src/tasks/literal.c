@@ -27,7 +27,7 @@ static json_t *fail(struct literal *l, const char *expected) {
 /* Returns the value, or reports the lack of memory when it is NULL. */
 static json_t *made(struct literal *l, json_t *value) {
     if (!value && !l->status)
-        l->status = status_fail(STATUS_MEMORY, "out of memory");
+        l->status = status_no_memory();
     return value;
 }
 

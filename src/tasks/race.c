@@ -74,8 +74,7 @@ int build_race(const json_t *object, struct task_row *row) {
     int status = fields.status;
     if (!status && (status = python_literal_read(text.bytes, text.length, &problems)))
         status_wrap(status, "\"problems\"");
-    if (!status)
-        status = add_problems(row, problems);
+    THEN(status, add_problems(row, problems));
     json_decref(problems);
     return status;
 }

@@ -13,8 +13,7 @@ int param_store_sketch(struct param_store *store, const struct param_store_optio
                                   .sharing = options->sharing,
                                   .has_gradients = options->has_gradients};
     struct param_place *places = malloc((size_t)options->table->count * sizeof *places);
-    if (!places)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(places));
     param_map_make(&store->map,
                    &(const struct param_map_options){.table = options->table,
                                                      .part = options->part,
@@ -211,8 +210,7 @@ static int initialise_run(struct stream *stream, const struct param *row, uint64
             rounded[j] = bf16_from_float(values[j]);
         const void *source = type == DTYPE_BF16 ? (const void *)rounded : values;
         status = stream_copy_to_device(stream, (char *)run->data + (size_t)done * width, source, (size_t)part * width);
-        if (!status)
-            status = stream_wait(stream);
+        THEN(status, stream_wait(stream));
     }
     return status;
 }

@@ -14,8 +14,7 @@ int param_table_add(struct param_table *table, const struct param *row) {
     if (table->count == table->capacity) {
         int capacity = table->capacity ? table->capacity * 2 : 64;
         struct param *rows = realloc(table->rows, (size_t)capacity * sizeof *rows);
-        if (!rows)
-            return status_fail(STATUS_MEMORY, "out of memory");
+        TRY(status_allocated(rows));
         table->rows = rows;
         table->capacity = capacity;
     }

@@ -117,7 +117,7 @@ static int packed_open(struct param_store *store, const struct param_fill *fill)
     struct packed *packed = store->held = calloc(1, sizeof *packed + (size_t)count * 2 * sizeof *packed->views);
     struct packing *order = calloc((size_t)count + 1, sizeof *order);
     struct stage stage = {0};
-    int status = packed && order ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(packed && order);
     if (!status) {
         packed->bytes = packed_bytes(store, PARAM_WEIGHTS);
         status = device_alloc(store->device, packed->bytes, &packed->memory);

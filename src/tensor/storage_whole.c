@@ -21,8 +21,7 @@ static size_t whole_bytes(const struct param_store *store, enum param_array arra
 
 static int whole_open(struct param_store *store, const struct param_fill *fill) {
     struct whole *whole = store->held = calloc(1, sizeof *whole);
-    if (!whole)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(whole));
     whole->weights = array_of(store, PARAM_WEIGHTS);
     whole->gradients = array_of(store, PARAM_GRADIENTS);
     /* Gaps are zero, because they are summed and sent, too. */

@@ -81,7 +81,7 @@ static int name_special(const struct chat_request *request, int role, json_t **n
         *name = json_string(END_OF_TEXT); /* it has an id but no name */
     else
         return STATUS_OK;
-    return *name ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(*name);
 }
 
 enum { FIXED_ARGUMENTS = 4 + ROLE_COUNT };
@@ -106,8 +106,7 @@ static int open_arguments(const struct chat_request *request, struct arguments *
     const char *key;
     json_t *value;
     *arguments = (struct arguments){.items = calloc(FIXED_ARGUMENTS + variables, sizeof *arguments->items)};
-    if (!arguments->items)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(arguments->items));
     int status = request->messages ? chat_normalize_messages(request->messages, &arguments->messages) : STATUS_OK;
     for (int role = 0; role < ROLE_COUNT && !status; role++) {
         status = name_special(request, role, &arguments->names[role]);
@@ -178,14 +177,12 @@ int chat_render_by(struct chat_template *template, const struct jinja *jinja, co
                                               .count = arguments.count,
                                               .limits = &limits,
                                               .now = request->now ? request->now : localtime_r(&seconds, &now)};
-    if (!status)
-        status = jinja_render(jinja, &rendering, &text);
+    THEN(status, jinja_render(jinja, &rendering, &text));
     if (status && status != STATUS_MEMORY)
         status_wrap(status, "the chat template");
     const json_t *eos = is_found_by_name(request, arguments.names[ROLE_EOS]) ? NULL : arguments.names[ROLE_EOS];
     size_t from = 0, begin = pieces->text.length;
-    if (!status)
-        status = take_text(pieces, &text.text);
+    THEN(status, take_text(pieces, &text.text));
     for (size_t i = 0; i < text.count && !status; i++) {
         status = note_range(pieces, strbuf_text(&pieces->text) + begin + from, text.ranges[i].end - from,
                             text.ranges[i].marks, eos, keep_generated);
@@ -245,8 +242,7 @@ static int encode_together(const struct chat_pieces *pieces, size_t at, size_t c
     struct token_spans spans = {0};
     struct tokenizer_parts parts = {items, count, is_control, pieces->template, &spans};
     size_t end = 0;
-    if (!items)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(items));
     for (size_t i = 0; i < count; i++)
         items[i] = (struct tokenizer_part){.end = end += first[i].length, .has_special = first[i].flags & CHAT_SPECIAL};
     int status = tokenizer_encode_parts(to->encoder, strbuf_text(&pieces->text) + byte, end,
@@ -379,12 +375,12 @@ int chat_find_turn_end(struct chat_template *template, const struct tokenizer *t
                                  "content", "answer");
     struct chat_request request = {.messages = messages, .tokenizer = tokenizer, .eos = eos, .seconds = seconds};
     struct chat_pieces pieces = {0};
-    int status = messages ? chat_render(template, &request, &pieces) : status_fail(STATUS_MEMORY, "out of memory");
+    int status = messages ? chat_render(template, &request, &pieces) : status_no_memory();
     bool is_known = !status;
     if (is_known && !take_turn_end(tokenizer, eos, &pieces, false, text) && !*text) {
         chat_pieces_clear(&pieces);
         if (json_array_append(messages, json_array_get(messages, 0)))
-            status = status_fail(STATUS_MEMORY, "out of memory");
+            status = status_no_memory();
         else if (!(status = chat_render(template, &request, &pieces)))
             take_turn_end(tokenizer, eos, &pieces, true, text);
     }

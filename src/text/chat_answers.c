@@ -30,10 +30,8 @@ static int copy_pieces(const struct chat_pieces *from, size_t begin, size_t end,
 static int mark(struct chat_pieces *pieces, size_t begin, size_t end, unsigned more, unsigned cleared) {
     struct chat_pieces marked = {.template = chat_template_keep(pieces->template), .endless = pieces->endless};
     int status = copy_pieces(pieces, 0, begin, 0, 0, &marked);
-    if (!status)
-        status = copy_pieces(pieces, begin, end, more, cleared, &marked);
-    if (!status)
-        status = copy_pieces(pieces, end, pieces->text.length, 0, 0, &marked);
+    THEN(status, copy_pieces(pieces, begin, end, more, cleared, &marked));
+    THEN(status, copy_pieces(pieces, end, pieces->text.length, 0, 0, &marked));
     chat_pieces_free(pieces);
     *pieces = marked;
     return status;
@@ -104,8 +102,7 @@ static int render_part(struct row *row, size_t count, bool asks, struct chat_pie
     request.messages = messages;
     request.asks = asks;
     chat_pieces_clear(pieces);
-    int status = failed ? status_fail(STATUS_MEMORY, "out of memory")
-                        : chat_render_by(row->template, NULL, &request, false, pieces);
+    int status = failed ? status_no_memory() : chat_render_by(row->template, NULL, &request, false, pieces);
     json_decref(messages);
     return status;
 }
@@ -198,8 +195,7 @@ static int find_answer(struct row *row, size_t i, size_t *end, bool *is_found) {
         if (!row->is_asked && row->head > after_words(&row->ask))
             status = find_header(row, i);
     }
-    if (!status)
-        status = render_part(row, i + 1, false, &row->part);
+    THEN(status, render_part(row, i + 1, false, &row->part));
     *is_found = !status && row->is_asked && find_end(row, end) && *end >= row->head;
     return status == STATUS_MEMORY ? status : STATUS_OK;
 }
@@ -271,12 +267,9 @@ static int write_given(struct row *row, const struct given *given) {
             length = first.begin;
     }
     int status = copy_pieces(row->pieces, 0, row->head < length ? row->head : length, 0, 0, &made);
-    if (!status)
-        status = copy_pieces(&row->ask, row->head, length, 0, 0, &made);
-    if (!status)
-        status = add_given(given, &made);
-    if (!status)
-        status = copy_pieces(row->pieces, after, row->pieces->text.length, CHAT_ANSWER, 0, &made);
+    THEN(status, copy_pieces(&row->ask, row->head, length, 0, 0, &made));
+    THEN(status, add_given(given, &made));
+    THEN(status, copy_pieces(row->pieces, after, row->pieces->text.length, CHAT_ANSWER, 0, &made));
     chat_pieces_free(row->pieces);
     *row->pieces = made;
     return status;
@@ -312,8 +305,7 @@ static int mark_found(struct row *row, size_t i, size_t last, enum chat_answers 
     size_t end = 0;
     bool is_found = false;
     int status = find_given(message, &given);
-    if (!status)
-        status = find_answer(row, i, &end, &is_found);
+    THEN(status, find_answer(row, i, &end, &is_found));
     bool is_lost = !is_silent && loses_thoughts(row, &given, is_found ? end : row->pieces->text.length);
     bool can_write = !is_silent && json_is_string(json_object_get(message, "content")) &&
                      i + 1 == json_array_size(row->request->messages) && row->ask.count &&
@@ -487,20 +479,14 @@ int chat_render_row(struct chat_template *template, const struct chat_request *r
     struct row row = {.template = template, .request = request, .pieces = pieces};
     bool has_blocks = jinja_has_generation(jinja);
     int status = template->name == CHAT_OTHER ? STATUS_OK : chat_check_plain(request, chat_template_name(template));
-    if (!status)
-        status = chat_check_weights(request->messages);
-    if (!status)
-        status = check_tools(template, request, NULL);
-    if (!status)
-        status = chat_render_by(template, NULL, request, has_blocks, pieces);
+    THEN(status, chat_check_weights(request->messages));
+    THEN(status, check_tools(template, request, NULL));
+    THEN(status, chat_render_by(template, NULL, request, has_blocks, pieces));
     if (!status && has_blocks && which == CHAT_ANSWERS_LAST)
         keep_last(pieces);
-    if (!status)
-        status = check_tools(template, request, pieces);
-    if (!status)
-        status = find_answers(&row, which, has_blocks);
-    if (!status)
-        status = mark_ends(&row);
+    THEN(status, check_tools(template, request, pieces));
+    THEN(status, find_answers(&row, which, has_blocks));
+    THEN(status, mark_ends(&row));
     chat_pieces_free(&row.ask);
     chat_pieces_free(&row.part);
     if (!status && template->name == CHAT_CHATML && chat_is_assistants(json_array_get(request->messages, count - 1)))
@@ -514,8 +500,7 @@ static int render_alpaca_input(struct chat_template *template, const struct chat
     struct jinja *jinja;
     json_t *variables =
         json_pack("{s:O, s:O, s:O}", "instruction", row->instruction, "input", row->input, "output", row->output);
-    int status = variables ? jinja_open(chat_alpaca_input, strlen(chat_alpaca_input), &jinja)
-                           : status_fail(STATUS_MEMORY, "out of memory");
+    int status = variables ? jinja_open(chat_alpaca_input, strlen(chat_alpaca_input), &jinja) : status_no_memory();
     filled.variables = variables;
     if (!status) {
         status = chat_render_by(template, jinja, &filled, json_string_length(row->output) > 0, pieces);
@@ -542,10 +527,9 @@ int chat_render_instruction(struct chat_template *template, const struct chat_in
                               : json_pack("[{s:s, s:s%}, {s:s, s:O}]", "role", "user", "content", strbuf_text(&joined),
                                           joined.length, "role", "assistant", "content", row->output);
     if (!status && !messages)
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     filled.messages = messages;
-    if (!status)
-        status = chat_render_row(template, &filled, CHAT_ANSWERS_ALL, pieces);
+    THEN(status, chat_render_row(template, &filled, CHAT_ANSWERS_ALL, pieces));
     json_decref(messages);
     strbuf_free(&joined);
     return status;

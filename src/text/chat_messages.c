@@ -54,9 +54,7 @@ static const char *find_tools(const json_t *message) {
 }
 
 static int check_plain(const json_t *message, bool is_first) {
-    int status = check_string(message, "content");
-    if (status)
-        return status;
+    TRY(check_string(message, "content"));
     if (!has_role(message, "system") && !has_role(message, "user") && !has_role(message, "assistant"))
         return status_fail(STATUS_INVALID, "\"role\" is none of system, user, assistant");
     return has_role(message, "system") && !is_first
@@ -131,8 +129,7 @@ static int take(const json_t *object, const char *key, bool is_list, const json_
 
 int chat_take_fields(const json_t *object, struct chat_request *request) {
     int status = take(object, "tools", true, &request->tools);
-    if (!status)
-        status = take(object, "documents", true, &request->documents);
+    THEN(status, take(object, "documents", true, &request->documents));
     return status ? status : take(object, "chat_template_kwargs", false, &request->variables);
 }
 
@@ -143,7 +140,7 @@ int chat_take_request(const json_t *object, struct chat_request *request) {
 }
 
 static int out_of_memory(void) {
-    return status_fail(STATUS_MEMORY, "out of memory");
+    return status_no_memory();
 }
 
 /* True for a text that can be no JSON of messages: it begins with something else than a list or an object. */
@@ -176,11 +173,9 @@ int chat_read_request(const char *text, size_t length, const char *where, json_t
     size_t mark = beginning_mark(text, length);
     text += mark;
     length -= mark;
-    int status = is_plain(text, length) ? read_plain(text, length, where, root) : read_json(text, length, where, root);
-    if (status)
-        return status;
+    TRY(is_plain(text, length) ? read_plain(text, length, where, root) : read_json(text, length, where, root));
     request->messages = *root;
-    status = json_is_object(*root) ? chat_take_request(*root, request) : chat_check_messages(*root);
+    int status = json_is_object(*root) ? chat_take_request(*root, request) : chat_check_messages(*root);
     return status ? status_wrap(status, "%s", where) : STATUS_OK;
 }
 
@@ -228,9 +223,7 @@ static int normalize_call(const json_t *call, json_t **normalized) {
         *normalized = json_incref((json_t *)call);
         return STATUS_OK;
     }
-    int status = read_arguments(arguments, &value);
-    if (status)
-        return status;
+    TRY(read_arguments(arguments, &value));
     inner = json_copy((json_t *)function); /* keeps the order of the keys */
     *normalized = json_copy((json_t *)call);
     int failed = !inner || json_object_set(inner, "arguments", value) || !*normalized ||

@@ -47,18 +47,15 @@ static int open_both(const char *text, size_t length, const char *tools, size_t 
                      struct chat_template **out) {
     *out = NULL;
     struct chat_template *template = calloc(1, sizeof *template);
-    if (!template)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(template));
     template->references = 1;
     pthread_mutex_init(&template->lock, NULL);
     strbuf_add(&template->text, text, length);
     if (tools)
         strbuf_add(&template->tools_text, tools, tools_length);
     int status = strbuf_status(&template->text);
-    if (!status)
-        status = strbuf_status(&template->tools_text);
-    if (!status)
-        status = open_jinja(&template->text, where, &template->jinja);
+    THEN(status, strbuf_status(&template->tools_text));
+    THEN(status, open_jinja(&template->text, where, &template->jinja));
     if (!status && tools)
         status = open_jinja(&template->tools_text, where, &template->with_tools);
     template->name = name_of(&template->text);
@@ -93,8 +90,7 @@ int chat_template_open_option(const char *option, struct chat_template **templat
         return status_fail(STATUS_USAGE, "the chat template '%s' is none of auto, chatml, alpaca, plain, and no file",
                            option);
     status = file_read(option, JINJA_TEMPLATE_BYTES, &text);
-    if (!status)
-        status = chat_template_open(strbuf_text(&text), text.length, option, template);
+    THEN(status, chat_template_open(strbuf_text(&text), text.length, option, template));
     strbuf_free(&text);
     return status;
 }

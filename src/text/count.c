@@ -135,9 +135,7 @@ static int reader_open_file(struct corpus_reader *reader) {
 static int reader_read(struct corpus_reader *reader, size_t *count) {
     const char *path = reader->paths[reader->path];
     struct strbuf *carry = &reader->carry;
-    int status = strbuf_reserve(carry, PIECE_BYTES);
-    if (status)
-        return status;
+    TRY(strbuf_reserve(carry, PIECE_BYTES));
     ssize_t n;
     if (reader->gzip) {
         n = gzread(reader->gzip, carry->data + carry->length, PIECE_BYTES);
@@ -184,8 +182,7 @@ static int reader_fill(struct corpus_reader *reader, struct strbuf *piece) {
         size_t count = 0;
         bool is_first = reader->descriptor < 0;
         int status = is_first ? reader_open_file(reader) : STATUS_OK;
-        if (!status)
-            status = reader_read(reader, &count);
+        THEN(status, reader_read(reader, &count));
         if (!status && is_first)
             status = reader_check(reader);
         if (status)
@@ -288,8 +285,7 @@ int word_counts_of_files(const char *const *paths, size_t path_count, int thread
     pthread_mutex_destroy(&reader.lock);
     int status = reader.status ? status_fail(reader.status, "%s", reader.error) : STATUS_OK;
     for (int i = 1; i < threads; i++) {
-        if (!status)
-            status = add_counts(&workers[0].counts, &workers[i].counts);
+        THEN(status, add_counts(&workers[0].counts, &workers[i].counts));
         word_counts_free(&workers[i].counts);
     }
     if (status)

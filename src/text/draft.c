@@ -65,30 +65,22 @@ int draft_add_vocab(struct draft *draft, json_t *vocab) {
     json_t *id;
     if (!json_is_object(vocab))
         return status_fail(STATUS_INVALID, "the vocabulary is not an object of token names and ids");
-    int status = draft_reserve(draft, json_object_size(vocab));
-    if (status)
-        return status;
+    TRY(draft_reserve(draft, json_object_size(vocab)));
     json_object_foreach(vocab, name, id) {
         struct draft_token *token = NULL;
-        status = draft_find(draft, name, id, &token);
-        if (status)
-            return status;
+        TRY(draft_find(draft, name, id, &token));
         if (token->is_set)
             return status_fail(STATUS_INVALID, "token '%s' has the id %lld of another token", name,
                                (long long)json_integer_value(id));
         uint16_t kind = draft_decode(draft, name);
-        status = draft_store(draft, token, strbuf_text(&draft->name), draft->name.length, kind);
-        if (status)
-            return status;
+        TRY(draft_store(draft, token, strbuf_text(&draft->name), draft->name.length, kind));
     }
     return STATUS_OK;
 }
 
 int draft_add_added(struct draft *draft, const json_t *vocab, const char *content, const json_t *id, uint16_t kind) {
     struct draft_token *token = NULL;
-    int status = draft_find(draft, content, id, &token);
-    if (status)
-        return status;
+    TRY(draft_find(draft, content, id, &token));
     json_int_t value = json_integer_value(id);
     const json_t *known = json_object_get(vocab, content);
     if (known && json_integer_value(known) != value)
@@ -115,7 +107,7 @@ int draft_add_added(struct draft *draft, const json_t *vocab, const char *conten
     kind = (uint16_t)(kind | (token->kind & ~TOKEN_RAW) | TOKEN_ADDED | (is_plain ? 0 : TOKEN_RAW) |
                       (known ? 0 : TOKEN_OUTSIDE));
     if (json_object_set(draft->added, content, (json_t *)id))
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     int status_of_bytes = is_same ? STATUS_OK : draft_store(draft, token, content, length, kind);
     token->kind = kind;
     token->content_start = draft->bytes.length;

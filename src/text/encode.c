@@ -74,8 +74,7 @@ static int encode_new_word(struct tokenizer_encoder *encoder, const unsigned cha
                            struct token_buffer *out) {
     int status = token_buffer_reserve(out, length);
     size_t count = 0;
-    if (!status)
-        status = bpe_encode_word(encoder->tokenizer, &encoder->scratch, word, length, out->ids + out->count, &count);
+    THEN(status, bpe_encode_word(encoder->tokenizer, &encoder->scratch, word, length, out->ids + out->count, &count));
     out->count += count;
     return status;
 }
@@ -107,9 +106,7 @@ static __attribute__((noinline)) int fill_cache(struct tokenizer_encoder *encode
 }
 
 static inline int append_entry(const struct cache_entry *entry, struct token_buffer *out) {
-    int status = token_buffer_reserve(out, CACHE_IDS);
-    if (status)
-        return status;
+    TRY(token_buffer_reserve(out, CACHE_IDS));
     memcpy(out->ids + out->count, entry->ids, sizeof entry->ids);
     out->count += entry->count;
     return STATUS_OK;
@@ -173,9 +170,7 @@ encode_words_by(enum word_pattern pattern, struct tokenizer_encoder *encoder, co
     while (at < end) {
         const unsigned char *next = scan_word(pattern, at, end);
         *last_word = out->count;
-        int status = encode_word(encoder, at, (size_t)(next - at), (size_t)(bytes + length - at), out);
-        if (status)
-            return status;
+        TRY(encode_word(encoder, at, (size_t)(next - at), (size_t)(bytes + length - at), out));
         at = next;
     }
     return STATUS_OK;
@@ -288,8 +283,7 @@ static int encode_section(struct tokenizer_encoder *encoder, const unsigned char
                                          : STATUS_OK;
     size_t first = out->count, last_word = first;
     size_t valid = rules->is_by_characters ? length : utf8_valid_length(bytes, length);
-    if (!status)
-        status = encode_words(encoder, bytes, valid, length, &last_word, out);
+    THEN(status, encode_words(encoder, bytes, valid, length, &last_word, out));
     if (!status && valid != length)
         status = encode_invalid_tail(encoder, bytes, length, valid, first, last_word, out);
     if (!status && map)
@@ -310,8 +304,7 @@ static int normalize(struct tokenizer_encoder *encoder, enum place place, const 
                                                &encoder->normalized)
                           : STATUS_OK;
         strbuf_clear(&encoder->normalized);
-        if (!status)
-            status = nfc_append(&encoder->nfc, *bytes, valid, &encoder->normalized);
+        THEN(status, nfc_append(&encoder->nfc, *bytes, valid, &encoder->normalized));
         strbuf_add(&encoder->normalized, *bytes + valid, *length - valid);
         *bytes = (const unsigned char *)strbuf_text(&encoder->normalized);
         *length = encoder->normalized.length;
@@ -341,8 +334,7 @@ static int encode_added(struct tokenizer_encoder *encoder, size_t list, const un
     while (!status && added_search_next(search, taken, &match)) {
         if (match.start > taken)
             status = encode_between(encoder, list, bytes + taken, match.start - taken, place, flags, out);
-        if (!status)
-            status = token_buffer_add(out, match.id);
+        THEN(status, token_buffer_add(out, match.id));
         if (!status && encoder->spans)
             status = token_spans_append(encoder->spans, match.name);
         place = PLACE_LATER;
@@ -413,8 +405,7 @@ int tokenizer_encode_parts(struct tokenizer_encoder *encoder, const void *bytes,
     encoder->spans = parts->spans;
     parts->spans->count = 0;
     int status = begin_parts(encoder, parts);
-    if (!status)
-        status = tokenizer_encode(encoder, bytes, length, flags | TOKENIZER_ALLOW_SPECIAL, out);
+    THEN(status, tokenizer_encode(encoder, bytes, length, flags | TOKENIZER_ALLOW_SPECIAL, out));
     for (int list = 0; list < 2; list++)
         encoder->searches[list].place.parts = NULL;
     encoder->spans = NULL;

@@ -25,12 +25,11 @@ int tokenizer_files_read(const char *directory, struct tokenizer_files *files) {
                            directory);
     int status = STATUS_OK;
     if (!(files->directory = strdup(directory)))
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     for (int i = 0; i < TOKENIZER_FILE_COUNT && !status; i++) {
         char path[PATH_MAX];
         status = file_join(path, sizeof path, directory, tokenizer_file_names[i]);
-        if (!status)
-            status = file_read(path, MAX_FILE, &files->texts[i]);
+        THEN(status, file_read(path, MAX_FILE, &files->texts[i]));
         files->is_there[i] = !status;
         if (status == STATUS_NOT_FOUND)
             status = STATUS_OK;
@@ -54,8 +53,7 @@ int tokenizer_files_write(const struct tokenizer_files *files, const char *direc
         if (!files->is_there[i])
             continue;
         status = file_join(path, sizeof path, directory, tokenizer_file_names[i]);
-        if (!status)
-            status = file_write_atomic(path, strbuf_text(&files->texts[i]), files->texts[i].length);
+        THEN(status, file_write_atomic(path, strbuf_text(&files->texts[i]), files->texts[i].length));
     }
     return status;
 }

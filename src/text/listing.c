@@ -81,17 +81,14 @@ static void set_scores(const struct tokenizer *tokenizer, double *scores) {
 int tokenizer_list(const struct tokenizer *tokenizer, struct tokenizer_listing *l) {
     struct tokenizer_lists *lists = &l->lists;
     *l = (struct tokenizer_listing){0};
-    int status = find_words(tokenizer, &lists->words);
-    if (status)
-        return status;
+    TRY(find_words(tokenizer, &lists->words));
     lists->count = (size_t)tokenizer->size;
     lists->merge_count = tokenizer->merge_count;
     l->tokens = calloc(lists->count + 1, sizeof *l->tokens);
     l->merges = calloc(lists->merge_count + 1, sizeof *l->merges);
     l->kinds = calloc(lists->count + 1, sizeof *l->kinds);
     l->scores = calloc(lists->count + 1, sizeof *l->scores);
-    if (!l->tokens || !l->merges || !l->kinds || !l->scores)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(l->tokens && l->merges && l->kinds && l->scores));
     for (int32_t id = 0; id < tokenizer->size; id++) {
         size_t start = l->text.length;
         token_name_write(tokenizer, id, &l->text);
@@ -100,9 +97,7 @@ int tokenizer_list(const struct tokenizer *tokenizer, struct tokenizer_listing *
     }
     size_t merges_start = l->text.length;
     add_merges(tokenizer, l);
-    status = strbuf_status(&l->text);
-    if (status)
-        return status;
+    TRY(strbuf_status(&l->text));
     place_names(l->text.data, l->tokens, lists->count);
     place_names(l->text.data + merges_start, l->merges, lists->merge_count);
     set_scores(tokenizer, l->scores);

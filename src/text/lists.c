@@ -208,18 +208,14 @@ static int check_ids(const struct tokenizer_lists *lists, const char *where) {
 static int make(const struct tokenizer_lists *lists, const char *where, struct tokenizer_files *files) {
     struct tokenizer *tokenizer = NULL;
     struct strbuf *json = &files->texts[TOKENIZER_JSON], *config = &files->texts[TOKENIZER_CONFIG];
-    int status = check_ids(lists, where);
-    if (status)
-        return status;
+    TRY(check_ids(lists, where));
     if (!(files->directory = strdup(where)))
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     files->is_there[TOKENIZER_JSON] = files->is_there[TOKENIZER_CONFIG] = true;
-    status = add_tokenizer(lists, json);
+    int status = add_tokenizer(lists, json);
     add_config(lists, config);
-    if (!status)
-        status = strbuf_status(json->failed ? json : config);
-    if (!status)
-        status = tokenizer_open_files(files, &tokenizer);
+    THEN(status, strbuf_status(json->failed ? json : config));
+    THEN(status, tokenizer_open_files(files, &tokenizer));
     tokenizer_close(tokenizer);
     return status;
 }

@@ -21,11 +21,8 @@ static int resolve_name(const struct tokenizer *tokenizer, const char *name, siz
 static int resolve_merge(const struct tokenizer *tokenizer, const char *left, size_t left_length, const char *right,
                          size_t right_length, struct strbuf *joined, struct merge *merge) {
     strbuf_clear(joined);
-    int status = resolve_name(tokenizer, left, left_length, joined, &merge->left);
-    if (!status)
-        status = resolve_name(tokenizer, right, right_length, joined, &merge->right);
-    if (status)
-        return status;
+    TRY(resolve_name(tokenizer, left, left_length, joined, &merge->left));
+    TRY(resolve_name(tokenizer, right, right_length, joined, &merge->right));
     merge->result = tokenizer_find_plain(tokenizer, joined->data, joined->length);
     return merge->result >= 0 ? STATUS_OK
                               : status_fail(STATUS_INVALID, "'%.*s%.*s' is not a token of the vocabulary",

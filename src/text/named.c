@@ -56,9 +56,7 @@ static int wrap(const struct draft *draft, enum tokenizer_file file, int status)
 }
 
 static int name(struct draft *draft, const char *content, bool is_listed) {
-    return json_object_set_new(draft->named, content, json_boolean(is_listed))
-               ? status_fail(STATUS_MEMORY, "out of memory")
-               : STATUS_OK;
+    return json_object_set_new(draft->named, content, json_boolean(is_listed)) ? status_no_memory() : STATUS_OK;
 }
 
 /* Names the tokens of a list, and checks those with names. */
@@ -85,10 +83,9 @@ static int name_list(struct draft *draft, json_t *list, json_t *extra) {
 int draft_read_settings(struct draft *draft) {
     char path[PATH_MAX];
     int status = draft_load_json(draft, TOKENIZER_CONFIG, CONFIG_FLAGS, &draft->config, path);
-    if (!status)
-        status = draft_load_json(draft, TOKENIZER_SPECIAL, CONFIG_FLAGS, &draft->special, path);
+    THEN(status, draft_load_json(draft, TOKENIZER_SPECIAL, CONFIG_FLAGS, &draft->special, path));
     if (!status && (!(draft->added = json_object()) || !(draft->named = json_object())))
-        status = status_fail(STATUS_MEMORY, "out of memory");
+        status = status_no_memory();
     for (size_t i = 0; i < ROLES && !status; i++) {
         enum tokenizer_file file;
         const json_t *value = find_role(draft, roles[i].name, &file);
@@ -101,9 +98,9 @@ int draft_read_settings(struct draft *draft) {
             draft->roles[roles[i].role] = content;
         status = wrap(draft, file, status);
     }
-    if (!status)
-        status = wrap(draft, TOKENIZER_CONFIG,
-                      name_list(draft, list_of(draft->config), json_object_get(draft->config, "extra_special_tokens")));
+    THEN(status,
+         wrap(draft, TOKENIZER_CONFIG,
+              name_list(draft, list_of(draft->config), json_object_get(draft->config, "extra_special_tokens"))));
     return status ? status
                   : wrap(draft, TOKENIZER_SPECIAL,
                          name_list(draft, second_list(draft), json_object_get(draft->special, "extra_special_tokens")));
@@ -116,8 +113,7 @@ static int add(struct draft *draft, const json_t *vocab, const char *content, lo
     if (draft->files->is_there[TOKENIZER_JSON] || id < 0)
         id = known ? json_integer_value(known) : (long long)draft->size;
     json_t *used = json_integer(id);
-    int status =
-        used ? draft_add_added(draft, vocab, content, used, kind) : status_fail(STATUS_MEMORY, "out of memory");
+    int status = used ? draft_add_added(draft, vocab, content, used, kind) : status_no_memory();
     json_decref(used);
     return status;
 }
@@ -166,11 +162,10 @@ static int add_entries(struct draft *draft, const json_t *vocab, json_t *object,
     struct entry *entries = calloc(capacity + 1, sizeof *entries);
     const char *key;
     json_t *value;
-    int status = entries ? draft_reserve(draft, capacity) : status_fail(STATUS_MEMORY, "out of memory");
+    int status = entries ? draft_reserve(draft, capacity) : status_no_memory();
     json_object_foreach(object, key, value) {
-        if (!status)
-            status = is_decoder ? read_decoder_entry(key, value, &entries[count])
-                                : read_file_entry(draft, key, value, &entries[count]);
+        THEN(status, is_decoder ? read_decoder_entry(key, value, &entries[count])
+                                : read_file_entry(draft, key, value, &entries[count]));
         count += !status && (is_decoder || !is_replaced(draft, &entries[count]));
     }
     if (count > 0)
@@ -207,8 +202,7 @@ static int add_special(struct draft *draft, const json_t *vocab, const json_t *v
     if (known || !*content)
         return STATUS_OK;
     int status = tokenizer_read_added_kind(value, &kind);
-    if (!status)
-        status = draft_reserve(draft, 1);
+    THEN(status, draft_reserve(draft, 1));
     return status ? status : add(draft, vocab, content, -1, is_role ? kind | TOKEN_SPECIAL : kind);
 }
 
@@ -248,8 +242,7 @@ static int add_additional(struct draft *draft, const json_t *vocab, json_t *root
             status = add_special(draft, vocab, value, true);
     }
     json_object_foreach(extra, key, value) {
-        if (!status)
-            status = add_special(draft, vocab, value, true);
+        THEN(status, add_special(draft, vocab, value, true));
     }
     for (size_t i = 0; i < json_array_size(list) && !status; i++)
         status = add_special(draft, vocab, json_array_get(list, i), false);
@@ -258,10 +251,8 @@ static int add_additional(struct draft *draft, const json_t *vocab, json_t *root
 
 int draft_add_named(struct draft *draft, const json_t *vocab) {
     int status = add_numbered(draft, vocab);
-    if (!status)
-        status = add_roles(draft, vocab);
-    if (!status)
-        status = wrap(draft, TOKENIZER_CONFIG, add_additional(draft, vocab, draft->config, list_of(draft->config)));
+    THEN(status, add_roles(draft, vocab));
+    THEN(status, wrap(draft, TOKENIZER_CONFIG, add_additional(draft, vocab, draft->config, list_of(draft->config))));
     if (!status && !decoder_of(draft))
         status = wrap(draft, TOKENIZER_SPECIAL, add_additional(draft, vocab, draft->special, second_list(draft)));
     return status;

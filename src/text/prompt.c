@@ -51,16 +51,13 @@ int prompt_encode_messages(const struct chat_request *request, struct tokenizer_
         return status_fail(STATUS_INVALID, "the last message is the assistant's: there is nothing to answer");
     asking.asks = true;
     int status = prompt_check_template(template);
-    if (!status)
-        status = chat_render(template, &asking, &pieces);
-    if (!status)
-        status = prompt_check_bytes(room, pieces.text.length);
+    THEN(status, chat_render(template, &asking, &pieces));
+    THEN(status, prompt_check_bytes(room, pieces.text.length));
     if (!status && text) {
         strbuf_add(text, strbuf_text(&pieces.text), pieces.text.length);
         status = strbuf_status(text);
     }
-    if (!status)
-        status = chat_pieces_encode(&pieces, encoder, request->eos, ids, NULL);
+    THEN(status, chat_pieces_encode(&pieces, encoder, request->eos, ids, NULL));
     chat_pieces_free(&pieces);
     return status;
 }

@@ -34,8 +34,7 @@ static int draft_add_added_array(struct draft *draft, const json_t *vocab, const
             return status_fail(STATUS_INVALID, "added token %zu has no 'content'", i + 1);
         uint16_t kind = 0;
         status = tokenizer_read_added_kind(token, &kind);
-        if (!status)
-            status = draft_add_added(draft, vocab, content, json_object_get(token, "id"), kind);
+        THEN(status, draft_add_added(draft, vocab, content, json_object_get(token, "id"), kind));
     }
     return status;
 }
@@ -77,8 +76,7 @@ static int draft_finish(struct draft *draft, struct tokenizer **tokenizer) {
                                                .content = draft->bytes.data + token->content_start,
                                                .content_length = token->content_length};
     }
-    if (!status)
-        status = tokenizer_new(tokens, (int32_t)draft->size, &draft->rules, tokenizer);
+    THEN(status, tokenizer_new(tokens, (int32_t)draft->size, &draft->rules, tokenizer));
     free(tokens);
     return status;
 }
@@ -150,28 +148,19 @@ static int open_tokenizer_json(struct draft *draft, struct tokenizer **tokenizer
     json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab");
     if (!json_is_object(model))
         status = status_fail(STATUS_INVALID, "no object 'model'");
-    if (!status)
-        status = tokenizer_read_rules(root, &draft->rules);
-    if (!status)
-        status = draft_add_vocab(draft, vocab);
-    if (!status)
-        status = draft_add_added_array(draft, vocab, json_object_get(root, "added_tokens"));
-    if (!status)
-        status = find_unk(draft, json_object_get(model, "unk_token"), vocab);
-    if (!status)
-        status = check_frame(draft);
+    THEN(status, tokenizer_read_rules(root, &draft->rules));
+    THEN(status, draft_add_vocab(draft, vocab));
+    THEN(status, draft_add_added_array(draft, vocab, json_object_get(root, "added_tokens")));
+    THEN(status, find_unk(draft, json_object_get(model, "unk_token"), vocab));
+    THEN(status, check_frame(draft));
     if (!status && (status = draft_add_named(draft, vocab))) {
         json_decref(root);
         return status;
     }
-    if (!status)
-        status = draft_finish(draft, tokenizer);
-    if (!status)
-        status = keep_json_parts(root, *tokenizer);
-    if (!status)
-        status = tokenizer_read_json_merges(*tokenizer, json_object_get(model, "merges"));
-    if (!status)
-        status = tokenizer_find_joins(*tokenizer);
+    THEN(status, draft_finish(draft, tokenizer));
+    THEN(status, keep_json_parts(root, *tokenizer));
+    THEN(status, tokenizer_read_json_merges(*tokenizer, json_object_get(model, "merges")));
+    THEN(status, tokenizer_find_joins(*tokenizer));
     if (status)
         status_wrap(status, "%s", path);
     json_decref(root);
@@ -183,22 +172,18 @@ static int read_merges_file(const struct draft *draft, struct tokenizer *tokeniz
     int status = file_join(path, sizeof path, draft->files->directory, tokenizer_file_names[TOKENIZER_MERGES]);
     if (!status && !draft->files->is_there[TOKENIZER_MERGES])
         return status_fail(STATUS_NOT_FOUND, "cannot open %s: no such file", path);
-    if (!status)
-        status = tokenizer_read_merge_lines(tokenizer, &draft->files->texts[TOKENIZER_MERGES]);
+    THEN(status, tokenizer_read_merge_lines(tokenizer, &draft->files->texts[TOKENIZER_MERGES]));
     return status ? status_wrap(status, "%s", path) : STATUS_OK;
 }
 
 static int open_vocab_and_merges(struct draft *draft, struct tokenizer **tokenizer) {
     json_t *vocab;
     char path[PATH_MAX];
-    int status = draft_load_json(draft, TOKENIZER_VOCAB, 0, &vocab, path);
-    if (status)
-        return status;
-    status = draft_add_vocab(draft, vocab);
+    TRY(draft_load_json(draft, TOKENIZER_VOCAB, 0, &vocab, path));
+    int status = draft_add_vocab(draft, vocab);
     if (status)
         status_wrap(status, "%s", path);
-    if (!status)
-        status = draft_add_companions(draft, vocab);
+    THEN(status, draft_add_companions(draft, vocab));
     if (!status) {
         status = draft_finish(draft, tokenizer);
         if (status)
@@ -234,8 +219,7 @@ int tokenizer_open_files(const struct tokenizer_files *files, struct tokenizer *
     } else {
         status = tell_what_is_missing(files->directory);
     }
-    if (!status)
-        status = set_roles(&draft, opened);
+    THEN(status, set_roles(&draft, opened));
     draft_free(&draft);
     if (status) {
         tokenizer_close(opened);
@@ -247,10 +231,8 @@ int tokenizer_open_files(const struct tokenizer_files *files, struct tokenizer *
 
 int tokenizer_open(const char *directory, struct tokenizer **tokenizer) {
     struct tokenizer_files files;
-    int status = tokenizer_files_read(directory, &files);
-    if (status)
-        return status;
-    status = tokenizer_open_files(&files, tokenizer);
+    TRY(tokenizer_files_read(directory, &files));
+    int status = tokenizer_open_files(&files, tokenizer);
     tokenizer_files_free(&files);
     return status;
 }

@@ -209,10 +209,8 @@ static int write_file(const struct tokenizer *tokenizer, int file, const char *d
         write_config(tokenizer, &text);
     }
     int status = strbuf_status(&text) ? strbuf_status(&text) : strbuf_status(&scratch);
-    if (!status)
-        status = file_join(path, sizeof path, directory, tokenizer_file_names[file]);
-    if (!status)
-        status = file_write_atomic(path, strbuf_text(&text), text.length);
+    THEN(status, file_join(path, sizeof path, directory, tokenizer_file_names[file]));
+    THEN(status, file_write_atomic(path, strbuf_text(&text), text.length));
     strbuf_free(&text);
     strbuf_free(&scratch);
     return status;
@@ -239,15 +237,12 @@ int tokenizer_check_output(const char *directory) {
 
 int tokenizer_save(const struct tokenizer *tokenizer, const char *directory) {
     struct staging staging;
-    int status = tokenizer_check_output(directory);
-    if (status)
-        return status;
-    status = staging_begin(&staging, directory);
+    TRY(tokenizer_check_output(directory));
+    int status = staging_begin(&staging, directory);
     for (int file = 0; !status && file < FILE_COUNT; file++)
         if (!tokenizer->rules.is_by_characters || file == TOKENIZER_JSON || file == TOKENIZER_CONFIG)
             status = write_file(tokenizer, file, staging.directory);
-    if (!status)
-        status = staging_commit(&staging);
+    THEN(status, staging_commit(&staging));
     staging_abort(&staging);
     return status ? status_wrap(status, "tokenizer %s was not written", directory) : STATUS_OK;
 }

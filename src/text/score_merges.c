@@ -133,7 +133,7 @@ static void add_merge(const struct tokenizer_lists *lists, const struct scored_m
 
 int score_merges_add(const struct tokenizer_lists *lists, struct strbuf *out) {
     struct score_index index = {.lists = lists, .ids = malloc((lists->count + 1) * sizeof *index.ids)};
-    int status = index.ids ? find_merges(&index) : status_fail(STATUS_MEMORY, "out of memory");
+    int status = index.ids ? find_merges(&index) : status_no_memory();
     for (size_t i = 0; i < index.merge_count && !status; i++)
         add_merge(lists, &index.merges[i], i == 0, out);
     free(index.ids);

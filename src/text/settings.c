@@ -158,19 +158,15 @@ static int read_model(const json_t *model, struct tokenizer_rules *rules) {
         }
     }
     int status = settings_bool(model, "byte_fallback", false, &rules->has_byte_fallback);
-    if (!status)
-        status = settings_bool(model, "fuse_unk", false, &rules->fuses_unk);
+    THEN(status, settings_bool(model, "fuse_unk", false, &rules->fuses_unk));
     return status ? status : settings_bool(model, "ignore_merges", false, &rules->ignore_merges);
 }
 
 int tokenizer_read_rules(const json_t *root, struct tokenizer_rules *rules) {
     int status = read_model(json_object_get(root, "model"), rules);
-    if (!status)
-        status = read_normalizer(json_object_get(root, json_part_names[JSON_NORMALIZER]), rules);
-    if (!status)
-        status = settings_read_words(json_object_get(root, json_part_names[JSON_PRE_TOKENIZER]), rules);
-    if (!status)
-        status = read_decoder(json_object_get(root, json_part_names[JSON_DECODER]), rules);
+    THEN(status, read_normalizer(json_object_get(root, json_part_names[JSON_NORMALIZER]), rules));
+    THEN(status, settings_read_words(json_object_get(root, json_part_names[JSON_PRE_TOKENIZER]), rules));
+    THEN(status, read_decoder(json_object_get(root, json_part_names[JSON_DECODER]), rules));
     return status ? status : read_post_processor(json_object_get(root, "post_processor"), rules);
 }
 

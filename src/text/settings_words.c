@@ -42,8 +42,7 @@ static int add_step(struct tokenizer_rules *rules, struct split_step **step) {
     if (rules->step_count == MOST_STEPS)
         return status_fail(STATUS_UNSUPPORTED, "pre_tokenizer has more than %d steps", MOST_STEPS);
     struct split_step *steps = realloc(rules->steps, (rules->step_count + 1) * sizeof *steps);
-    if (!steps)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(steps));
     rules->steps = steps;
     *step = &steps[rules->step_count++];
     **step = (struct split_step){.kind = SPLIT_PATTERN};
@@ -57,8 +56,7 @@ static int read_byte_level(const json_t *value, bool is_alone, struct tokenizer_
     if (strcmp(settings_type(value), "ByteLevel"))
         return settings_refuse("pre_tokenizer", settings_type(value));
     int status = settings_bool(value, "use_regex", true, &use_regex);
-    if (!status)
-        status = settings_bool(value, "add_prefix_space", true, &has_prefix);
+    THEN(status, settings_bool(value, "add_prefix_space", true, &has_prefix));
     rules->prefix = has_prefix ? PREFIX_SECTIONS : PREFIX_NEVER;
     if (!status && has_prefix && !is_alone)
         status = settings_refuse("pre_tokenizer.add_prefix_space", "true after another step");
@@ -71,8 +69,7 @@ static int read_digits(const json_t *value, struct tokenizer_rules *rules) {
     struct split_step *step = NULL;
     bool is_individual;
     int status = settings_bool(value, "individual_digits", false, &is_individual);
-    if (!status)
-        status = add_step(rules, &step);
+    THEN(status, add_step(rules, &step));
     if (!status)
         *step =
             (struct split_step){.kind = SPLIT_DIGITS, .behavior = is_individual ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS};
@@ -113,11 +110,8 @@ static int read_split(const json_t *value, struct tokenizer_rules *rules) {
     const char *text = json_string_value(json_object_get(pattern, "Regex"));
     const char *string = json_string_value(json_object_get(pattern, "String"));
     struct split_step *step = NULL;
-    int status = add_step(rules, &step);
-    if (!status)
-        status = read_behavior(value, step);
-    if (status)
-        return status;
+    TRY(add_step(rules, &step));
+    TRY(read_behavior(value, step));
     if (!text && !string)
         return settings_refuse("pre_tokenizer.pattern", "neither Regex nor String");
     if (text && find_scanner(text, step))
@@ -128,7 +122,7 @@ static int read_split(const json_t *value, struct tokenizer_rules *rules) {
     }
     step->kind = SPLIT_STRING;
     step->string = strdup(string);
-    return step->string ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return status_allocated(step->string);
 }
 
 static int read_step(const json_t *value, bool is_alone, bool is_last, struct tokenizer_rules *rules) {
@@ -182,11 +176,8 @@ static int read_metaspace(const json_t *value, struct tokenizer_rules *rules) {
     bool is_split;
     if (rules->prefix)
         return settings_refuse("pre_tokenizer", "Metaspace after Prepend");
-    int status = settings_read_scheme(value, &rules->prefix);
-    if (!status)
-        status = settings_bool(value, "split", true, &is_split);
-    if (status)
-        return status;
+    TRY(settings_read_scheme(value, &rules->prefix));
+    TRY(settings_bool(value, "split", true, &is_split));
     rules->is_by_characters = true;
     rules->pattern = is_split ? WORDS_METASPACE : WORDS_WHOLE;
     return STATUS_OK;

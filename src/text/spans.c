@@ -68,8 +68,7 @@ int byte_map_normalize(struct byte_map *map, struct nfc_scratch *nfc, const unsi
         status = at < valid ? nfc_append(nfc, bytes + at, next - at, normal) : STATUS_OK;
         size_t count = at < valid ? normal->length : 1;
         bool is_same = count == next - at && !memcmp(bytes + at, strbuf_text(normal), normal->length);
-        if (!status)
-            status = reserve(map, count + 1);
+        THEN(status, reserve(map, count + 1));
         for (size_t i = 0; i < count && !status; i++)
             map->items[map->count++] = (uint32_t)(is_same ? at + i : at);
     }

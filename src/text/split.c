@@ -117,8 +117,7 @@ static int split_by_matches(const struct splitting *splitting, size_t number, co
             return found;
         if (start > previous)
             status = take_piece(splitting, number, &held, previous, start, false);
-        if (!status)
-            status = take_piece(splitting, number, &held, start, end, true);
+        THEN(status, take_piece(splitting, number, &held, start, end, true));
         from = previous = end;
     }
     if (!status && previous < length)

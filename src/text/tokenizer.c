@@ -134,17 +134,14 @@ int tokenizer_new(const struct token_source *tokens, int32_t size, struct tokeni
     if (size < 1)
         return status_fail(STATUS_INVALID, "the vocabulary is empty");
     struct tokenizer *t = calloc(1, sizeof *t);
-    if (!t)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(t));
     t->size = size;
     t->rules = *rules;
     for (int role = 0; role < ROLE_COUNT; role++)
         t->roles[role] = -1;
     int status = copy_tokens(t, tokens);
-    if (!status)
-        status = index_tokens(t);
-    if (!status)
-        status = added_tokens_index(t, tokens);
+    THEN(status, index_tokens(t));
+    THEN(status, added_tokens_index(t, tokens));
     if (status) {
         t->rules = (struct tokenizer_rules){0}; /* they still belong to the caller */
         tokenizer_close(t);
@@ -278,9 +275,7 @@ int tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size
                                tokenizer->size - 1);
         total += length;
     }
-    int status = strbuf_reserve(out, total);
-    if (status)
-        return status;
+    TRY(strbuf_reserve(out, total));
     for (size_t i = 0; i < count; i++) {
         const unsigned char *bytes = tokenizer_token_bytes(tokenizer, ids[i], &length);
         if (i == 0)

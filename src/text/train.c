@@ -145,9 +145,7 @@ static int enlarge_pair_table(struct trainer *t) {
 static int find_pair(struct trainer *t, uint32_t left, uint32_t right, size_t *index) {
     uint64_t key = (uint64_t)left << 32 | right;
     if ((t->pair_count + 1) * 2 > (size_t)1 << t->table_bits) {
-        int status = enlarge_pair_table(t);
-        if (status)
-            return status;
+        TRY(enlarge_pair_table(t));
     }
     size_t mask = ((size_t)1 << t->table_bits) - 1, at = text_hash_pair(key, t->table_bits);
     for (; t->table[at]; at = (at + 1) & mask) {
@@ -303,10 +301,8 @@ static int settle(struct trainer *t, struct visits *visits, bool is_left, uint32
             if (!status)
                 t->pairs[lost].count -= side->lost;
         }
-        if (!status)
-            status = find_pair(t, is_left ? token : z, is_left ? z : token, &side->pair);
-        if (!status)
-            status = open_places(t, &t->pairs[side->pair], side->places);
+        THEN(status, find_pair(t, is_left ? token : z, is_left ? z : token, &side->pair));
+        THEN(status, open_places(t, &t->pairs[side->pair], side->places));
         if (status)
             return status;
         t->pairs[side->pair].count += side->gained;
@@ -333,10 +329,8 @@ static int merge_everywhere(struct trainer *t, size_t pair, uint32_t z) {
     for (size_t i = 0; !status && i < count; i++)
         if (t->symbols[places[i]] == a && t->symbols[places[i] + token_length(t, a)] == b)
             status = merge_place(t, places[i], a, b, z);
-    if (!status)
-        status = settle(t, &t->left, true, a, z);
-    if (!status)
-        status = settle(t, &t->right, false, b, z);
+    THEN(status, settle(t, &t->left, true, a, z));
+    THEN(status, settle(t, &t->right, false, b, z));
     if (!status)
         t->pairs[pair].count = 0;
     return status;
@@ -346,9 +340,7 @@ static int merge_everywhere(struct trainer *t, size_t pair, uint32_t z) {
  * pairs spell the same. */
 static int join_tokens(struct trainer *t, uint32_t a, uint32_t b, uint32_t *joined) {
     size_t length = token_length(t, a) + (size_t)token_length(t, b), start = t->bytes.length;
-    int status = strbuf_reserve(&t->bytes, length);
-    if (status)
-        return status;
+    TRY(strbuf_reserve(&t->bytes, length));
     strbuf_add(&t->bytes, t->bytes.data + t->starts[a], token_length(t, a));
     strbuf_add(&t->bytes, t->bytes.data + t->starts[b], token_length(t, b));
     size_t mask = ((size_t)1 << t->tokens_bits) - 1;
@@ -479,16 +471,11 @@ int tokenizer_train(const struct tokenizer_training *training, struct tokenizer 
         status = status_fail(STATUS_INVALID, "no text to learn from: %s%s empty",
                              training->input_count == 1 ? training->inputs[0] : "all input files",
                              training->input_count == 1 ? " is" : " are");
-    if (!status)
-        status = trainer_init(&trainer, &counts, (uint32_t)training->vocab_size - 1, byte_tokens);
-    if (!status)
-        status = lay_out_words(&trainer, byte_tokens);
-    if (!status)
-        status = count_byte_pairs(&trainer);
-    if (!status)
-        status = learn(&trainer, training->min_frequency > 1 ? training->min_frequency : 1);
-    if (!status)
-        status = trainer_finish(&trainer, tokenizer);
+    THEN(status, trainer_init(&trainer, &counts, (uint32_t)training->vocab_size - 1, byte_tokens));
+    THEN(status, lay_out_words(&trainer, byte_tokens));
+    THEN(status, count_byte_pairs(&trainer));
+    THEN(status, learn(&trainer, training->min_frequency > 1 ? training->min_frequency : 1));
+    THEN(status, trainer_finish(&trainer, tokenizer));
     trainer_free(&trainer);
     word_counts_free(&counts);
     return status;

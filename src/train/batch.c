@@ -15,10 +15,8 @@ static int read_global_batch(struct trainer *trainer, enum data_split split, int
         struct gpt_batch *batch = &trainer->micros[m];
         int64_t size = trainer->run.config.train.micro_batch_size;
         int64_t sample = gpt_batch_first(first, m, size, group->rank, group->size);
-        int status = trainer->rows ? tuning_batch_read(batch, trainer->rows, split, sample)
-                                   : gpt_batch_read(batch, &trainer->data.splits[split], sample);
-        if (status)
-            return status;
+        TRY(trainer->rows ? tuning_batch_read(batch, trainer->rows, split, sample)
+                          : gpt_batch_read(batch, &trainer->data.splits[split], sample));
         counts[ROWS_TOKENS] += batch->rows - batch->padding;
         for (int64_t i = 0; i < batch->rows; i++)
             counts[ROWS_LABELS] += batch->loss_mask[i] != 0;
@@ -108,8 +106,7 @@ static int run_steps(struct trainer *trainer, bool is_forward_only, const struct
     const struct param_store *store = model_store(trainer->model);
     const struct unit_order *order = &trainer->order[is_forward_only];
     int status = sharded_follow(store, order->units, order->count);
-    if (!status)
-        status = pipeline_run(&trainer->pipeline, is_forward_only, worker);
+    THEN(status, pipeline_run(&trainer->pipeline, is_forward_only, worker));
     int ended = sharded_follow(store, NULL, 0);
     return status ? status : ended;
 }
@@ -117,8 +114,7 @@ static int run_steps(struct trainer *trainer, bool is_forward_only, const struct
 int train_global_batch(struct trainer *trainer, int64_t *tokens, int64_t *labels) {
     int64_t counts[ROWS_COUNTS];
     int status = read_global_batch(trainer, SPLIT_TRAIN, trainer->consumed_samples, counts);
-    if (!status)
-        status = train_sum_over_data(trainer, counts, ROWS_COUNTS, DTYPE_I64);
+    THEN(status, train_sum_over_data(trainer, counts, ROWS_COUNTS, DTYPE_I64));
     if (status)
         return status;
     *tokens = counts[ROWS_TOKENS];
@@ -128,10 +124,8 @@ int train_global_batch(struct trainer *trainer, int64_t *tokens, int64_t *labels
         status = trainer->run.tuner->begin(trainer->tuner.self, trainer->consumed_samples);
     if (!status)
         status = run_steps(trainer, false, &(const struct pipeline_worker){train_micro_batch, trainer});
-    if (!status)
-        status = finish_gradients(trainer);
-    if (!status)
-        status = gradient_sync_layer(&trainer->sync, -1);
+    THEN(status, finish_gradients(trainer));
+    THEN(status, gradient_sync_layer(&trainer->sync, -1));
     return status ? status : model_loss_fetch(trainer->model);
 }
 
@@ -143,9 +137,7 @@ static int evaluate_micro_batch(void *context, const struct pipeline_step *step,
 
 int train_evaluate_batch(struct trainer *trainer, int64_t first, int64_t *labels) {
     int64_t counts[ROWS_COUNTS];
-    int status = read_global_batch(trainer, SPLIT_VALID, first, counts);
-    if (status)
-        return status;
+    TRY(read_global_batch(trainer, SPLIT_VALID, first, counts));
     *labels = counts[ROWS_LABELS];
     return run_steps(trainer, true, &(const struct pipeline_worker){evaluate_micro_batch, trainer});
 }

@@ -30,9 +30,7 @@ bool train_resumes(const struct train_run *run) {
 /* Checks now that the directory can be written, not only at the first save. */
 static int check_writable(const char *directory) {
     char path[PATH_MAX];
-    int status = file_join(path, sizeof path, directory, ".writable-XXXXXX");
-    if (status)
-        return status;
+    TRY(file_join(path, sizeof path, directory, ".writable-XXXXXX"));
     return mkdtemp(path) && !rmdir(path) ? STATUS_OK : status_fail_errno("cannot write to %s", directory);
 }
 
@@ -78,16 +76,12 @@ static int claim(struct trainer *trainer) {
     size_t count = 0;
     trainer->made_save = !file_exists(save);
     int status = file_make_directories(save);
-    if (!status)
-        status = lock_open_directory(save, &trainer->save_lock);
-    if (!status)
-        status = check_writable(save);
-    if (!status)
-        status = ckpt_list_above(save, train_ours_until(run), &others, &count);
+    THEN(status, lock_open_directory(save, &trainer->save_lock));
+    THEN(status, check_writable(save));
+    THEN(status, ckpt_list_above(save, train_ours_until(run), &others, &count));
     if (!status && count)
         status = check_newest(run);
-    if (!status)
-        status = check_others(run, others, count);
+    THEN(status, check_others(run, others, count));
     free(others);
     return status;
 }

@@ -53,7 +53,7 @@ static int create(struct event_file *events, const char *directory) {
                          (long long)clock_wall_seconds(), host, (long)getpid(), serial);
         if (n < 0) {
             events->path = NULL;
-            return status_fail(STATUS_MEMORY, "out of memory");
+            return status_no_memory();
         }
         events->descriptor = open(events->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (events->descriptor >= 0)
@@ -69,8 +69,7 @@ static int create(struct event_file *events, const char *directory) {
 int events_open(struct event_file *events, const char *directory, int64_t first_step) {
     *events = (struct event_file){.descriptor = -1};
     int status = file_make_directories(directory);
-    if (!status)
-        status = create(events, directory);
+    THEN(status, create(events, directory));
     if (status)
         return status_wrap(status, "log.tensorboard_dir");
     Tensorboard__Event version = TENSORBOARD__EVENT__INIT;
@@ -83,8 +82,7 @@ int events_open(struct event_file *events, const char *directory, int64_t first_
     session.step = first_step;
     session.what_case = TENSORBOARD__EVENT__WHAT_SESSION_LOG;
     session.session_log = &start;
-    if (!status)
-        status = write_event(events, &session);
+    THEN(status, write_event(events, &session));
     if (status)
         events_close(events);
     return status;

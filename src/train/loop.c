@@ -115,9 +115,7 @@ static int evaluate_alone(struct trainer *trainer, struct outputs *outputs) {
 /* Saves a checkpoint; waits for it if it is the run's last one. */
 static int save(struct trainer *trainer, struct outputs *outputs, bool is_last) {
     report_pause(&outputs->report);
-    int status = outputs->has_metrics ? metrics_sync(&outputs->metrics) : STATUS_OK;
-    if (status)
-        return status;
+    TRY(outputs->has_metrics ? metrics_sync(&outputs->metrics) : STATUS_OK);
     return trainer->run.config.checkpoint.async_save && !is_last ? trainer_save_begin(trainer) : trainer_save(trainer);
 }
 
@@ -133,10 +131,8 @@ static int run_iterations(struct trainer *trainer, struct outputs *outputs) {
     while (!status && !stop && !is_exit && !is_early && trainer->iteration < run->train.train_iters) {
         struct train_record record;
         status = trainer_step(trainer, &record);
-        if (!status)
-            status = tell_step(outputs, &record);
-        if (!status)
-            status = train_agree(trainer);
+        THEN(status, tell_step(outputs, &record));
+        THEN(status, train_agree(trainer));
         if (!status && divides(run->train.eval_interval, trainer->iteration) && !trainer->stop)
             status = evaluate(trainer, outputs);
         stop = trainer->stop;
@@ -173,8 +169,7 @@ static int measure_ceiling(const struct trainer *trainer, double *tflops) {
     int status = comm_all_reduce(trainer->world, &wish, COMM_MAX);
     if (!status && is_wanted)
         status = device_measure_gemm(trainer->device, run_dtype(run), trainer->rank.is_tf32, CEILING_SECONDS, &flops);
-    if (!status)
-        status = comm_all_reduce(trainer->world, &sum, COMM_SUM);
+    THEN(status, comm_all_reduce(trainer->world, &sum, COMM_SUM));
     *tflops = flops / 1e12;
     return status;
 }
@@ -196,16 +191,14 @@ int trainer_run(struct trainer *trainer) {
     }
     double ceiling;
     int status = comm_agree(trainer->world, open_outputs(&outputs, trainer));
-    if (!status)
-        status = measure_ceiling(trainer, &ceiling);
+    THEN(status, measure_ceiling(trainer, &ceiling));
     if (!status) {
         if (trainer->site.is_first_in_process)
             stop_watch_begin();
         if (outputs.is_reporter)
             report_begin(&outputs.report, trainer, ceiling);
         status = is_skipped ? evaluate_alone(trainer, &outputs) : run_iterations(trainer, &outputs);
-        if (!status)
-            status = trainer_await_weights(trainer);
+        THEN(status, trainer_await_weights(trainer));
         if (outputs.is_reporter)
             report_end(&outputs.report);
         if (trainer->site.is_first_in_process)

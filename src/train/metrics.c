@@ -119,9 +119,7 @@ static int find_end(struct metrics_file *metrics, const struct metrics_start *st
                 metrics->path, (long long)number);
         if (start->kind != METRICS_ADDS && line.iteration > start->iteration)
             return check_end(metrics, &survey, line.iteration);
-        status = keep_line(metrics, &survey, &line);
-        if (status)
-            return status;
+        TRY(keep_line(metrics, &survey, &line));
         metrics->length += end - buffer + 1;
     }
 }

@@ -31,7 +31,7 @@ static int add_gathers(struct model *model, const struct pipeline_shape *shape, 
     int64_t *fetches = calloc((size_t)units, sizeof *fetches);
     struct unit_order order = {0};
     bool is_there = list && memory && runs && fetches;
-    int status = is_there ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(is_there);
     if (!status) {
         pipeline_steps(shape, stage, list);
         status = model_unit_order(model, list, steps, false, &order);
@@ -73,8 +73,7 @@ static int plan_update(struct rank *rank, const struct model_options *options, c
     int64_t message = (int64_t)(of_model->stream_bytes / dtype_bytes(options->dtype));
     int shards = options->train.layer_shards ? options->train.layer_shards : 1;
     int status = pipeline_plan(rank, shape, message, options->dtype);
-    if (!status)
-        status = plan_messages(rank, options, shape, model, trained);
+    THEN(status, plan_messages(rank, options, shape, model, trained));
     return status ? status : optimizer_plan(rank, trained, shards, options->dtype);
 }
 
@@ -94,10 +93,8 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
         status = run->tuner->open(run->tuner->description, &options, rank, tuner);
     if (!status && run->tuner) /* its hooks decide which activations are kept */
         status = train_model_options(run, rank, tuner, &options, &shape);
-    if (!status)
-        status = model_sketch(&options, rank, &of_model, &model);
-    if (!status)
-        status = measure_data(run, data, &of_data);
+    THEN(status, model_sketch(&options, rank, &of_model, &model));
+    THEN(status, measure_data(run, data, &of_data));
     if (status) {
         model_close(model);
         return status;

@@ -27,8 +27,7 @@ int train_plan_check(const struct train_run *run, const struct train_plan *plan,
     struct strbuf help = STRBUF_INIT;
     list_help(run, plan, &help);
     int status = strbuf_status(&help);
-    if (!status)
-        status = memory_check(train_plan_of_host(plan), limit, strbuf_text(&help));
+    THEN(status, memory_check(train_plan_of_host(plan), limit, strbuf_text(&help)));
     if (!status && plan->device_memory && plan->most_on_device > plan->device_memory)
         status = memory_refuse(plan->most_on_device, "a device, which has", plan->device_memory, strbuf_text(&help));
     strbuf_free(&help);

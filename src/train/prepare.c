@@ -58,11 +58,9 @@ static int take_tokenizer(struct train_run *run, bool is_tuning) {
     struct tokenizer *tokenizer;
     int status = STATUS_OK;
     if (!(run->tokenizer = calloc(1, sizeof *run->tokenizer)))
-        status = status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = tokenizer_files_read(directory, run->tokenizer);
-    if (!status)
-        status = tokenizer_open_files(run->tokenizer, &tokenizer);
+        status = status_no_memory();
+    THEN(status, tokenizer_files_read(directory, run->tokenizer));
+    THEN(status, tokenizer_open_files(run->tokenizer, &tokenizer));
     if (status)
         return status_wrap(status, "tokenizer");
     int64_t size = tokenizer_vocab_size(tokenizer);
@@ -148,14 +146,10 @@ static int take_checkpoint(struct train_run *run, bool is_tuning, bool has_model
     char path[PATH_MAX];
     if (!status && has_model)
         status = take_checkpoint_model(run, is_tuning);
-    if (!status)
-        status = ckpt_read_state(run->checkpoint, &text);
-    if (!status)
-        status = file_join(path, sizeof path, run->checkpoint, "trainer_state.json");
-    if (!status)
-        status = train_state_read(run, strbuf_text(&text), path);
-    if (!status)
-        status = ckpt_check_iteration(run->checkpoint, run->iteration);
+    THEN(status, ckpt_read_state(run->checkpoint, &text));
+    THEN(status, file_join(path, sizeof path, run->checkpoint, "trainer_state.json"));
+    THEN(status, train_state_read(run, strbuf_text(&text), path));
+    THEN(status, ckpt_check_iteration(run->checkpoint, run->iteration));
     strbuf_free(&text);
     return status ? status_wrap(status, "checkpoint.load") : STATUS_OK;
 }
@@ -171,10 +165,8 @@ int train_prepare(struct train_run *run, const struct run_config *config, const 
                   const struct config *given) {
     *run = (struct train_run){.config = *config};
     int status = init_from ? take_model(run, "--init-from", init_from, given) : STATUS_OK;
-    if (!status)
-        status = take_tokenizer(run, false);
-    if (!status)
-        status = run_config_resolve(&run->config);
+    THEN(status, take_tokenizer(run, false));
+    THEN(status, run_config_resolve(&run->config));
     if (!status && !init_from)
         status = model_family_choose(&run->config.model);
     if (!status && !init_from && run->config.model.family)
@@ -188,12 +180,9 @@ int train_prepare(struct train_run *run, const struct run_config *config, const 
 
 int train_prepare_tuning(struct train_run *run, const struct run_config *config, const char *model_directory) {
     *run = (struct train_run){.config = *config};
-    int status = take_model(run, "--model", model_directory, NULL);
-    if (!status)
-        status = take_tokenizer(run, true);
-    if (!status)
-        status = run_config_resolve(&run->config);
-    return status;
+    TRY(take_model(run, "--model", model_directory, NULL));
+    TRY(take_tokenizer(run, true));
+    return run_config_resolve(&run->config);
 }
 
 int train_resume_tuning(struct train_run *run, bool is_full) {

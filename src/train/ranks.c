@@ -32,8 +32,7 @@ static int describe_layout(const struct run_config *run, int ranks, struct paral
 int train_grid(const struct run_config *run, int ranks, struct rank_grid *grid) {
     struct parallel_layout layout;
     int status = describe_layout(run, ranks, &layout);
-    if (!status)
-        status = parallel_layout_check(&layout);
+    THEN(status, parallel_layout_check(&layout));
     *grid = layout.grid;
     struct pipeline_shape shape = train_pipeline_shape(run, grid);
     return status ? status : pipeline_shape_check(&shape);

@@ -32,8 +32,7 @@ static int state_open(struct optimizer_arrays *state, struct trainer *trainer, b
     const struct param_store *store = sync->store;
     size_t pieces = (size_t)sync->piece_count;
     *state = (struct optimizer_arrays){.ranges = calloc(OPTIMIZER_ARRAYS * (pieces + 1), sizeof *state->ranges)};
-    if (!state->ranges)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(state->ranges));
     for (int a = 0; a < OPTIMIZER_ARRAYS; a++) {
         struct param_range *ranges = state->ranges + (size_t)a * pieces;
         for (size_t i = 0; i < pieces; i++) {
@@ -62,7 +61,7 @@ static int state_open(struct optimizer_arrays *state, struct trainer *trainer, b
 int optimizer_arrays_open(struct trainer *trainer, struct optimizer_arrays **out, const struct ckpt_array **arrays) {
     *out = calloc(1, sizeof **out);
     if (!*out)
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return status_no_memory();
     *arrays = (*out)->arrays;
     return state_open(*out, trainer, true);
 }
@@ -95,8 +94,7 @@ static int load_weights(struct trainer *trainer, struct optimizer_arrays *state,
     if (trainer->run.tuner)
         return trainer->run.tuner->load(trainer->tuner.self, directory, &array);
     int status = ckpt_open_model(directory, &tensors);
-    if (!status)
-        status = ckpt_read(tensors, trainer->store->map.table, &array, 1);
+    THEN(status, ckpt_read(tensors, trainer->store->map.table, &array, 1));
     ckpt_close(tensors);
     return status;
 }
@@ -107,8 +105,7 @@ static int load_checkpoint(struct trainer *trainer, struct optimizer_arrays *sta
     struct ckpt_tensors *tensors = NULL;
     int status = ckpt_open_optimizer(trainer->run.checkpoint, &tensors);
     bool has_master = !status && ckpt_has_prefix(tensors, master_prefix);
-    if (!status)
-        status = ckpt_read(tensors, train_state_table(trainer), state->arrays, has_master ? 3 : 2);
+    THEN(status, ckpt_read(tensors, train_state_table(trainer), state->arrays, has_master ? 3 : 2));
     ckpt_close(tensors);
     if (!status && !has_master)
         status = load_weights(trainer, state, trainer->run.checkpoint);
@@ -124,8 +121,7 @@ static int read_base(struct trainer *trainer) {
     array.must_be_finite = array.heeds_stop = true;
     struct ckpt_tensors *tensors = NULL;
     int status = ckpt_open_model(trainer->run.model_directory, &tensors);
-    if (!status)
-        status = ckpt_read(tensors, store->map.table, &array, 1);
+    THEN(status, ckpt_read(tensors, store->map.table, &array, 1));
     ckpt_close(tensors);
     return status;
 }
@@ -160,8 +156,7 @@ int train_load(struct trainer *trainer) {
     else if (!status)
         status = load_weights(trainer, &state, directory);
     free(state.ranges);
-    if (!status)
-        status = train_fp8_load(trainer);
+    THEN(status, train_fp8_load(trainer));
     status = comm_agree(trainer->world, status);
     return status ? status : optimizer_round_weights(&trainer->optimizer);
 }

@@ -63,8 +63,7 @@ int train_saver_bytes(const struct train_run *run, const struct rank *rank, cons
     for (int i = 0; i < OPTIMIZER_ARRAYS; i++)
         optimizer[i] = optimizer_array_describe(i);
     int status = table ? STATUS_OK : model_describe(&run->config.model, &of_model);
-    if (!status)
-        status = describe(run, table ? table : &of_model, tuner->self, &weights, parts, &save);
+    THEN(status, describe(run, table ? table : &of_model, tuner->self, &weights, parts, &save));
     if (!status && train_has_fp8(run))
         status = train_fp8_describe(run, &fp8);
     save.model.threads = device_threads(rank->device);
@@ -72,8 +71,7 @@ int train_saver_bytes(const struct train_run *run, const struct rank *rank, cons
     save.state = train_has_fp8(run) ? &fp8.part : NULL;
     int ranks = rank_grid_size(&rank->grid), number = rank_grid_rank(&rank->grid, &rank->place);
     size_t of_export = 0, of_device = device_host_reads(rank->device) ? 0 : CKPT_DEVICE_BYTES;
-    if (!status)
-        status = ckpt_saver_bytes(&save, run->config.checkpoint.async_save, ranks, number, &bytes->host);
+    THEN(status, ckpt_saver_bytes(&save, run->config.checkpoint.async_save, ranks, number, &bytes->host));
     save.model.threads = 0;
     bool is_exported = run->tuning || (train_keeps_best(run) && run->config.train.eval_interval);
     if (!status && is_exported) /* trainer_export writes while the saver is open */
@@ -91,8 +89,7 @@ int train_saver_open(struct trainer *trainer) {
     if (!run->checkpoint.save)
         return STATUS_OK;
     struct run_saver *saver = trainer->saver = calloc(1, sizeof *saver);
-    if (!saver)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(saver));
     saver->flat = ckpt_flat_weights(store, trainer->rank.exec.stream);
     saver->flat.leaves = store->map.part.is_copy;
     saver->flat.is_copy = trainer->rank.data->rank > 0 && !sharded_cuts_weights(store);
@@ -107,9 +104,8 @@ int train_saver_open(struct trainer *trainer) {
         saver->weights = optimizer_master_array(optimizer);
     else if (!status)
         status = model_write_config(&run->model, store->map.type, &trainer->run.ends, &saver->config_text);
-    if (!status)
-        status = describe(&trainer->run, train_state_table(trainer), trainer->tuner.self, &saver->weights, saver->parts,
-                          &save);
+    THEN(status, describe(&trainer->run, train_state_table(trainer), trainer->tuner.self, &saver->weights, saver->parts,
+                          &save));
     save.model.threads = device_threads(trainer->device);
     save.model.world = trainer->world;
     save.model.config_text = saver->config_text;
@@ -119,8 +115,7 @@ int train_saver_open(struct trainer *trainer) {
         status = train_fp8_describe(&trainer->run, &saver->fp8);
         train_fp8_open(trainer, &saver->fp8);
     }
-    if (!status)
-        status = ckpt_saver_open(&save, run->checkpoint.async_save, &saver->saver);
+    THEN(status, ckpt_saver_open(&save, run->checkpoint.async_save, &saver->saver));
     if (!status && !run->train.skip_train)
         ckpt_saver_prune(saver->saver);
     if (status)
@@ -172,10 +167,8 @@ int trainer_save_begin(struct trainer *trainer) {
     char *state_text = NULL;
     int status = saver ? trainer_save_wait(trainer)
                        : status_fail(STATUS_USAGE, "checkpoint.save is not given: there is no place to save in");
-    if (!status)
-        status = trainer_await_weights(trainer);
-    if (!status)
-        status = train_state_write(trainer, &state_text);
+    THEN(status, trainer_await_weights(trainer));
+    THEN(status, train_state_write(trainer, &state_text));
     if (!status && trainer->run.tuner)
         status = trainer->run.tuner->refresh(trainer->tuner.self);
     if (!status) {
@@ -193,8 +186,7 @@ int trainer_save_poll(struct trainer *trainer, bool *is_saved) {
     int64_t word = -(int64_t)train_save_progress(trainer);
     struct comm_data data = {.send = &word, .receive = &word, .count = 1, .dtype = DTYPE_I64};
     int status = comm_all_reduce(trainer->world, &data, COMM_MAX);
-    if (!status)
-        status = train_save_advance(trainer, (enum ckpt_progress) - word);
+    THEN(status, train_save_advance(trainer, (enum ckpt_progress) - word));
     *is_saved = train_save_progress(trainer) == CKPT_IDLE;
     return status;
 }
@@ -242,8 +234,7 @@ int trainer_export(struct trainer *trainer, const char *directory, bool is_share
     struct optimizer_arrays *state;
     int status = optimizer_arrays_open(trainer, &state, &arrays);
     struct ckpt_array values = status ? (struct ckpt_array){0} : optimizer_master_array(arrays);
-    if (!status)
-        status = tuner->export(trainer->tuner.self, tuner, &values, directory, is_shared);
+    THEN(status, tuner->export(trainer->tuner.self, tuner, &values, directory, is_shared));
     optimizer_arrays_close(state);
     return status;
 }

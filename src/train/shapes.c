@@ -95,8 +95,7 @@ int train_model_options(const struct train_run *run, const struct rank *rank, co
     };
     set_sharding(&run->config, grid, options);
     int status = find_first_backward(&split, options, shape);
-    if (!status)
-        status = pipeline_stashes(shape, rank->place.pipeline, &options->train.stashes);
+    THEN(status, pipeline_stashes(shape, rank->place.pipeline, &options->train.stashes));
     options->is_after_embedding = rank->place.pipeline > 0;
     options->is_before_head = rank->place.pipeline < shape->stages - 1;
     for (int c = 0; c < shape->chunks && !status; c++)

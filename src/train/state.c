@@ -139,14 +139,10 @@ int train_state_read(struct train_run *run, const char *text, const char *where)
     if (status)
         return status;
     status = read_count(root, "iteration", where, &run->iteration);
-    if (!status)
-        status = read_count(root, "consumed_samples", where, &run->consumed_samples);
-    if (!status)
-        status = read_count(root, "optimizer_step", where, &run->optimizer_step);
-    if (!status)
-        status = check_counts(root, where, run);
-    if (!status)
-        status = read_progress(root, where, run);
+    THEN(status, read_count(root, "consumed_samples", where, &run->consumed_samples));
+    THEN(status, read_count(root, "optimizer_step", where, &run->optimizer_step));
+    THEN(status, check_counts(root, where, run));
+    THEN(status, read_progress(root, where, run));
     if (!status)
         compare_keys(run, json_object_get(root, "run"));
     json_decref(root);

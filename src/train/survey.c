@@ -69,10 +69,8 @@ int train_plan_rank(const struct train_run *run, int ranks, int number, struct d
                     struct work_list *work) {
     struct sketched sketched;
     struct rank_grid grid;
-    int status = train_grid(&run->config, ranks, &grid);
-    if (status)
-        return status;
-    status = plan_sketched(run, &grid, number, device, NULL, &sketched);
+    TRY(train_grid(&run->config, ranks, &grid));
+    int status = plan_sketched(run, &grid, number, device, NULL, &sketched);
     *plan = sketched.plan;
     if (work && !status) {
         *work = sketched.rank.work;
@@ -89,10 +87,8 @@ static int plan_place(struct survey *survey, int first) {
     struct device *device;
     const struct rank_grid *grid = &survey->grid;
     struct device_facts facts = {.kind = survey->run->config.device, .threads = survey->seats[first].threads};
-    int status = device_sketch(&facts, &device);
-    if (status)
-        return status;
-    status = plan_sketched(survey->run, grid, first, device, &survey->data, &sketched);
+    TRY(device_sketch(&facts, &device));
+    int status = plan_sketched(survey->run, grid, first, device, &survey->data, &sketched);
     struct rank *rank = &sketched.rank;
     if (!status && survey->run->config.train.precision == PRECISION_TF32)
         status = rank_use_tf32(rank);
@@ -138,11 +134,9 @@ int train_plan_make(const struct train_run *run, int ranks, struct comm *world, 
         .run = run, .plan = plan, .is_one_process = !world, .seats = calloc((size_t)ranks, sizeof *survey.seats)};
     *plan = (struct train_plan){.ranks = ranks};
     int status = survey.seats ? rank_site_survey(world, ranks, (int)run->config.parallel.threads_per_rank, survey.seats)
-                              : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = train_grid(&run->config, ranks, &survey.grid);
-    if (!status)
-        status = plan_places(&survey);
+                              : status_no_memory();
+    THEN(status, train_grid(&run->config, ranks, &survey.grid));
+    THEN(status, plan_places(&survey));
     if (!status)
         plan_threads(&survey.seats[world ? world->rank : 0], (int)run->config.parallel.threads_per_rank, plan);
     free(survey.seats);

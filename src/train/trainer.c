@@ -46,13 +46,9 @@ int train_end_together(struct trainer *trainer) {
 }
 
 static int fail_not_finite(struct trainer *trainer, const char *what, double value) {
-    int status = gradient_sync_finish(&trainer->sync);
-    if (!status)
-        status = trainer_await_weights(trainer);
-    if (!status)
-        status = train_end_together(trainer);
-    if (status)
-        return status;
+    TRY(gradient_sync_finish(&trainer->sync));
+    TRY(trainer_await_weights(trainer));
+    TRY(train_end_together(trainer));
     int64_t first = trainer->consumed_samples, count = trainer->run.config.train.global_batch_size;
     return status_fail(
         STATUS_INVALID,
@@ -73,15 +69,11 @@ int trainer_step(struct trainer *trainer, struct train_record *record) {
     int64_t tokens, labels;
     double lr = schedule_lr(&trainer->schedule, trainer->iteration + 1);
     int status = train_global_batch(trainer, &tokens, &labels);
-    if (!status)
-        status = optimizer_start(&trainer->optimizer, lr);
-    if (!status)
-        status = model_fp8_end_step(trainer->model, trainer->iteration);
-    if (!status)
-        status = rank_finish(&trainer->rank);
+    THEN(status, optimizer_start(&trainer->optimizer, lr));
+    THEN(status, model_fp8_end_step(trainer->model, trainer->iteration));
+    THEN(status, rank_finish(&trainer->rank));
     loss = model_fetched_loss(trainer->model);
-    if (!status)
-        status = train_sum_loss(trainer, &loss);
+    THEN(status, train_sum_loss(trainer, &loss));
     if (status)
         return status;
     if (!isfinite(loss))
@@ -132,26 +124,20 @@ int trainer_evaluate(struct trainer *trainer, struct validation_record *record, 
     if (trainer->rows)
         count = all < count || run->train.skip_train ? all : count;
     int status = train_agree(trainer);
-    if (!status)
-        status = trainer_await_weights(trainer);
+    THEN(status, trainer_await_weights(trainer));
     if (!status && trainer->run.tuner) /* the tuner's weights have changed */
         status = trainer->run.tuner->begin(trainer->tuner.self, TUNER_NO_DROPOUT);
     for (int64_t i = 0; i < count && !status && !trainer->stop; i++) {
         status = train_evaluate_batch(trainer, first + i * batch_size, &more);
         labels += more;
-        if (!status)
-            status = train_agree(trainer);
+        THEN(status, train_agree(trainer));
     }
-    if (!status)
-        status = model_loss(trainer->model, &loss);
-    if (!status)
-        status = train_sum_loss(trainer, &loss);
-    if (!status)
-        status = train_sum_over_data(trainer, &labels, 1, DTYPE_I64);
+    THEN(status, model_loss(trainer->model, &loss));
+    THEN(status, train_sum_loss(trainer, &loss));
+    THEN(status, train_sum_over_data(trainer, &labels, 1, DTYPE_I64));
     double mean = labels > 0 ? loss / (double)labels : 0;
     struct comm_data data = {.send = &mean, .receive = &mean, .count = 1, .dtype = DTYPE_F64};
-    if (!status)
-        status = comm_broadcast(trainer->world, &data, 0);
+    THEN(status, comm_broadcast(trainer->world, &data, 0));
     if (status)
         return status;
     *is_done = !trainer->stop;

@@ -82,7 +82,7 @@ static int share_data(void *self) {
         return STATUS_OK;
     int users = trainer->site.is_first_in_process ? trainer->site.in_process : 0;
     struct gpt_data *all = calloc((size_t)world->size, sizeof *all);
-    int status = all ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(all);
     if (!status && users)
         status = gpt_data_share(&trainer->data, users);
     struct comm_data data = {.send = &trainer->data, .receive = all, .count = sizeof trainer->data, .dtype = DTYPE_U8};
@@ -92,8 +92,7 @@ static int share_data(void *self) {
         struct gpt_data copy = trainer->data;
         gpt_data_close(&copy);
     }
-    if (!status)
-        status = comm_all_gather(world, &data);
+    THEN(status, comm_all_gather(world, &data));
     if (!status && !users)
         trainer->data = all[trainer->site.first_in_process];
     free(all);
@@ -188,7 +187,7 @@ static int open_batches(void *self) {
     const struct run_config *run = &trainer->run.config;
     int64_t count = run->train.global_batch_size / run->train.micro_batch_size / trainer->rank.data->size;
     trainer->micros = calloc((size_t)count, sizeof *trainer->micros);
-    int status = trainer->micros ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = status_allocated(trainer->micros);
     for (; trainer->micro_count < count && !status; trainer->micro_count++)
         status =
             gpt_batch_init(&trainer->micros[trainer->micro_count], run->train.micro_batch_size, run->data.seq_length);
@@ -204,8 +203,7 @@ static int open_model(void *self) {
     struct model_options options;
     struct pipeline_shape shape;
     int status = train_model_options(&trainer->run, &trainer->rank, &trainer->tuner, &options, &shape);
-    if (!status)
-        status = model_open(&options, &trainer->rank, false, NULL, &trainer->model);
+    THEN(status, model_open(&options, &trainer->rank, false, NULL, &trainer->model));
     if (!status)
         trainer->store = trainer->run.tuner ? trainer->tuner.store : model_store(trainer->model);
     return status;
@@ -219,9 +217,7 @@ static int open_pipeline(void *self) {
     struct trainer *trainer = self;
     struct model_options options;
     struct pipeline_shape shape;
-    int status = train_model_options(&trainer->run, &trainer->rank, &trainer->tuner, &options, &shape);
-    if (status)
-        return status;
+    TRY(train_model_options(&trainer->run, &trainer->rank, &trainer->tuner, &options, &shape));
     return pipeline_open(&trainer->pipeline, &trainer->rank, &shape, model_stream_elements(trainer->model),
                          options.dtype);
 }
@@ -367,12 +363,9 @@ static struct schedule schedule_of_run(const struct run_config *run) {
 int train_make(const struct train_run *run, struct comm *world, struct trainer **out) {
     *out = NULL;
     struct rank_grid grid;
-    int status = train_grid(&run->config, world ? world->size : 1, &grid);
-    if (status)
-        return status;
+    TRY(train_grid(&run->config, world ? world->size : 1, &grid));
     struct trainer *trainer = *out = calloc(1, sizeof *trainer);
-    if (!trainer)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    TRY(status_allocated(trainer));
     trainer->run = *run;
     trainer->world = world;
     trainer->grid = grid;

@@ -13,8 +13,7 @@ bool train_keeps_best(const struct train_run *run) {
 static int keep_best(struct trainer *trainer) {
     char directory[PATH_MAX];
     int status = file_join(directory, sizeof directory, trainer->run.config.checkpoint.save, best_name);
-    if (!status)
-        status = trainer_export(trainer, directory, false);
+    THEN(status, trainer_export(trainer, directory, false));
     return status ? status_wrap(status, "the best weights were not kept") : STATUS_OK;
 }
 

@@ -95,9 +95,7 @@ static int order_marks(struct nfc_scratch *scratch, size_t from, size_t count) {
         bool is_sorted = true;
         for (first = i; i < count && combining_class(points[i]) > 0; i++)
             is_sorted = is_sorted && (i == first || combining_class(points[i - 1]) <= combining_class(points[i]));
-        int status = is_sorted ? STATUS_OK : sort_marks(scratch, points + first, i - first);
-        if (status)
-            return status;
+        TRY(is_sorted ? STATUS_OK : sort_marks(scratch, points + first, i - first));
     }
     return STATUS_OK;
 }
@@ -126,11 +124,8 @@ static int decompose(struct nfc_scratch *scratch, const unsigned char *at, const
 static int append_stretch(struct nfc_scratch *scratch, const unsigned char *at, const unsigned char *end,
                           struct strbuf *out) {
     size_t count, first;
-    int status = decompose(scratch, at, end, &count);
-    if (!status)
-        status = order_marks(scratch, is_plain(at, end, &first) ? 1 : 0, count);
-    if (status)
-        return status;
+    TRY(decompose(scratch, at, end, &count));
+    TRY(order_marks(scratch, is_plain(at, end, &first) ? 1 : 0, count));
     utf8proc_ssize_t composed =
         utf8proc_normalize_utf32(scratch->points, (utf8proc_ssize_t)count, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
     if (composed < 0)

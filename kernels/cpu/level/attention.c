@@ -183,11 +183,9 @@ static void forward_wave(const struct exec *exec, const struct attention *a, int
 }
 
 LEVEL_OP(attention_forward, attention) {
-    int status = check_call(a);
-    if (status)
-        return status;
+    TRY(check_call(a));
     int threads = exec_threads(exec);
-    status = attention_check_workspace(exec, forward_plan(a, threads, NULL).bytes, "attention forward");
+    int status = attention_check_workspace(exec, forward_plan(a, threads, NULL).bytes, "attention forward");
     for (int64_t first = 0; !status && first < a->segments;) {
         struct attention wave = next_wave(a, first);
         forward_wave(exec, &wave, threads);

@@ -445,13 +445,9 @@ LEVEL_WORKSPACE(attention_backward, attention) {
 }
 
 LEVEL_OP(attention_backward, attention) {
-    int status = check_call(a);
-    if (status)
-        return status;
+    TRY(check_call(a));
     int threads = exec_threads(exec);
-    status = attention_check_workspace(exec, backward_plan(a, threads, NULL).bytes, "attention backward");
-    if (status)
-        return status;
+    TRY(attention_check_workspace(exec, backward_plan(a, threads, NULL).bytes, "attention backward"));
     struct backward_plan plan = backward_plan(a, threads, exec->workspace);
     int64_t wave = plan.dprefix_k || plan.dprefix_v ? PREFIX_WAVE : a->segments;
     for (plan.first = 0; plan.first < a->segments; plan.first = plan.end) {

@@ -43,9 +43,7 @@ static int require_types(const char *op, const struct column_scale *a) {
 }
 
 int LEVEL(cpu_column_scale_forward)(const struct exec *exec, const struct column_scale *a) {
-    int status = require_types("column_scale_forward", a);
-    if (status)
-        return status;
+    TRY(require_types("column_scale_forward", a));
     (void)exec;
 #pragma omp parallel for num_threads(threads_for(exec, a->rows * a->cols)) schedule(static)
     for (int64_t i = 0; i < a->rows; i++) {
@@ -106,9 +104,7 @@ size_t LEVEL(cpu_column_scale_backward_workspace)(struct device *device, const s
 }
 
 int LEVEL(cpu_column_scale_backward)(const struct exec *exec, const struct column_scale *a) {
-    int status = require_types("column_scale_backward", a);
-    if (status)
-        return status;
+    TRY(require_types("column_scale_backward", a));
     int64_t step = row_block(a->rows), blocks = row_blocks(a->rows), cols = a->cols;
     float *partial = a->dscale ? exec->workspace : NULL;
 #pragma omp parallel for num_threads(threads_for(exec, a->rows *cols)) schedule(static)
@@ -190,10 +186,8 @@ TYPED_BODY void squares_of_rows(const struct row_squares *a, int64_t row, enum d
 }
 
 int LEVEL(cpu_row_squares)(const struct exec *exec, const struct row_squares *a) {
-    int status = a->weight.scale ? status_fail(STATUS_UNSUPPORTED, "row_squares: a weight with scales")
-                                 : require_activation("row_squares", a->weight.type);
-    if (status)
-        return status;
+    TRY(a->weight.scale ? status_fail(STATUS_UNSUPPORTED, "row_squares: a weight with scales")
+                        : require_activation("row_squares", a->weight.type));
     (void)exec;
 #pragma omp parallel for num_threads(threads_for(exec, a->rows * a->weight.columns)) schedule(static)
     for (int64_t i = 0; i < a->rows; i += SQUARES_ROWS) {

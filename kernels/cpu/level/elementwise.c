@@ -101,9 +101,7 @@ TYPED_BODY void add_chunk(const void *x, void *y, int64_t first, int64_t count, 
 }
 
 int LEVEL(cpu_add)(const struct exec *exec, int64_t count, enum dtype type, const void *x, void *y) {
-    int status = require_activation("add", type);
-    if (status)
-        return status;
+    TRY(require_activation("add", type));
     (void)exec;
 #pragma omp parallel for num_threads(threads_for(exec, count)) schedule(static)
     for (int64_t first = 0; first < count; first += CHUNK) {
@@ -142,9 +140,7 @@ static struct scale_add in_chunks(const struct scale_add *a) {
 }
 
 int LEVEL(cpu_scale_add)(const struct exec *exec, const struct scale_add *a) {
-    int status = require_activation("scale_add", a->type);
-    if (status)
-        return status;
+    TRY(require_activation("scale_add", a->type));
     struct scale_add call = in_chunks(a);
     int64_t count = a->rows * a->cols;
     (void)exec;
@@ -181,11 +177,8 @@ TYPED_BODY void scatter_row(const void *x, void *y, int64_t cols, enum dtype x_t
 }
 
 int LEVEL(cpu_scatter_add_rows)(const struct exec *exec, const struct scatter_add_rows *a) {
-    int status = require_activation("scatter_add_rows", a->x_type);
-    if (!status)
-        status = require_activation("scatter_add_rows", a->y_type);
-    if (status)
-        return status;
+    TRY(require_activation("scatter_add_rows", a->x_type));
+    TRY(require_activation("scatter_add_rows", a->y_type));
     int64_t x_stride = a->x_stride ? a->x_stride : a->cols, y_stride = a->y_stride ? a->y_stride : a->cols;
     (void)exec;
 #pragma omp parallel for num_threads(threads_for(exec, a->rows * a->cols)) schedule(static)

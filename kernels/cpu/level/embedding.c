@@ -78,9 +78,7 @@ static void list_scatters(const struct embedding *a, struct scatter tables[SCATT
 }
 
 int LEVEL(cpu_embedding_backward)(const struct exec *exec, const struct embedding *a) {
-    int status = require_activation("embedding_backward", a->type);
-    if (status)
-        return status;
+    TRY(require_activation("embedding_backward", a->type));
     int threads = threads_for(exec, a->rows * a->cols);
     /* A share is whole cache lines of the tables (16 floats), so that no two threads share one. */
     int64_t lines = (a->cols + 15) / 16, share = (lines + threads - 1) / threads * 16;

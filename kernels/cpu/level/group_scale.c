@@ -69,8 +69,7 @@ static void run_tile(const void *call, const struct group_tile *tile) {
 
 int LEVEL(cpu_group_scale)(const struct exec *exec, const struct group_scale *a) {
     int status = require_activation("group_scale", a->x_type);
-    if (!status)
-        status = require_activation("group_scale", a->y_type);
+    THEN(status, require_activation("group_scale", a->y_type));
     return status ? status
                   : every_group(exec, &(struct group_work){.count = a->count,
                                                            .segments = a->segments,

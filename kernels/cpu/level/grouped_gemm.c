@@ -316,8 +316,7 @@ static void run_tile(const void *call, const struct group_tile *tile) {
 
 int LEVEL(cpu_grouped_gemm)(const struct exec *exec, const struct grouped_gemm *a) {
     int status = require_activation("grouped_gemm", a->a_type);
-    if (!status)
-        status = require_activation("grouped_gemm", a->c_type);
+    THEN(status, require_activation("grouped_gemm", a->c_type));
     return status ? status
                   : every_group(exec, &(struct group_work){.count = a->count,
                                                            .segments = a->segments,

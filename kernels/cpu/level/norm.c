@@ -201,9 +201,7 @@ size_t LEVEL(cpu_norm_backward_workspace)(struct device *device, const struct no
 }
 
 int LEVEL(cpu_norm_backward)(const struct exec *exec, const struct norm *a) {
-    int status = require_activation("norm_backward", a->type);
-    if (status)
-        return status;
+    TRY(require_activation("norm_backward", a->type));
     int64_t step = row_block(a->rows), blocks = row_blocks(a->rows), cols = a->cols, sums = block_sums(a);
     float *partial = a->dgain ? exec->workspace : NULL;
 #pragma omp parallel for num_threads(threads_for(exec, a->rows *heads_of(a) * cols)) schedule(static)

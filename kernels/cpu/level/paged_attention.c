@@ -436,13 +436,9 @@ LEVEL_WORKSPACE(paged_attention, paged_attention) {
 }
 
 LEVEL_OP(paged_attention, paged_attention) {
-    int status = paged_attention_check(a);
-    if (status)
-        return status;
+    TRY(paged_attention_check(a));
     int threads = exec_threads(exec);
-    status = attention_check_workspace(exec, paged_plan(a, threads, NULL).bytes, "paged attention");
-    if (status)
-        return status;
+    TRY(attention_check_workspace(exec, paged_plan(a, threads, NULL).bytes, "paged attention"));
     struct paged_plan plan = paged_plan(a, threads, exec->workspace);
     int64_t wholes = plan.row_pieces * unit_runs(&plan), items = wholes + plan.cut_units * plan.feature_parts;
     int64_t slots = 0, next = 0;

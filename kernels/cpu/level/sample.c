@@ -371,9 +371,7 @@ TYPED_BODY void sample_row(const struct sample *a, int64_t i, char *memory, enum
 }
 
 int LEVEL(cpu_sample)(const struct exec *exec, const struct sample *a) {
-    int status = require_activation("sample", a->type);
-    if (status)
-        return status;
+    TRY(require_activation("sample", a->type));
     size_t each = (scratch_bytes(a->vocab) + 63) / 64 * 64;
     int64_t workers = a->rows < exec_threads(exec) ? a->rows : exec_threads(exec);
 #pragma omp parallel for num_threads(workers > 1 ? exec_threads(exec) : 1) schedule(static)

@@ -96,9 +96,7 @@ TYPED_BODY void block_columns(int64_t rows, int64_t cols, const void *x, int64_t
 }
 
 int LEVEL(cpu_column_sum)(const struct exec *exec, const struct column_sum *a) {
-    int status = require_activation("column_sum", a->type);
-    if (status)
-        return status;
+    TRY(require_activation("column_sum", a->type));
     int64_t rows = a->rows, cols = a->cols, stride = a->stride, step = row_block(rows), blocks = row_blocks(rows);
     float *partial = exec->workspace;
 #pragma omp parallel for num_threads(threads_for(exec, rows *cols)) schedule(static)
