@@ -53,7 +53,7 @@ int device_count(const char *name);
 void device_close(struct device *device);
 /* Returns the number that the device was opened with. */
 int device_number(const struct device *device);
-/* Returns the number of the card, if all devices that this process opens on it share memory, streams and events, and
+/* Returns the number of the GPU, if all devices that this process opens on it share memory, streams and events, and
  * stream_reduce runs there; otherwise -1. */
 int device_card(const struct device *device);
 
@@ -142,7 +142,7 @@ int stream_copy(struct stream *stream, void *to, const void *from, size_t bytes)
 /* Queues zeroing of `bytes` bytes of device memory. */
 int stream_zero(struct stream *stream, void *memory, size_t bytes);
 
-/* ---- sums over arrays, of several ranks on one card ---- */
+/* ---- sums over arrays, of several ranks on one GPU ---- */
 
 enum { REDUCE_MOST = 32 };
 /* Element i is from[0][i] + from[1][i] + ... in this order, or the largest; a NaN wins. Elements of bf16 are added in
@@ -156,7 +156,7 @@ struct reduce_call {
     enum dtype dtype; /* fp32, bf16, fp64 or int64 */
     bool is_max;
 };
-/* Queues a reduction on a device that has a card. STATUS_UNSUPPORTED if it has none; else the device's failure. */
+/* Queues a reduction on a device that has a GPU. STATUS_UNSUPPORTED if it has none; else the device's failure. */
 int stream_reduce(struct stream *stream, const struct reduce_call *call);
 
 /* ---- events: marks in streams ---- */

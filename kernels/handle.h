@@ -1,4 +1,4 @@
-/* For libraries of a device's vendor, such as one of collectives. Only cards of NVIDIA have such libraries:
+/* For libraries of a device's vendor, such as one of collectives. Only GPUs of NVIDIA have such libraries:
  * kernels/cuda/handle.c, and in a build without CUDA kernels/cuda/absent.c. */
 #ifndef CAMBIUM_KERNELS_HANDLE_H
 #define CAMBIUM_KERNELS_HANDLE_H

@@ -138,7 +138,7 @@ struct cuda_driver {
 #undef CUDA_MEMBER
 
 /* Opens the driver and initialises it. Fails with STATUS_UNSUPPORTED and one line: no library, the toolkit's stub, no
- * card, a driver older than the toolkit's major version, a library that lacks a function. */
+ * GPU, a driver older than the toolkit's major version, a library that lacks a function. */
 int cuda_driver_open(struct cuda_driver *driver);
 /* Closes what was opened; a zeroed table is allowed. */
 void cuda_driver_close(struct cuda_driver *driver);

@@ -143,7 +143,7 @@ static bool takes_c(const struct gemm_form *form) {
 }
 
 /* Makes the whole product one of the library's. False if it needs a kernel. The library's GELU is the tanh one.
- * It takes rounded sums where rows are not whole accesses. Others measured that cards before sm_90 are slower with it
+ * It takes rounded sums where rows are not whole accesses. Others measured that GPUs before sm_90 are slower with it
  * in the product than with a kernel. */
 static bool is_library_alone(const struct exec *exec, const struct gemm *g, struct gemm_form *form,
                              struct gemm_pointers *pointers) {

@@ -17,7 +17,7 @@ struct comm_host_channel {
     int (*await)(struct comm *comm, int from);
     /* `ranks` are checked, include this rank, and are at least two. The group's device channel is not set yet. */
     int (*subgroup)(struct comm *parent, const int *ranks, int count, struct comm **comm);
-    /* As comm_use_device. NULL: members never share a card. */
+    /* As comm_use_device. NULL: members never share a GPU. */
     int (*use_device)(struct comm *comm, struct device *device);
     /* NULL: ranks cannot die or stop one by one. */
     int (*watch)(struct comm *world, const struct comm_watch_options *options);

@@ -169,7 +169,7 @@ int comm_single_open(struct comm **comm);
 int comm_subgroup(struct comm *parent, const int *ranks, int count, struct comm **comm);
 
 /* Tells the group the device of this rank's memory. All of its ranks call it together, before they make sub-groups. If
- * the ranks are threads and share a card, calls on its memory then run there, without the host. Sub-groups do the same.
+ * the ranks are threads and share a GPU, calls on its memory then run there, without the host. Sub-groups do the same.
  * The errors of comm_all_gather; STATUS_MEMORY. */
 int comm_use_device(struct comm *comm, struct device *device);
 
@@ -186,8 +186,8 @@ void comm_request_order(struct comm *comm);
 /* Ends a line that says why NCCL cannot be used: how to run without it. */
 #define COMM_WITHOUT_NCCL "add --collectives host, or run the ranks as threads of one process (--ranks)"
 /* Lets device memory of this world, and of groups made later, move by NVIDIA's library of collectives, NCCL. All ranks
- * call it together, each with a card of its own. Sums then have the same bits on every rank, but not in the order of
- * ranks, and bf16 is rounded at each addition. A call takes at most `most_blocks` multiprocessors of the card, 0: as
+ * call it together, each with a GPU of its own. Sums then have the same bits on every rank, but not in the order of
+ * ranks, and bf16 is rounded at each addition. A call takes at most `most_blocks` multiprocessors of the GPU, 0: as
  * many as the library decides. All ranks give the same number. A world of one rank needs no library. All ranks return
  * the first failure of any: STATUS_UNSUPPORTED without the library, with the ways to run without it; STATUS_IO for a
  * failure of it. */

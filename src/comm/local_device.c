@@ -1,4 +1,4 @@
-/* The device channel of threads that share a card. A member marks by an event where its buffers are ready, and starts
+/* The device channel of threads that share a GPU. A member marks by an event where its buffers are ready, and starts
  * the call on the host. The last one to start finds all buffers there, and queues the work for all (local_card.c). Each
  * member then makes its stream wait for its own event, which the work has moved to its end. The host waits for no
  * device, and no byte goes through it. */

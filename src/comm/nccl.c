@@ -491,7 +491,7 @@ static int nccl_join(struct comm *parent, const int *ranks, struct comm *group) 
     struct channel *channel = NULL;
     int status = group ? open_channel(above->process, above->device, group, &channel) : STATUS_OK;
     void *stream = NULL;
-    THEN(status, stream_handle(above->stream, &stream)); /* makes the card current */
+    THEN(status, stream_handle(above->stream, &stream)); /* makes the GPU current */
     if (status)
         return status;
     if (group)
@@ -607,7 +607,7 @@ static int join_world(struct comm *world) {
     struct ncclComm *handle = NULL;
     struct nccl_id id = {{0}};
     void *stream;
-    int status = stream_handle(channel->stream, &stream); /* makes the card current */
+    int status = stream_handle(channel->stream, &stream); /* makes the GPU current */
     unsigned result = !status && world->rank == 0 ? nccl->make_id(&id) : NCCL_SUCCESS;
     if (result)
         status = status_fail(STATUS_IO, "NCCL cannot begin: %s (%u)", nccl->error_text(result), result);
