@@ -42,7 +42,7 @@ int device_check_name(const char *name);
  * OpenMP gives fewer, or if the number is not sensible. The caller closes *device. STATUS_UNSUPPORTED if there is no
  * such backend, with the names of those that are built, or no such device, with the reason; STATUS_MEMORY. */
 int device_open(const char *name, int number, int threads, struct device **device);
-enum { DEVICE_FIRST }; /* the number for a program that is alone on its host */
+enum { DEVICE_FIRST }; /* the number for a program that is the only one on its host */
 /* Fails unless this machine has the device, without opening it: a command asks before it reads a model. Errors as
  * device_open. A name without a number asks for any device of its backend. */
 int device_find(const char *name);
@@ -65,7 +65,7 @@ struct device_facts {
 };
 /* Returns the facts of an open device or of a sketch. They are valid while the device exists. */
 struct device_facts device_facts(const struct device *device);
-/* Makes a device for that arithmetic alone, without memory or threads: calls that need more fail with
+/* Makes a device only for that arithmetic, without memory or threads: calls that need more fail with
  * STATUS_UNSUPPORTED. A CPU can be sketched only where its instructions run. A GPU needs no driver, and "cuda:sm_90" is
  * one of that architecture. The caller closes *device. Errors as device_open. */
 int device_sketch(const struct device_facts *facts, struct device **device);

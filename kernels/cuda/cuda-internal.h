@@ -30,8 +30,8 @@ struct cuda_device {
     int architecture;          /* 10 * major + minor of the compute capability: 90 */
     bool may_be_newer;         /* a sketch that names no architecture */
     int multiprocessors;
-    int spared;                 /* of them, that products leave alone */
-    int max_pitch;              /* the most bytes from row to row of a copy */
+    int spared;                 /* of them, that products leave free */
+    int max_pitch;              /* the maximum number of bytes from row to row of a copy */
     size_t memory;              /* bytes of the GPU's memory */
     struct CUctx_st *context;   /* NULL: not retained yet */
     struct CUstream_st *stream; /* for memory that is zeroed when it is allocated */

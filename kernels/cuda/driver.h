@@ -1,4 +1,4 @@
-/* NVIDIA's driver API, as far as the program uses it: prototypes and enumerators of our own, and a table of functions
+/* NVIDIA's driver API, as far as the program uses it: our own prototypes and enumerators, and a table of functions
  * that is filled at run time from libcuda.so.1. So one program serves machines with a driver and without one.
  *
  * prototypes_test.c compares all of it with the header of the toolkit. Functions return a result, 0 for success. */

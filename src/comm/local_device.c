@@ -93,7 +93,7 @@ const struct comm_device_channel comm_device_local_card = {.name = "on a GPU",
 int local_use_device(struct comm *comm, struct device *device) {
     int64_t mine = device_card(device), cards[REDUCE_MOST];
     if (comm->device != &comm_device_over_host && comm->device != &comm_device_local_card)
-        return STATUS_OK; /* a channel of its own */
+        return STATUS_OK; /* its own channel */
     comm_leave_device_channel(comm);
     if (comm->size > REDUCE_MOST)
         return STATUS_OK;

@@ -628,7 +628,7 @@ int comm_nccl_open(struct comm *world, struct device *device, int most_blocks) {
     TRY(find_process(world, most_blocks, &process));
     struct channel *channel = NULL;
     int status = comm_agree(world, open_channel(process, device, world, &channel));
-    release_process(process, NULL); /* the channel has a reference of its own */
+    release_process(process, NULL); /* the channel has its own reference */
     if (status) {
         if (channel)
             close_channel(channel);

@@ -6,7 +6,7 @@
 
 /* In the order of the option's words (CONFIG_COLLECTIVES_ROW). */
 enum collectives {
-    COLLECTIVES_AUTO, /* as NCCL for GPUs of their own; on the GPU if threads share one; otherwise as HOST */
+    COLLECTIVES_AUTO, /* as NCCL for their own GPUs; on the GPU if threads share one; otherwise as HOST */
     COLLECTIVES_NCCL, /* by NVIDIA's library, from GPU to GPU */
     COLLECTIVES_HOST  /* through memory of the host */
 };

@@ -6,7 +6,9 @@
 #include <limits.h>
 #include <stdlib.h>
 
-enum { STARTED_MOST = COMM_STARTED_MAX / 2 }; /* the most started sums in a group, and the most started gathers */
+enum {
+    STARTED_MOST = COMM_STARTED_MAX / 2
+}; /* the maximum number of started sums in a group, and the maximum number of started gathers */
 
 /* ---- buckets ---- */
 
