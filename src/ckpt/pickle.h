@@ -46,7 +46,7 @@ struct pickle_node {
         const struct pickle_node *arguments;
         const char *name; /* of a global, [capacity] */
     };
-    /* of an object alone */
+    /* only of an object */
     const struct pickle_node *callee;
     const struct pickle_node *state; /* NULL: none */
 };

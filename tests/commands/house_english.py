@@ -18,6 +18,8 @@ C_TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"(?:\s*"(?:\\.|[^"\\
 HOME_MADE = re.compile(r"\b(stems?|told|kin|trainees?|news|go(?:es|ing|ne)? on|went on)\b", re.I)
 # Uses that every reader knows: things are told apart, and somebody is told to stop, or that a rank is gone.
 WELL_KNOWN = re.compile(r"\btold (apart|from|otherwise|that|to (?!rank))", re.I)
+# Words that read as translated: "only", "its own", "GPU", "maximum" and "minimum" say it as a native speaker does.
+TRANSLATED = re.compile(r"\b(alone|of (?:its|their|his|your|our) own|(?<!model )(?<!design )(?:c)ards?(?!\.(?:json|c))|(?<!at )(?:most|least)(?! (?:of|recent|\w+ly)\b))\b", re.I)
 HEADING = re.compile(r"/\* ---- .* ---- \*/")
 
 
