@@ -108,15 +108,12 @@ static void on_done(void *context, const struct error *error, const struct regis
 
 static bool check_name(const struct server *server, const char *name, const char *field, struct error *error) {
     for (size_t i = 0; name && i < server->model.name_count; i++)
-        if (!strcmp(server->model.names[i], name)) {
-            error_set(error, ERROR_ARGUMENT, field, "%s: \"%.200s\" is the base model", field, name);
-            return false;
-        }
+        if (!strcmp(server->model.names[i], name))
+            return error_set(error, ERROR_ARGUMENT, field, "%s: \"%.200s\" is the base model", field, name);
     if (name && registry_name_is_valid(name))
         return true;
-    error_set(error, ERROR_ARGUMENT, field, "%s: expected a name of letters, digits and ._- that begins with no dot",
-              field);
-    return false;
+    return error_set(error, ERROR_ARGUMENT, field,
+                     "%s: expected a name of letters, digits and ._- that begins with no dot", field);
 }
 
 static void start(struct exchange *exchange, const struct registry_change *asked, bool is_vllms) {
@@ -149,9 +146,8 @@ static bool check_fields(json_t *root, const char *const *fields, size_t count, 
         if (is_known)
             continue;
         nearest = config_nearest(name, fields, count);
-        error_set(error, ERROR_ARGUMENT, name, "%.64s: there is no such field%s%s%s", name,
-                  nearest ? " (did you mean " : "", nearest ? nearest : "", nearest ? "?)" : "");
-        return false;
+        return error_set(error, ERROR_ARGUMENT, name, "%.64s: there is no such field%s%s%s", name,
+                         nearest ? " (did you mean " : "", nearest ? nearest : "", nearest ? "?)" : "");
     }
     return true;
 }

@@ -255,10 +255,8 @@ bool grpc_pack(const ProtobufCMessage *message, struct strbuf *packed, struct er
     size_t length = protobuf_c_message_get_packed_size(message);
     if (!check_size(length, error))
         return false;
-    if (strbuf_reserve(packed, GRPC_PREFIX_BYTES + length)) {
-        error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
-        return false;
-    }
+    if (strbuf_reserve(packed, GRPC_PREFIX_BYTES + length))
+        return error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
     unsigned char *at = (unsigned char *)packed->data + packed->length;
     grpc_prefix_write(at, (uint32_t)length);
     protobuf_c_message_pack(message, at + GRPC_PREFIX_BYTES);

@@ -38,22 +38,17 @@ static bool is_base(const struct server *server, const char *name) {
 static bool read_names(const struct server *server, const struct input *input, struct ask *ask, struct error *error) {
     struct registry_adapter adapter;
     if (!is_base(server, input->model)) {
-        if (!registry_seek(server, input->model, &adapter)) {
-            error_set(error, ERROR_MODEL_NOT_FOUND, "model", "there is no model '%.64s'", input->model);
-            return false;
-        }
+        if (!registry_seek(server, input->model, &adapter))
+            return error_set(error, ERROR_MODEL_NOT_FOUND, "model", "there is no model '%.64s'", input->model);
         ask->adapters[ask->adapter_count++] = input->model;
     }
-    if (input->adapter_count > (size_t)(ASK_MAX_ADAPTERS - ask->adapter_count)) {
-        error_set(error, ERROR_ARGUMENT, "adapters", "expected a list of names of adapters, at most %d",
-                  ASK_MAX_ADAPTERS);
-        return false;
-    }
+    if (input->adapter_count > (size_t)(ASK_MAX_ADAPTERS - ask->adapter_count))
+        return error_set(error, ERROR_ARGUMENT, "adapters", "expected a list of names of adapters, at most %d",
+                         ASK_MAX_ADAPTERS);
     for (size_t i = 0; i < input->adapter_count; i++) {
-        if (!registry_seek(server, input->adapters[i], &adapter)) {
-            error_set(error, ERROR_ADAPTER_NOT_FOUND, "adapters", "there is no adapter '%.64s'", input->adapters[i]);
-            return false;
-        }
+        if (!registry_seek(server, input->adapters[i], &adapter))
+            return error_set(error, ERROR_ADAPTER_NOT_FOUND, "adapters", "there is no adapter '%.64s'",
+                             input->adapters[i]);
         ask->adapters[ask->adapter_count++] = input->adapters[i];
     }
     return true;
@@ -76,14 +71,10 @@ static bool read_prompt(const struct server *server, const struct input *input, 
                         struct error *error) {
     if (input->tokens)
         return read_ids(server, input->tokens, &prompt->ids, error);
-    if (!input->text) {
-        error_set(error, ERROR_ARGUMENT, "input", "expected text or tokens");
-        return false;
-    }
-    if (!server->model.tokenizer) {
-        error_set(error, ERROR_ARGUMENT, "text", "the model has no tokenizer: only tokens can be given");
-        return false;
-    }
+    if (!input->text)
+        return error_set(error, ERROR_ARGUMENT, "input", "expected text or tokens");
+    if (!server->model.tokenizer)
+        return error_set(error, ERROR_ARGUMENT, "text", "the model has no tokenizer: only tokens can be given");
     prompt->text = input->text;
     prompt->length = strlen(input->text);
     return true;

@@ -279,10 +279,8 @@ static void begin_grpc(struct exchange *exchange) {
 
 /* Returns false when the header is faulty, or when it comes from a page that is not permitted. */
 static bool may_ask(const struct exchange *exchange, struct error *error) {
-    if (exchange->head.refusal) {
-        error_set(error, request_error_of(exchange->head.refusal), NULL, "%s", exchange->head.problem);
-        return false;
-    }
+    if (exchange->head.refusal)
+        return error_set(error, request_error_of(exchange->head.refusal), NULL, "%s", exchange->head.problem);
     return origin_check(exchange, error);
 }
 

@@ -198,9 +198,8 @@ static bool check_encoding(const struct exchange *exchange, bool *is_packed, str
     *is_packed = encoding && (!strcasecmp(encoding, "gzip") || !strcasecmp(encoding, "x-gzip"));
     if (!encoding || *is_packed || !*encoding || !strcasecmp(encoding, "identity"))
         return true;
-    error_set(error, ERROR_MEDIA_TYPE, "content-encoding", "content-encoding: expected gzip or identity, not %.64s",
-              encoding);
-    return false;
+    return error_set(error, ERROR_MEDIA_TYPE, "content-encoding",
+                     "content-encoding: expected gzip or identity, not %.64s", encoding);
 }
 
 void route_collect(struct exchange *exchange, const struct route_body *body) {

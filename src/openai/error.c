@@ -42,7 +42,7 @@ const struct error_row *error_row(enum error_case which) {
     return &rows[which];
 }
 
-void error_set(struct error *error, enum error_case which, const char *param, const char *format, ...) {
+bool error_set(struct error *error, enum error_case which, const char *param, const char *format, ...) {
     va_list arguments;
     *error = (struct error){.which = which};
     if (param)
@@ -52,6 +52,7 @@ void error_set(struct error *error, enum error_case which, const char *param, co
     va_end(arguments);
     if (which == ERROR_OVERLOADED)
         error->retry_after_ms = 1000;
+    return false;
 }
 
 void error_of_status(struct error *error, enum error_case which, const char *param) {

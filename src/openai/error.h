@@ -49,8 +49,8 @@ struct error {
     char text[1024];    /* one line for the client, without internal names */
     int retry_after_ms; /* 0: not sent */
 };
-/* Sets the error; printf form. `param` may be NULL. */
-void error_set(struct error *error, enum error_case which, const char *param, const char *format, ...)
+/* Sets the error; printf form. `param` may be NULL. Returns false, for functions that do so with an error. */
+bool error_set(struct error *error, enum error_case which, const char *param, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 /* The same, with the thread's status text. */
 void error_of_status(struct error *error, enum error_case which, const char *param);
