@@ -60,7 +60,7 @@ def rank_processes(word, variable="OMPI_COMM_WORLD_RANK"):
                 continue
             if not os.path.samefile(directory / "exe", CAMBIUM):
                 continue
-            environment = dict(e.split("=", 1) for e in (directory / "environ").read_bytes().decode().split("\0") if "=" in e)
+            environment = dict(e.split("=", 1) for e in (directory / "environ").read_bytes().decode(errors="replace").split("\0") if "=" in e)
         except OSError:
             continue
         if variable in environment:
