@@ -324,7 +324,7 @@ struct row_squares {
     struct matrix_view weight; /* up and down have its type */
     int64_t first_row, rows;   /* of the weight */
     int64_t rank;
-    const void *up;   /* [rows, rank]; NULL: the weight alone */
+    const void *up;   /* [rows, rank]; NULL: only the weight */
     const void *down; /* [rank, weight.columns] */
     float scale;
     float *squares; /* [rows] out */
