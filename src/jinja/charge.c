@@ -1,10 +1,10 @@
 /* Charges a rendering for everything that it uses: steps, time, memory and depth. Nothing is charged elsewhere.
  *
  * A step is about 50 nanoseconds: a node that is run, a value that is examined, or JINJA_STEP_BYTES of text that are
- * read or written. Operations are rows of tables, and each row states what it examines (enum jinja_cost); running one
- * first charges a step. Then it charges what it walks through as it proceeds, at most JINJA_PIECE_BYTES at a time. The
- * same holds for memory (jinja_object), and for texts that are built (jinja_build), searched and compared. The clock is
- * therefore checked every few thousand steps, however large a value is. */
+ * read or written. Running an operation first charges a step. Then it charges what it walks through as it proceeds, at
+ * most JINJA_PIECE_BYTES at a time; a test runs each over little and over much. The same holds for memory
+ * (jinja_object), and for texts that are built (jinja_build), searched and compared. The clock is therefore checked
+ * every few thousand steps, however large a value is. */
 #include "jinja-internal.h"
 
 #include <stdarg.h>
@@ -86,6 +86,14 @@ void *jinja_grown(struct jinja_run *run, const void *from, size_t length, size_t
         memset(memory + done, 0, piece);
     }
     return memory;
+}
+
+void *jinja_double(struct jinja_run *run, void *items, size_t *capacity, size_t each) {
+    size_t wanted = *capacity ? 2 * *capacity : 4;
+    void *grown = jinja_grown(run, items, *capacity * each, wanted * each);
+    if (grown)
+        *capacity = wanted;
+    return grown;
 }
 
 void *jinja_object(struct jinja_run *run, size_t bytes) {
