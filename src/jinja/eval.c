@@ -106,22 +106,6 @@ struct jinja_value jinja_eval_filters(struct jinja_run *run, const struct jinja_
 
 /* ---- the rest ---- */
 
-static struct jinja_value eval_items(struct jinja_run *run, const struct jinja_node *node, enum jinja_kind kind) {
-    struct jinja_value list = jinja_list_new(run, kind, node->items.count);
-    for (uint32_t i = 0; i < node->items.count && !run->status; i++)
-        jinja_list_add(run, list.list, jinja_eval(run, node->items.items[i]));
-    return list;
-}
-
-static struct jinja_value eval_dict(struct jinja_run *run, const struct jinja_node *node) {
-    struct jinja_value dict = jinja_dict_new(run, JINJA_DICT);
-    for (uint32_t i = 0; i + 1 < node->items.count && !run->status; i += 2) {
-        struct jinja_value key = jinja_eval(run, node->items.items[i]);
-        jinja_dict_put(run, dict.dict, key, jinja_eval(run, node->items.items[i + 1]));
-    }
-    return dict;
-}
-
 static struct jinja_value eval_slice(struct jinja_run *run, const struct jinja_node *node) {
     struct jinja_value value = jinja_eval(run, node->a), bounds[3];
     for (int i = 0; i < 3; i++)
@@ -169,20 +153,6 @@ static struct jinja_value eval_sign(struct jinja_run *run, const struct jinja_no
     return jinja_integer(integer);
 }
 
-static struct jinja_value eval_condition(struct jinja_run *run, const struct jinja_node *node) {
-    struct jinja_value condition = jinja_eval(run, node->a);
-    if (jinja_is_true(&condition))
-        return jinja_eval(run, node->b);
-    return node->c ? jinja_eval(run, node->c) : jinja_undefined("the value of an 'if' without 'else'");
-}
-
-static struct jinja_value eval_logic(struct jinja_run *run, const struct jinja_node *node) {
-    struct jinja_value left = jinja_eval(run, node->a);
-    if (node->kind == NODE_NOT)
-        return jinja_bool(!jinja_is_true(&left));
-    return jinja_is_true(&left) == (node->kind == NODE_AND) ? jinja_eval(run, node->b) : left;
-}
-
 static struct jinja_value eval_access(struct jinja_run *run, const struct jinja_node *node) {
     struct jinja_value value = jinja_eval(run, node->a), key;
     if (node->kind == NODE_ATTRIBUTE) {
@@ -194,13 +164,9 @@ static struct jinja_value eval_access(struct jinja_run *run, const struct jinja_
     return run->status ? key : jinja_item(run, &value, &key);
 }
 
-static struct jinja_value eval_binary(struct jinja_run *run, const struct jinja_node *node) {
-    struct jinja_value left = jinja_eval(run, node->a), right = jinja_eval(run, node->b);
-    run->line = node->line;
-    return run->status ? right : jinja_binary(run, (enum jinja_operator)node->name, &left, &right);
-}
-
 static struct jinja_value eval_node(struct jinja_run *run, const struct jinja_node *node) {
+    const struct jinja_nodes *items = &node->items;
+    struct jinja_value value, other;
     switch (node->kind) {
     case NODE_CONSTANT:
         return node->value;
@@ -220,22 +186,39 @@ static struct jinja_value eval_node(struct jinja_run *run, const struct jinja_no
     case NODE_POSITIVE:
         return eval_sign(run, node);
     case NODE_NOT:
+        value = jinja_eval(run, node->a);
+        return jinja_bool(!jinja_is_true(&value));
     case NODE_AND:
     case NODE_OR:
-        return eval_logic(run, node);
+        value = jinja_eval(run, node->a);
+        return jinja_is_true(&value) == (node->kind == NODE_AND) ? jinja_eval(run, node->b) : value;
     case NODE_CONDITION:
-        return eval_condition(run, node);
+        value = jinja_eval(run, node->a);
+        if (jinja_is_true(&value))
+            return jinja_eval(run, node->b);
+        return node->c ? jinja_eval(run, node->c) : jinja_undefined("the value of an 'if' without 'else'");
     case NODE_COMPARE:
         return eval_compare(run, node);
     case NODE_BINARY:
-        return eval_binary(run, node);
+        value = jinja_eval(run, node->a);
+        other = jinja_eval(run, node->b);
+        run->line = node->line;
+        return run->status ? other : jinja_binary(run, (enum jinja_operator)node->name, &value, &other);
     case NODE_CONCAT:
         return eval_concat(run, node);
     case NODE_LIST:
     case NODE_TUPLE:
-        return eval_items(run, node, node->kind == NODE_LIST ? JINJA_LIST : JINJA_TUPLE);
+        value = jinja_list_new(run, node->kind == NODE_LIST ? JINJA_LIST : JINJA_TUPLE, items->count);
+        for (uint32_t i = 0; i < items->count && !run->status; i++)
+            jinja_list_add(run, value.list, jinja_eval(run, items->items[i]));
+        return value;
     case NODE_DICT:
-        return eval_dict(run, node);
+        value = jinja_dict_new(run, JINJA_DICT);
+        for (uint32_t i = 0; i + 1 < items->count && !run->status; i += 2) {
+            other = jinja_eval(run, items->items[i]);
+            jinja_dict_put(run, value.dict, other, jinja_eval(run, items->items[i + 1]));
+        }
+        return value;
     default:
         return jinja_fail(run, "a statement where a value is expected");
     }

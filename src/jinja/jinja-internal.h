@@ -176,32 +176,21 @@ enum jinja_node_kind {
     NODE_NAMESPACE, /* name.b's name */
 };
 
-enum jinja_operator {
-    OPERATOR_ADD,
-    OPERATOR_SUBTRACT,
-    OPERATOR_MULTIPLY,
-    OPERATOR_DIVIDE,
-    OPERATOR_FLOOR_DIVIDE,
-    OPERATOR_MODULO,
-    OPERATOR_POWER,
-    OPERATOR_EQUAL,
-    OPERATOR_NOT_EQUAL,
-    OPERATOR_LESS,
-    OPERATOR_LESS_EQUAL,
-    OPERATOR_GREATER,
-    OPERATOR_GREATER_EQUAL,
-    OPERATOR_IN,
-    OPERATOR_NOT_IN,
-    OPERATOR_CONCAT,
-    OPERATOR_AND,
-    OPERATOR_OR,
-    OPERATOR_COUNT,
-};
-/* An operator as templates write it. Operators of a higher level bind tighter. */
+/* Operators as templates write them: name, text, level, and the kind of the node that it makes. Those of a higher level
+ * bind tighter; level 2 is that of "not", which has no left operand. */
+#define JINJA_OPERATORS(row)                                                                                           \
+    row(OR, "or", 0, OR) row(AND, "and", 1, AND) row(EQUAL, "==", 3, COMPARE) row(NOT_EQUAL, "!=", 3, COMPARE)         \
+        row(LESS, "<", 3, COMPARE) row(LESS_EQUAL, "<=", 3, COMPARE) row(GREATER, ">", 3, COMPARE)                     \
+            row(GREATER_EQUAL, ">=", 3, COMPARE) row(IN, "in", 3, COMPARE) row(NOT_IN, "not in", 3, COMPARE)           \
+                row(ADD, "+", 4, BINARY) row(SUBTRACT, "-", 4, BINARY) row(CONCAT, "~", 5, CONCAT)                     \
+                    row(MULTIPLY, "*", 6, BINARY) row(DIVIDE, "/", 6, BINARY) row(FLOOR_DIVIDE, "//", 6, BINARY)       \
+                        row(MODULO, "%", 6, BINARY) row(POWER, "**", 7, BINARY)
+#define OPERATOR_OF(name, text, level, kind) OPERATOR_##name,
+enum jinja_operator { JINJA_OPERATORS(OPERATOR_OF) OPERATOR_COUNT };
 struct jinja_operator_row {
     const char *text;
     int level;
-    enum jinja_node_kind kind; /* of the node that it makes */
+    enum jinja_node_kind kind;
 };
 extern const struct jinja_operator_row jinja_operators[OPERATOR_COUNT];
 
@@ -294,17 +283,12 @@ void jinja_fail_memory(struct jinja_run *run, const struct jinja_arena *arena);
 /* Charges steps of work; returns false when no steps or no time are left. */
 bool jinja_charge(struct jinja_run *run, size_t steps);
 enum { JINJA_STEP_BYTES = 64, JINJA_UNPAID_BYTES = 4096 };
-/* Charges the bytes that were not charged yet. */
+/* Charges the bytes that were not charged yet; it checks the clock every few thousand steps. */
 bool jinja_pay_bytes(struct jinja_run *run);
 /* Charges bytes read or written: JINJA_STEP_BYTES cost a step, and smaller amounts add up. */
 static inline bool jinja_charge_bytes(struct jinja_run *run, size_t bytes) {
     run->unpaid += bytes;
     return run->unpaid < JINJA_UNPAID_BYTES ? !run->status : jinja_pay_bytes(run);
-}
-/* Large amounts are handled in pieces of at most this size; the clock is checked between them. */
-enum { JINJA_PIECE_BYTES = 1 << 16 };
-static inline size_t jinja_piece(size_t bytes) {
-    return bytes < JINJA_PIECE_BYTES ? bytes : JINJA_PIECE_BYTES;
 }
 /* Makes a charged copy; returns false after a failure. */
 bool jinja_copy(struct jinja_run *run, void *to, const void *from, size_t length);

@@ -113,18 +113,8 @@ static bool can_repeat(const struct jinja_value *value, const struct jinja_value
            (times->kind == JINJA_INTEGER || times->kind == JINJA_BOOL);
 }
 
-/* Level 2 is that of "not", which has no left operand. */
-const struct jinja_operator_row jinja_operators[OPERATOR_COUNT] = {
-    [OPERATOR_OR] = {"or", 0, NODE_OR},          [OPERATOR_AND] = {"and", 1, NODE_AND},
-    [OPERATOR_EQUAL] = {"==", 3, NODE_COMPARE},  [OPERATOR_NOT_EQUAL] = {"!=", 3, NODE_COMPARE},
-    [OPERATOR_LESS] = {"<", 3, NODE_COMPARE},    [OPERATOR_LESS_EQUAL] = {"<=", 3, NODE_COMPARE},
-    [OPERATOR_GREATER] = {">", 3, NODE_COMPARE}, [OPERATOR_GREATER_EQUAL] = {">=", 3, NODE_COMPARE},
-    [OPERATOR_IN] = {"in", 3, NODE_COMPARE},     [OPERATOR_NOT_IN] = {"not in", 3, NODE_COMPARE},
-    [OPERATOR_ADD] = {"+", 4, NODE_BINARY},      [OPERATOR_SUBTRACT] = {"-", 4, NODE_BINARY},
-    [OPERATOR_CONCAT] = {"~", 5, NODE_CONCAT},   [OPERATOR_MULTIPLY] = {"*", 6, NODE_BINARY},
-    [OPERATOR_DIVIDE] = {"/", 6, NODE_BINARY},   [OPERATOR_FLOOR_DIVIDE] = {"//", 6, NODE_BINARY},
-    [OPERATOR_MODULO] = {"%", 6, NODE_BINARY},   [OPERATOR_POWER] = {"**", 7, NODE_BINARY},
-};
+#define ROW_OF(name, text, level, kind) {text, level, NODE_##kind},
+const struct jinja_operator_row jinja_operators[OPERATOR_COUNT] = {JINJA_OPERATORS(ROW_OF)};
 
 struct jinja_value jinja_binary(struct jinja_run *run, enum jinja_operator operation, const struct jinja_value *left,
                                 const struct jinja_value *right) {

@@ -270,9 +270,7 @@ static void parse_if(struct jinja_parser *parser, struct jinja_node *node) {
 }
 
 static void parse_macro(struct jinja_parser *parser, struct jinja_node *node) {
-    static const char *const ends[] = {"endmacro", NULL};
     bool has_default = false;
-    int loops = parser->loops;
     node->name = jinja_expect_name(parser);
     jinja_expect(parser, "(");
     while (!parser->status && !jinja_at(parser, ")")) {
@@ -290,12 +288,9 @@ static void parse_macro(struct jinja_parser *parser, struct jinja_node *node) {
     }
     jinja_expect(parser, ")");
     parser->loops = 0;
-    parse_items(parser, node, ends, "macro");
-    parser->loops = loops;
 }
 
 static void parse_with(struct jinja_parser *parser, struct jinja_node *node) {
-    static const char *const ends[] = {"endwith", NULL};
     while (!parser->status && !jinja_at(parser, "%}")) {
         if (node->others.count)
             jinja_expect(parser, ",");
@@ -303,19 +298,15 @@ static void parse_with(struct jinja_parser *parser, struct jinja_node *node) {
         jinja_expect(parser, "=");
         jinja_nodes_add(parser, &node->others, jinja_parse_expression(parser, true));
     }
-    parse_items(parser, node, ends, "with");
 }
 
-static void parse_generation(struct jinja_parser *parser, struct jinja_node *node) {
-    static const char *const ends[] = {"endgeneration", NULL};
+static void note_generation(struct jinja_parser *parser, struct jinja_node *node) {
+    (void)node;
     parser->jinja->has_generation = true;
-    parse_items(parser, node, ends, "generation");
 }
 
 static void parse_filter_block(struct jinja_parser *parser, struct jinja_node *node) {
-    static const char *const ends[] = {"endfilter", NULL};
     node->b = jinja_parse_filters(parser, NULL, true);
-    parse_items(parser, node, ends, "filter");
 }
 
 static void parse_jump(struct jinja_parser *parser, struct jinja_node *node) {
@@ -329,23 +320,27 @@ static struct jinja_node *parse_statement(struct jinja_parser *parser) {
         const char *name;
         enum jinja_node_kind kind;
         void (*parse)(struct jinja_parser *parser, struct jinja_node *node);
+        const char *end[2]; /* what ends the items that follow; NULL: `parse` takes everything */
     } statements[] = {
-        {"if", NODE_IF, parse_if},
-        {"for", NODE_FOR, parse_for},
-        {"set", NODE_SET, parse_set},
-        {"macro", NODE_MACRO, parse_macro},
-        {"generation", NODE_GENERATION, parse_generation},
-        {"break", NODE_BREAK, parse_jump},
-        {"with", NODE_WITH, parse_with},
-        {"filter", NODE_FILTERED, parse_filter_block},
-        {"continue", NODE_CONTINUE, parse_jump},
+        {"if", NODE_IF, parse_if, {NULL}},
+        {"for", NODE_FOR, parse_for, {NULL}},
+        {"set", NODE_SET, parse_set, {NULL}},
+        {"macro", NODE_MACRO, parse_macro, {"endmacro"}},
+        {"generation", NODE_GENERATION, note_generation, {"endgeneration"}},
+        {"break", NODE_BREAK, parse_jump, {NULL}},
+        {"with", NODE_WITH, parse_with, {"endwith"}},
+        {"filter", NODE_FILTERED, parse_filter_block, {"endfilter"}},
+        {"continue", NODE_CONTINUE, parse_jump, {NULL}},
     };
     static const char *const known[] = {"block", "extends", "print", "include", "from", "import", "call", "autoescape"};
-    int line = parser->at->line;
+    int line = parser->at->line, loops = parser->loops;
     for (size_t i = 0; i < sizeof statements / sizeof *statements; i++)
         if (jinja_skip(parser, statements[i].name)) {
             struct jinja_node *node = jinja_node_new(parser, statements[i].kind, line);
             statements[i].parse(parser, node);
+            if (statements[i].end[0])
+                parse_items(parser, node, statements[i].end, statements[i].name);
+            parser->loops = loops; /* those around a macro do not count in it */
             return node;
         }
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)

@@ -367,11 +367,8 @@ static void give_text(struct jinja_run *run, const struct jinja_builder *built, 
         run->status = status_no_memory();
         return;
     }
-    for (size_t done = 0, piece; done < built->length && jinja_charge(run, 1); done += piece) {
-        piece = jinja_piece(built->length - done);
-        jinja_charge_bytes(run, piece);
-        strbuf_add(&text->text, built->bytes + done, piece);
-    }
+    if (jinja_charge_bytes(run, built->length))
+        strbuf_add(&text->text, built->bytes, built->length);
     jinja_copy(run, text->ranges, built->ranges, built->count * sizeof *text->ranges);
     text->count = built->count;
 }

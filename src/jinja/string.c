@@ -230,14 +230,7 @@ static bool begins_character(char byte) {
 }
 
 int jinja_memcmp(struct jinja_run *run, const void *left, const void *right, size_t length) {
-    int order = 0;
-    for (size_t done = 0, piece; done < length && !order; done += piece) {
-        piece = jinja_piece(length - done);
-        if (!jinja_charge_bytes(run, piece))
-            return 0;
-        order = memcmp((const char *)left + done, (const char *)right + done, piece);
-    }
-    return order;
+    return jinja_charge_bytes(run, length) && length ? memcmp(left, right, length) : 0;
 }
 
 bool jinja_same(struct jinja_run *run, const void *left, const void *right, size_t length) {
@@ -245,33 +238,16 @@ bool jinja_same(struct jinja_run *run, const void *left, const void *right, size
 }
 
 size_t jinja_find_byte(struct jinja_run *run, const struct jinja_string *string, char byte, size_t from, size_t to) {
-    for (size_t piece; from < to; from += piece) {
-        piece = jinja_piece(to - from);
-        if (!jinja_charge_bytes(run, piece))
-            return to;
-        const char *found = memchr(string->bytes + from, byte, piece);
-        if (found)
-            return (size_t)(found - string->bytes);
-    }
-    return to;
-}
-
-/* Counts the characters that begin in bytes [from, to), at most a piece. */
-static size_t count_characters(const struct jinja_string *string, size_t from, size_t to) {
-    size_t count = 0;
-    for (size_t i = from; i < to; i++)
-        count += begins_character(string->bytes[i]);
-    return count;
+    const char *found = from < to ? memchr(string->bytes + from, byte, to - from) : NULL;
+    size_t at = found ? (size_t)(found - string->bytes) : to;
+    return jinja_charge_bytes(run, at - from) ? at : to;
 }
 
 size_t jinja_characters(struct jinja_run *run, const struct jinja_string *string) {
     size_t count = 0;
-    for (size_t at = 0, piece; at < string->length; at += piece) {
-        piece = jinja_piece(string->length - at);
-        if (!jinja_charge_bytes(run, piece))
-            return 0;
-        count += count_characters(string, at, at + piece);
-    }
+    if (jinja_charge_bytes(run, string->length))
+        for (size_t i = 0; i < string->length; i++)
+            count += begins_character(string->bytes[i]);
     return count;
 }
 

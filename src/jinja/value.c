@@ -42,23 +42,16 @@ struct jinja_value jinja_dict_new(struct jinja_run *run, enum jinja_kind kind) {
 /* The charge for examining one entry of a dict, in addition to its bytes. */
 enum { ENTRY_BYTES = 16 };
 
-struct jinja_value jinja_dict_find(struct jinja_run *run, const struct jinja_dict *dict, const char *key,
-                                   size_t length) {
-    for (size_t i = 0; i < dict->count && jinja_charge_bytes(run, ENTRY_BYTES); i++) {
-        const struct jinja_value *present = &dict->entries[i].key;
-        if (present->kind == JINJA_STRING && present->string->length == length &&
-            jinja_same(run, present->string->bytes, key, length))
-            return dict->entries[i].value;
-    }
-    return jinja_missing();
-}
-
 static struct jinja_entry *find_entry(struct jinja_run *run, const struct jinja_dict *dict,
                                       const struct jinja_value *key) {
-    for (size_t i = 0; i < dict->count && jinja_charge_bytes(run, ENTRY_BYTES); i++)
-        if (dict->entries[i].key.kind == key->kind || key->kind != JINJA_STRING)
-            if (jinja_equal(run, &dict->entries[i].key, key))
-                return &dict->entries[i];
+    for (size_t i = 0; i < dict->count && jinja_charge_bytes(run, ENTRY_BYTES); i++) {
+        const struct jinja_value *present = &dict->entries[i].key;
+        bool are_strings = present->kind == JINJA_STRING && key->kind == JINJA_STRING;
+        if (are_strings ? present->string->length == key->string->length &&
+                              jinja_same(run, present->string->bytes, key->string->bytes, key->string->length)
+                        : key->kind != JINJA_STRING && jinja_equal(run, present, key))
+            return &dict->entries[i];
+    }
     return NULL;
 }
 
@@ -77,6 +70,11 @@ static bool can_be_key(struct jinja_run *run, const struct jinja_value *key) {
 struct jinja_value jinja_dict_get(struct jinja_run *run, const struct jinja_dict *dict, struct jinja_value key) {
     struct jinja_entry *entry = find_entry(run, dict, &key);
     return entry ? entry->value : jinja_missing();
+}
+
+struct jinja_value jinja_dict_find(struct jinja_run *run, const struct jinja_dict *dict, const char *key,
+                                   size_t length) {
+    return jinja_dict_get(run, dict, jinja_string_value(&(struct jinja_string){.bytes = key, .length = length}));
 }
 
 void jinja_dict_put(struct jinja_run *run, struct jinja_dict *dict, struct jinja_value key, struct jinja_value value) {
