@@ -23,7 +23,7 @@ struct backend {
     void (*close)(struct device *device);
     const struct ops *(*ops_for_level)(const struct device *device, const char *level);
 
-    size_t (*memory)(const struct device *device); /* bytes of its own; NULL: it uses the host's */
+    size_t (*memory)(const struct device *device); /* its own bytes; NULL: it uses the host's */
     int (*free_memory)(struct device *device, size_t *bytes);
     int (*alloc)(struct device *device, size_t bytes, bool is_zeroed, void **memory);
     void (*free)(struct device *device, void *memory);

@@ -32,7 +32,7 @@ enum gemm_epilogue {
     EPILOGUE_NONE,
     EPILOGUE_GELU_TANH, /* C = gelu(AB + bias); the GELU's input is rounded to `type`, and aux, if given, receives it */
     EPILOGUE_GELU_EXACT,
-    EPILOGUE_DGELU_TANH, /* C = AB * gelu'(aux); aux is read. A card may round AB to bf16 if C is bf16 */
+    EPILOGUE_DGELU_TANH, /* C = AB * gelu'(aux); aux is read. A GPU may round AB to bf16 if C is bf16 */
     EPILOGUE_DGELU_EXACT,
 };
 
@@ -46,7 +46,7 @@ struct gemm_delta {
 enum { GEMM_DELTAS_MOST = 12 };
 
 /* C[m,n] = epilogue(scale * op(A)[m,k] op(B)[k,n] + bias) (+ C when accumulate), accumulated in fp32. With deltas, C is
- * op(A) op(B) + bias + the sum of left right' over the deltas, all in fp32 and rounded once. A card may round that sum
+ * op(A) op(B) + bias + the sum of left right' over the deltas, all in fp32 and rounded once. A GPU may round that sum
  * to bf16 before it is added. A delta whose right is zero does not change the bits. A, B, bias and aux have one type; B
  * may also be int8 with a scale for each row. A and B may be FP8 together, but not both E5M2. Their two scales then
  * multiply the sums, and bias and aux are bf16. TF32 is fp32 with 10 bits of fraction; a backend with tensor cores has
@@ -158,7 +158,7 @@ struct norm {
     /* Forward: y is written in FP8 as well, for bf16 and one vector a row. It is copied by rows, and all rows are whole
      * accesses of 16 bytes, but with is_again. */
     struct fp8_output fp8;
-    bool is_fp8_alone; /* y is written in FP8 alone, and its pointer is not read */
+    bool is_fp8_alone; /* y is written only in FP8, and its pointer is not read */
     bool is_again;     /* with is_fp8_alone: a forward has written mean and rstd, which are read */
 };
 
@@ -170,9 +170,9 @@ struct gelu {
     void *y;               /* [count] forward out */
     const void *dy;        /* [count] backward in */
     void *dx;              /* [count] backward out; may be dy */
-    int64_t cols;          /* count is rows of these; read for FP8 alone */
+    int64_t cols;          /* count is rows of these; read only for FP8 */
     struct fp8_output fp8; /* y or, backward, dx in FP8 as well, for bf16 */
-    bool is_fp8_alone;     /* y or dx is written in FP8 alone, and its pointer is not read */
+    bool is_fp8_alone;     /* y or dx is written only in FP8, and its pointer is not read */
 };
 
 /* Activations of adapters other than the GELU: max(x, 0), x sigmoid(x), and tanh(x). */
@@ -324,7 +324,7 @@ struct row_squares {
     struct matrix_view weight; /* up and down have its type */
     int64_t first_row, rows;   /* of the weight */
     int64_t rank;
-    const void *up;   /* [rows, rank]; NULL: the weight alone */
+    const void *up;   /* [rows, rank]; NULL: only the weight */
     const void *down; /* [rank, weight.columns] */
     float scale;
     float *squares; /* [rows] out */

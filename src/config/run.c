@@ -251,7 +251,7 @@ const struct config_row run_rows[] = {
     INT("parallel.nccl_max_ctas", parallel.nccl_max_ctas, "0", 0, 64,
         "the maximum number of a GPU's multiprocessors that a call of NCCL takes; 0: NCCL decides"),
     INT("parallel.gemm_sm_margin", parallel.gemm_sm_margin, "0", 0, 1024,
-        "multiprocessors of a GPU that products leave alone while gradients or weights travel"),
+        "multiprocessors of a GPU that products leave free while gradients or weights travel"),
     INT("parallel.threads_per_rank", parallel.threads_per_rank, "0", 0, 4096,
         "threads that each rank computes with; 0: one if ranks share their cores, else all cores of the rank",
         .may_differ = true),

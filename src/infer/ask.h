@@ -14,7 +14,7 @@
 
 enum {
     ASK_MAX_CHOICES = 128,
-    ASK_MAX_TOP = 20, /* most alternatives reported for a token */
+    ASK_MAX_TOP = 20, /* maximum number of alternatives reported for a token */
     ASK_MAX_ADAPTERS = 4,
     ASK_MAX_BIASES = 1024,
     ASK_MAX_STOP_IDS = 1022

@@ -65,7 +65,7 @@ static void on_done(void *context) {
     g->is_done = true;
 }
 
-/* Returns the most tokens that fit: the token after the last position is drawn but not run. */
+/* Returns the maximum number of tokens that fit: the token after the last position is drawn but not run. */
 static int64_t room(const struct engine *engine, const struct generate_options *options) {
     int64_t positions = engine_max_positions(engine);
     int64_t remaining = positions + 1 - engine_slot_virtual_tokens(engine, options->slot) - options->prompt_length;

@@ -261,7 +261,7 @@ struct jinja_run {
     int64_t steps;
     size_t unpaid;            /* bytes that were not charged yet */
     int64_t unwatched;        /* steps until the clock is checked again */
-    int64_t most_unwatched;   /* the most steps between two checks */
+    int64_t most_unwatched;   /* the maximum number of steps between two checks */
     double seconds, deadline; /* of clock_seconds(); 0: none */
     int depth, max_depth;
     unsigned marks;              /* JINJA_GENERATED while one of its blocks runs */

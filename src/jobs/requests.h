@@ -2,7 +2,7 @@
  *
  * The loop is in requests.c: it reads lines into a window, submits them to the scheduler, and writes answers in order.
  * Its parts: requests_line.h reads a line, requests_answer.c answers it, and requests_output.c writes the answer. A
- * line may have the form of OpenAI's batches (requests_batch.h). An answer depends on its line alone, so a resumed run
+ * line may have the form of OpenAI's batches (requests_batch.h). An answer depends only on its line, so a resumed run
  * writes the same file as an uninterrupted one. Everything runs on one thread, that of the engine's leader. */
 #ifndef CAMBIUM_JOBS_REQUESTS_H
 #define CAMBIUM_JOBS_REQUESTS_H

@@ -147,7 +147,7 @@ void openai_take(struct openai *request, struct openai_choice *choice, const str
                  const struct call_piece *piece, const struct call_end *end, struct openai_part *part);
 /* Takes an update's pieces and ends, for an answer that is one JSON text. */
 void openai_take_all(struct openai *request, const struct call_update *update);
-/* Returns the least size of the data that the answer is built from. */
+/* Returns the minimum size of the data that the answer is built from. */
 size_t openai_known_bytes(const struct openai *request);
 /* Completes the JSON text of an answer that begins with its head. `out` has failed when memory was lacking. */
 void openai_build(struct openai *request, struct strbuf *out);
