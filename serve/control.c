@@ -72,23 +72,6 @@ static void on_close(struct exchange *exchange, bool is_whole) {
 
 static const struct exchange_handler waiting = {.on_close = on_close};
 
-static void answer_vllm(const struct job *job) {
-    struct strbuf out = STRBUF_INIT;
-    strbuf_format(&out, "Success: LoRA adapter '%s' %s successfully.", job->name,
-                  job->kind == REGISTRY_UNLOAD ? "removed" : "added");
-    exchange_answer(job->exchange, 200, "text/plain; charset=utf-8", strbuf_text(&out), out.length);
-    strbuf_free(&out);
-}
-
-static void answer_job(const struct job *job, const struct registry_adapter *adapter) {
-    struct strbuf out = STRBUF_INIT;
-    if (adapter)
-        add_adapter(adapter, &out);
-    else
-        strbuf_add_text(&out, "{}");
-    route_answer_json(job->exchange, &out);
-}
-
 static void on_done(void *context, const struct error *error, const struct registry_adapter *adapter) {
     struct job *job = context;
     struct error reported = *error;
@@ -98,10 +81,20 @@ static void on_done(void *context, const struct error *error, const struct regis
             reported.which = ERROR_ARGUMENT;
         if (reported.which)
             route_fail(job->exchange, &reported);
-        else if (job->is_vllms)
-            answer_vllm(job);
-        else
-            answer_job(job, adapter);
+        else if (job->is_vllms) {
+            struct strbuf out = STRBUF_INIT;
+            strbuf_format(&out, "Success: LoRA adapter '%s' %s successfully.", job->name,
+                          job->kind == REGISTRY_UNLOAD ? "removed" : "added");
+            exchange_answer(job->exchange, 200, "text/plain; charset=utf-8", strbuf_text(&out), out.length);
+            strbuf_free(&out);
+        } else {
+            struct strbuf out = STRBUF_INIT;
+            if (adapter)
+                add_adapter(adapter, &out);
+            else
+                strbuf_add_text(&out, "{}");
+            route_answer_json(job->exchange, &out);
+        }
     }
     free(job);
 }

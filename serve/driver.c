@@ -205,19 +205,13 @@ struct call_update *driver_take_update(struct driver *driver, struct call_shared
     return update;
 }
 
-static int64_t deferred_texts(const struct driver *driver) {
-    int64_t texts = 0;
-    for (const struct call_engine *self = driver->waiting; self; self = self->next_waiting)
-        texts += self->call->request.prompt_count * self->call->request.ask.choices;
-    return texts;
-}
-
 static void publish_stats(struct driver *driver) {
     struct engine *engine = driver->options.engine;
-    struct driver_stats stats = {.deferred = deferred_texts(driver),
-                                 .pages = engine_pages(engine),
+    struct driver_stats stats = {.pages = engine_pages(engine),
                                  .pages_free = engine_pages_available(engine),
                                  .adapter_bytes = engine_adapter_bytes(engine)};
+    for (const struct call_engine *self = driver->waiting; self; self = self->next_waiting)
+        stats.deferred += self->call->request.prompt_count * self->call->request.ask.choices;
     scheduler_read_stats(driver->scheduler, &stats.scheduler);
     pthread_mutex_lock(&driver->shared.lock);
     int64_t rows = stats.scheduler.prefill_rows - driver->shared.stats.scheduler.prefill_rows;

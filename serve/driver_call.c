@@ -254,13 +254,6 @@ static void on_done(void *context) {
 
 /* ---- starting ---- */
 
-static uint64_t adapter_identity(const struct call_engine *self) {
-    uint64_t identity = DIGEST_START;
-    for (int64_t i = 0; i < self->call->request.ask.adapter_count; i++)
-        identity = digest_bytes(identity, self->shared->asked.names[i], strlen(self->shared->asked.names[i]) + 1);
-    return identity;
-}
-
 static enum error_case refusal_case(enum scheduler_refusal refusal) {
     switch (refusal) {
     case SCHEDULER_TOO_LONG:
@@ -295,7 +288,10 @@ static int submit(struct driver *driver, struct call_engine *self, struct call_r
     request.salt = self->shared->asked.salt;
     request.client = call->client.client;
     request.weight = call->client.weight;
-    request.adapter = adapter_identity(self);
+    uint64_t identity = DIGEST_START;
+    for (int64_t i = 0; i < self->call->request.ask.adapter_count; i++)
+        identity = digest_bytes(identity, self->shared->asked.names[i], strlen(self->shared->asked.names[i]) + 1);
+    request.adapter = identity;
     request.deadline = call->deadline;
     request.calls = (struct scheduler_calls){on_start, on_token, on_prompt_logprob, on_end, on_done};
     request.context = run;
@@ -435,53 +431,31 @@ static bool ask_for_absent(struct driver *driver, struct call_engine *self) {
     return true;
 }
 
-/* While an adapter starves, other calls that name adapters wait too. Running completions then end, and it gets its
- * turn. */
-static bool must_wait(struct driver *driver, struct call_engine *self) {
-    return ask_for_absent(driver, self) || (self->call->request.ask.adapter_count && driver_is_starving(driver));
-}
-
-static void wait_for_adapters(struct driver *driver, struct call_engine *self) {
-    struct call_engine **at = &driver->waiting;
-    while (*at)
-        at = &(*at)->next_waiting;
-    self->next_waiting = NULL;
-    self->is_waiting = true;
-    *at = self;
-}
-
-static void wait_no_more(struct driver *driver, struct call_engine *self) {
-    struct call_engine **at = &driver->waiting;
-    while (*at && *at != self)
-        at = &(*at)->next_waiting;
-    if (*at)
-        *at = self->next_waiting;
-    self->is_waiting = false;
-}
-
 static void begin(struct driver *driver, struct call_engine *self) {
-    if (!self->is_cancelled && must_wait(driver, self))
-        wait_for_adapters(driver, self);
-    else if (self->is_cancelled)
+    /* While an adapter starves, other calls that name adapters wait too. Running completions then end, and it gets its
+     * turn. */
+    if (!self->is_cancelled &&
+        (ask_for_absent(driver, self) || (self->call->request.ask.adapter_count && driver_is_starving(driver)))) {
+        struct call_engine **at = &driver->waiting;
+        while (*at)
+            at = &(*at)->next_waiting;
+        self->next_waiting = NULL;
+        self->is_waiting = true;
+        *at = self;
+    } else if (self->is_cancelled)
         finish(driver, self);
     else
         start(driver, self);
 }
 
 static void end_waiting(struct driver *driver, struct call_engine *self) {
-    wait_no_more(driver, self);
+    struct call_engine **at = &driver->waiting;
+    while (*at && *at != self)
+        at = &(*at)->next_waiting;
+    if (*at)
+        *at = self->next_waiting;
+    self->is_waiting = false;
     finish(driver, self);
-}
-
-/* The list is emptied first; calls that must still wait join it again. */
-static void retry_all(struct driver *driver) {
-    struct call_engine *self = driver->waiting;
-    driver->waiting = NULL;
-    for (struct call_engine *next; self; self = next) {
-        next = self->next_waiting;
-        self->is_waiting = false;
-        begin(driver, self);
-    }
 }
 
 void driver_retry(struct driver *driver) {
@@ -495,8 +469,16 @@ void driver_retry(struct driver *driver) {
     }
     bool has_room = driver->has_room;
     driver->has_room = false; /* calls that begin and end at once make room again */
-    if (has_room)
-        retry_all(driver);
+    if (has_room) {
+        /* The list is emptied first; calls that must still wait join it again. */
+        struct call_engine *all = driver->waiting;
+        driver->waiting = NULL;
+        for (struct call_engine *self = all, *next; self; self = next) {
+            next = self->next_waiting;
+            self->is_waiting = false;
+            begin(driver, self);
+        }
+    }
 }
 
 static bool names_adapter(const struct call_engine *self, const char *name) {

@@ -25,33 +25,20 @@ static void end_change(struct driver *driver) {
     loop_post(driver->options.loop, &change->note);
 }
 
-static enum error_case case_of(int status) {
-    return status == STATUS_NOT_FOUND ? ERROR_ADAPTER_NOT_FOUND
-           : status == STATUS_MEMORY  ? ERROR_ADAPTER_MEMORY
-                                      : ERROR_ADAPTER_INVALID;
-}
-
 static void fail_change(struct driver *driver, int status) {
     struct driver_change *change = driver->changes;
     struct error error;
-    error_of_status(&error, case_of(status), NULL);
+    error_of_status(&error,
+                    status == STATUS_NOT_FOUND ? ERROR_ADAPTER_NOT_FOUND
+                    : status == STATUS_MEMORY  ? ERROR_ADAPTER_MEMORY
+                                               : ERROR_ADAPTER_INVALID,
+                    NULL);
     error_hide_paths(&error, driver->options.server->options->adapter_root);
     change->status = status;
     if (change->is_new)
         adapters_unload(driver->options.adapters, change->name);
     change->error = error;
     end_change(driver);
-}
-
-/* Moves the change to the end of the list. */
-static void rotate(struct driver *driver) {
-    struct driver_change *change = driver->changes;
-    driver->changes = change->next;
-    if (!driver->changes)
-        driver->last_change = &driver->changes;
-    change->next = NULL;
-    *driver->last_change = change;
-    driver->last_change = &change->next;
 }
 
 /* Prepares the name of a load: a new name, or one that was never loaded. Returns false when the change has ended. */
@@ -188,28 +175,27 @@ static void continue_change(struct driver *driver) {
         end_change(driver);
 }
 
-/* Ends a change whose files could not be read. */
-static void end_failed(struct driver *driver) {
-    struct driver_change *change = driver->changes;
-    if (change->kind != CHANGE_BRING || prepare_bring(driver, change))
-        end_change(driver);
-}
-
-static bool is_blocked(const struct driver *driver, const struct driver_change *change) {
-    return change->is_aside && change->gives == driver->gives && driver->holders > 0;
-}
-
 bool driver_continue(struct driver *driver) {
     int64_t count = 0;
     for (const struct driver_change *change = driver->changes; change; change = change->next)
         count++;
-    while (count && is_blocked(driver, driver->changes) && --count)
-        rotate(driver);
+    while (count && driver->changes->is_aside && driver->changes->gives == driver->gives && driver->holders > 0 &&
+           --count) {
+        /* Moves the change to the end of the list. */
+        struct driver_change *change = driver->changes;
+        driver->changes = change->next;
+        if (!driver->changes)
+            driver->last_change = &driver->changes;
+        change->next = NULL;
+        *driver->last_change = change;
+        driver->last_change = &change->next;
+    }
     if (!count)
         return false;
-    if (driver->changes->error.which)
-        end_failed(driver);
-    else if (driver->changes->is_under_way)
+    if (driver->changes->error.which) { /* its files could not be read */
+        if (driver->changes->kind != CHANGE_BRING || prepare_bring(driver, driver->changes))
+            end_change(driver);
+    } else if (driver->changes->is_under_way)
         continue_change(driver);
     else
         begin_change(driver);

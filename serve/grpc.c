@@ -341,12 +341,6 @@ static bool count_bytes(struct grpc_call *call) {
     return true;
 }
 
-static void fail_room(struct grpc_call *call) {
-    struct error error;
-    error_set(&error, ERROR_OVERLOADED, NULL, "too many messages are on their way: there is no room for this one");
-    grpc_finish(call, &error);
-}
-
 static void fail_count(struct grpc_call *call, const char *text) {
     struct error error;
     error_set(&error, ERROR_ROUTE_NOT_FOUND, NULL, "%s", text);
@@ -407,13 +401,6 @@ static struct grpc_reading *new_reading(struct grpc_call *call) {
     return reading;
 }
 
-static void read_only_message(struct grpc_call *call) {
-    call->has_message = true;
-    call->reading = new_reading(call);
-    if (call->reading)
-        grpc_reading_start(call->reading);
-}
-
 /* One of many messages is read at once. */
 static void on_read_one(void *context, struct grpc_reading *reading) {
     struct grpc_call *call = context;
@@ -452,14 +439,21 @@ static void on_body(struct exchange *exchange, const unsigned char *bytes, size_
         bool has_room = count_bytes(call);
         if (frame != GRPC_FRAME_MORE && frame != GRPC_FRAME_WHOLE)
             fail_frame(call, frame);
-        else if (!has_room)
-            fail_room(call);
-        else if (frame == GRPC_FRAME_MORE)
+        else if (!has_room) {
+            struct error error;
+            error_set(&error, ERROR_OVERLOADED, NULL,
+                      "too many messages are on their way: there is no room for this one");
+            grpc_finish(call, &error);
+        } else if (frame == GRPC_FRAME_MORE)
             return;
         else if (call->method->takes_many)
             give_one_of_many(call);
-        else
-            read_only_message(call);
+        else {
+            call->has_message = true;
+            call->reading = new_reading(call);
+            if (call->reading)
+                grpc_reading_start(call->reading);
+        }
     }
 }
 
@@ -628,13 +622,6 @@ static bool check_encoding(struct exchange *exchange, bool *may_be_packed) {
     return false;
 }
 
-/* One of many messages is read on the loop's thread; no method of that kind needs a long one. */
-static uint64_t message_limit(const struct exchange *exchange, const struct grpc_method *method) {
-    enum { ONE_OF_MANY = 1 << 20 };
-    uint64_t most = (uint64_t)exchange->request->server->options->limits.body_bytes;
-    return method->takes_many && most > ONE_OF_MANY ? ONE_OF_MANY : most;
-}
-
 void grpc_start(struct exchange *exchange, const struct grpc_service *const *services, size_t count) {
     bool may_be_packed;
     struct error error;
@@ -656,7 +643,10 @@ void grpc_start(struct exchange *exchange, const struct grpc_service *const *ser
         return;
     }
     *call = (struct grpc_call){.exchange = exchange, .method = method};
-    grpc_frames_begin(&call->frames, message_limit(exchange, method), may_be_packed);
+    /* One of many messages is read on the loop's thread; no method of that kind needs a long one. */
+    enum { ONE_OF_MANY = 1 << 20 };
+    uint64_t most = (uint64_t)exchange->request->server->options->limits.body_bytes;
+    grpc_frames_begin(&call->frames, method->takes_many && most > ONE_OF_MANY ? ONE_OF_MANY : most, may_be_packed);
     if (!arm(call)) {
         call_close(call);
         return;

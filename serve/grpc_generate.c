@@ -182,15 +182,6 @@ static void send_output(struct generation *generation, const struct call_update 
     output_free(&output);
 }
 
-static void send_finished(struct generation *generation, const struct call_end *end) {
-    Cambium__V1__Finished finished;
-    Cambium__V1__GenerateResponse answer = CAMBIUM__V1__GENERATE_RESPONSE__INIT;
-    finished_fill(&finished, end);
-    answer.event_case = CAMBIUM__V1__GENERATE_RESPONSE__EVENT_FINISHED;
-    answer.finished = &finished;
-    grpc_send(generation->call, &answer.base);
-}
-
 /* When the prompt's log-probabilities are requested, Started waits for them; they come before the first text. */
 static int stream_update(struct generation *generation, const struct call_update *update) {
     if (update->is_accepted)
@@ -210,7 +201,12 @@ static int stream_update(struct generation *generation, const struct call_update
     }
     for (int64_t i = 0; i < update->end_count; i++) {
         send_started(generation);
-        send_finished(generation, &update->ends[i]);
+        Cambium__V1__Finished finished;
+        Cambium__V1__GenerateResponse answer = CAMBIUM__V1__GENERATE_RESPONSE__INIT;
+        finished_fill(&finished, &update->ends[i]);
+        answer.event_case = CAMBIUM__V1__GENERATE_RESPONSE__EVENT_FINISHED;
+        answer.finished = &finished;
+        grpc_send(generation->call, &answer.base);
     }
     if (!update->is_done && grpc_is_full(generation->call))
         call_pause(generation->asked, true);
@@ -365,13 +361,6 @@ static void answer(struct generation *generation) {
 
 /* ---- calls ---- */
 
-/* The field that other protocols call the prompt is called input here. */
-static void fail(struct generation *generation, struct error error) {
-    if (!strcmp(error.param, "prompt"))
-        snprintf(error.param, sizeof error.param, "input");
-    grpc_finish(generation->call, &error);
-}
-
 static void on_update(struct call *asked, const struct call_update *update) {
     struct generation *generation = asked->context;
     if (grpc_is_finished(generation->call))
@@ -382,9 +371,12 @@ static void on_update(struct call *asked, const struct call_update *update) {
         grpc_finish_memory(generation->call);
     if (!update->is_done)
         return;
-    if (update->error.which)
-        fail(generation, update->error);
-    else if (generation->kind == STREAMED)
+    if (update->error.which) {
+        struct error error = update->error;
+        if (!strcmp(error.param, "prompt")) /* the name in other protocols */
+            snprintf(error.param, sizeof error.param, "input");
+        grpc_finish(generation->call, &error);
+    } else if (generation->kind == STREAMED)
         grpc_finish(generation->call, NULL);
     else
         answer(generation);
@@ -411,17 +403,6 @@ void grpc_generate_close(struct grpc_call *call) {
         free_generation(generation, request_error(grpc_exchange(call)));
 }
 
-/* The answer may be built after the exchange and its message have been freed. */
-static void keep_texts(struct generation *generation) {
-    struct call *asked = generation->asked;
-    snprintf(generation->id, sizeof generation->id, "%s", asked->id);
-    asked->id = generation->id;
-    for (int64_t i = 0; i < asked->request.ask.adapter_count; i++) {
-        snprintf(generation->adapters[i], sizeof *generation->adapters, "%s", asked->request.ask.adapters[i]);
-        asked->request.ask.adapters[i] = generation->adapters[i];
-    }
-}
-
 static void begin(struct grpc_call *call, struct call *asked, enum kind kind) {
     struct generation *generation = calloc(1, sizeof *generation);
     int64_t count = kind == WHOLE && asked ? asked->request.ask.choices : 0;
@@ -437,7 +418,13 @@ static void begin(struct grpc_call *call, struct call *asked, enum kind kind) {
     }
     *generation =
         (struct generation){.call = call, .asked = asked, .kind = kind, .choices = choices, .choice_count = count};
-    keep_texts(generation);
+    /* The answer may be built after the exchange and its message have been freed. */
+    snprintf(generation->id, sizeof generation->id, "%s", asked->id);
+    asked->id = generation->id;
+    for (int64_t i = 0; i < asked->request.ask.adapter_count; i++) {
+        snprintf(generation->adapters[i], sizeof *generation->adapters, "%s", asked->request.ask.adapters[i]);
+        asked->request.ask.adapters[i] = generation->adapters[i];
+    }
     asked->context = generation;
     asked->on_update = on_update;
     grpc_set_context(call, generation);

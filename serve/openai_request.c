@@ -76,13 +76,6 @@ static void on_room(struct exchange *exchange) {
 
 static const struct exchange_handler answering = {.on_room = on_room, .on_close = on_close};
 
-/* A chat's field for the prompt is called messages. */
-static void take_error(struct openai_exchange *self, const struct error *error) {
-    self->error = *error;
-    if (self->request.is_chat && !strcmp(error->param, "prompt"))
-        snprintf(self->error.param, sizeof self->error.param, "messages");
-}
-
 static void on_update(struct call *call, const struct call_update *update) {
     struct openai_exchange *self = call->context;
     if (self->has_answered)
@@ -92,8 +85,12 @@ static void on_update(struct call *call, const struct call_update *update) {
         self->request.completion_tokens += update->ends[i].completion_tokens;
     self->exchange->request->is_accepted |= update->is_accepted;
     openai_take_prompts(&self->request, update);
-    if (update->is_done && update->error.which)
-        take_error(self, &update->error);
+    if (update->is_done && update->error.which) {
+        /* A chat's field for the prompt is called messages. */
+        self->error = update->error;
+        if (self->request.is_chat && !strcmp(update->error.param, "prompt"))
+            snprintf(self->error.param, sizeof self->error.param, "messages");
+    }
     if (self->request.is_stream)
         openai_stream_update(self, update);
     else

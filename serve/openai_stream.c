@@ -53,13 +53,6 @@ static void on_time(evutil_socket_t ignored, short what, void *context) {
     self->has_written = false;
 }
 
-static void start_timer(struct openai_exchange *self) {
-    struct timeval interval = {.tv_sec = COMMENT_SECONDS};
-    self->timer = event_new(self->server->base, -1, EV_PERSIST, on_time, self);
-    if (self->timer)
-        event_add(self->timer, &interval); /* without it only the comments are missing */
-}
-
 /* ---- chunks ---- */
 
 static void open_chunk(struct openai_exchange *self) {
@@ -180,22 +173,23 @@ static void fail(struct openai_exchange *self) {
         exchange_abort(self->exchange);
 }
 
-static void add_last(struct openai_exchange *self) {
-    if (self->request.tells_usage) {
-        open_chunk(self);
-        strbuf_add_text(&self->out, "],");
-        openai_add_usage(&self->request, &self->out);
-        strbuf_add_text(&self->out, "}\n\n");
-    }
-    strbuf_add_text(&self->out, "data: [DONE]\n\n");
-}
-
 void openai_stream_update(struct openai_exchange *self, const struct call_update *update) {
-    if (update->is_accepted)
-        start_timer(self);
+    if (update->is_accepted) {
+        struct timeval interval = {.tv_sec = COMMENT_SECONDS};
+        self->timer = event_new(self->server->base, -1, EV_PERSIST, on_time, self);
+        if (self->timer)
+            event_add(self->timer, &interval); /* without it only the comments are missing */
+    }
     add_update(self, update);
-    if (update->is_done && !self->error.which)
-        add_last(self);
+    if (update->is_done && !self->error.which) {
+        if (self->request.tells_usage) {
+            open_chunk(self);
+            strbuf_add_text(&self->out, "],");
+            openai_add_usage(&self->request, &self->out);
+            strbuf_add_text(&self->out, "}\n\n");
+        }
+        strbuf_add_text(&self->out, "data: [DONE]\n\n");
+    }
     if (self->out.failed && !self->error.which)
         error_set(&self->error, ERROR_OVERLOADED, NULL, "out of memory");
     self->has_answered = update->is_done || self->error.which;

@@ -231,12 +231,6 @@ static void log_change(struct server *server, const struct driver_change *change
     log_line_end(&line);
 }
 
-/* The engine's refusal applies to the files that it saw. An adapter that comes back is also compared with its earlier
- * files. */
-static bool is_first_generation(const struct pending *pending) {
-    return pending->change.status && (pending->change.kind != CHANGE_BRING || !pending->change.if_generation);
-}
-
 static void tell(struct pending *pending) {
     struct server *server = pending->server;
     struct registry *registry = server->registry;
@@ -259,7 +253,9 @@ static void tell(struct pending *pending) {
     }
     if (change->kind == CHANGE_UNLOAD && !change->error.which)
         note_unloaded(server, change->name);
-    if (change->kind != CHANGE_UNLOAD && is_first_generation(pending))
+    /* The engine's refusal applies to the files that it saw. An adapter that comes back is also compared with its
+     * earlier files. */
+    if (change->status && change->kind != CHANGE_UNLOAD && (change->kind != CHANGE_BRING || !change->if_generation))
         registry_remember(registry, pending, change->status);
     log_change(server, change);
     if (change->kind != CHANGE_UNLOAD && !change->is_moot)

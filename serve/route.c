@@ -71,25 +71,19 @@ static bool is_offered(const struct exchange *exchange, const struct route_row *
     return row->listeners & (1u << exchange->head.listener) || (row->listeners & METRICS && has_metrics);
 }
 
-static bool is_path_of(const struct exchange *exchange, const struct route_row *row) {
-    const char *path = route_path(exchange);
-    size_t length = strlen(row->path);
-    bool is_same = row->flags & HAS_REST ? !strncmp(path, row->path, length) && path[length] : !strcmp(path, row->path);
-    return is_same && is_offered(exchange, row);
-}
-
-/* HEAD is GET; the transport omits the body. */
-static bool is_method_of(const char *method, const struct route_row *row) {
-    return !strcmp(method, row->method) || (!strcmp(method, "HEAD") && !strcmp(row->method, "GET"));
-}
-
 /* Finds the row for path and method. Otherwise returns NULL, with the path's methods in *allowed: "" when the path does
  * not exist. */
 static const struct route_row *find_row(const struct exchange *exchange, struct strbuf *allowed) {
+    const char *path = route_path(exchange);
     for (size_t i = 0; i < ROWS; i++) {
-        if (!is_path_of(exchange, &rows[i]))
+        size_t length = strlen(rows[i].path);
+        bool is_same = rows[i].flags & HAS_REST ? !strncmp(path, rows[i].path, length) && path[length]
+                                                : !strcmp(path, rows[i].path);
+        if (!is_same || !is_offered(exchange, &rows[i]))
             continue;
-        if (is_method_of(exchange->head.method, &rows[i]))
+        /* HEAD is GET; the transport omits the body. */
+        if (!strcmp(exchange->head.method, rows[i].method) ||
+            (!strcmp(exchange->head.method, "HEAD") && !strcmp(rows[i].method, "GET")))
             return &rows[i];
         strbuf_format(allowed, "%s%s%s", allowed->length ? ", " : "", rows[i].method,
                       strcmp(rows[i].method, "GET") ? "" : ", HEAD");

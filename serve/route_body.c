@@ -185,13 +185,6 @@ static void on_close(struct exchange *exchange, bool is_whole) {
 
 static const struct exchange_handler collecting = {.on_body = on_body, .on_end = on_end, .on_close = on_close};
 
-/* Such a request is answered before its body arrives; the body is then dropped. */
-static bool promises_too_much(const struct exchange *exchange) {
-    const char *promised = exchange_field(exchange, "content-length");
-    return promised &&
-           strtoull(promised, NULL, 10) > (unsigned long long)exchange->request->server->options->limits.body_bytes;
-}
-
 /* Returns false with *error. */
 static bool check_encoding(const struct exchange *exchange, bool *is_packed, struct error *error) {
     const char *encoding = exchange_field(exchange, "content-encoding");
@@ -207,7 +200,10 @@ void route_collect(struct exchange *exchange, const struct route_body *body) {
     struct error error;
     struct collected *collected = NULL;
     bool is_packed;
-    if (promises_too_much(exchange))
+    /* Such a request is answered before its body arrives; the body is then dropped. */
+    const char *promised = exchange_field(exchange, "content-length");
+    if (promised &&
+        strtoull(promised, NULL, 10) > (unsigned long long)exchange->request->server->options->limits.body_bytes)
         error_set(&error, ERROR_BODY_SIZE, NULL, "the body is larger than the server takes");
     else if (check_encoding(exchange, &is_packed, &error) && !(collected = calloc(1, sizeof *collected)))
         error_set(&error, ERROR_OVERLOADED, NULL, "out of memory");

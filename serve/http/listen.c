@@ -349,18 +349,15 @@ void transport_leave(struct transport *transport) {
     transport->is_leaving = true;
 }
 
-/* Accepts clients that wait in the socket's queue first: closing the socket would reset them. */
-static void listener_finish(struct listener *listener) {
-    for (int rounds = 0;
-         rounds < BACKLOG / ACCEPTS_PER_TURN && listener->fd >= 0 && accept_some(listener, ACCEPTS_PER_TURN); rounds++)
-        ;
-    listener_close(listener);
-}
-
 void transport_drain(struct transport *transport) {
     struct connection *connection;
     transport->is_draining = true;
-    listener_finish(&transport->listeners[LISTENER_DATA]);
+    /* Accepts clients that wait in the socket's queue first: closing the socket would reset them. */
+    for (int rounds = 0; rounds < BACKLOG / ACCEPTS_PER_TURN && transport->listeners[LISTENER_DATA].fd >= 0 &&
+                         accept_some(&transport->listeners[LISTENER_DATA], ACCEPTS_PER_TURN);
+         rounds++)
+        ;
+    listener_close(&transport->listeners[LISTENER_DATA]);
     TAILQ_FOREACH(connection, &transport->connections, all) {
         if (connection->kind != LISTENER_DATA || connection->is_draining)
             continue;
