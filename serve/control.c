@@ -101,24 +101,19 @@ static void on_done(void *context, const struct error *error, const struct regis
 
 static bool check_name(const struct server *server, const char *name, const char *field, struct error *error) {
     for (size_t i = 0; name && i < server->model.name_count; i++)
-        if (!strcmp(server->model.names[i], name)) {
-            error_set(error, ERROR_ARGUMENT, field, "%s: \"%.200s\" is the base model", field, name);
-            return false;
-        }
+        if (!strcmp(server->model.names[i], name))
+            return error_set(error, ERROR_ARGUMENT, field, "%s: \"%.200s\" is the base model", field, name);
     if (name && registry_name_is_valid(name))
         return true;
-    error_set(error, ERROR_ARGUMENT, field, "%s: expected a name of letters, digits and ._- that begins with no dot",
-              field);
-    return false;
+    return error_set(error, ERROR_ARGUMENT, field,
+                     "%s: expected a name of letters, digits and ._- that begins with no dot", field);
 }
 
 static void start(struct exchange *exchange, const struct registry_change *asked, bool is_vllms) {
-    struct error error;
     struct registry_change change = *asked;
     struct job *job = calloc(1, sizeof *job);
     if (!job) {
-        error_set(&error, ERROR_OVERLOADED, NULL, "out of memory");
-        route_fail(exchange, &error);
+        route_fail(exchange, AN_ERROR(ERROR_OVERLOADED, NULL, "out of memory"));
         return;
     }
     job->exchange = exchange;
@@ -142,9 +137,8 @@ static bool check_fields(json_t *root, const char *const *fields, size_t count, 
         if (is_known)
             continue;
         nearest = config_nearest(name, fields, count);
-        error_set(error, ERROR_ARGUMENT, name, "%.64s: there is no such field%s%s%s", name,
-                  nearest ? " (did you mean " : "", nearest ? nearest : "", nearest ? "?)" : "");
-        return false;
+        return error_set(error, ERROR_ARGUMENT, name, "%.64s: there is no such field%s%s%s", name,
+                         nearest ? " (did you mean " : "", nearest ? nearest : "", nearest ? "?)" : "");
     }
     return true;
 }
@@ -179,11 +173,9 @@ void control_adapters(struct exchange *exchange) {
 
 /* Reads the name in the path; returns false after answering with an error. */
 static bool read_path_name(struct exchange *exchange, char name[NAME_BYTES]) {
-    struct error error;
     if (route_rest(exchange, "/adapters/", name, NAME_BYTES) && registry_name_is_valid(name))
         return true;
-    error_set(&error, ERROR_ADAPTER_NOT_FOUND, NULL, "the path does not end with the name of an adapter");
-    route_fail(exchange, &error);
+    route_fail(exchange, AN_ERROR(ERROR_ADAPTER_NOT_FOUND, NULL, "the path does not end with the name of an adapter"));
     return false;
 }
 
@@ -228,8 +220,8 @@ static void on_vllm_load(struct exchange *exchange, void *made) {
         if (change.path && *change.path)
             start(exchange, &change, true);
         else {
-            error_set(&error, ERROR_ARGUMENT, "lora_path", "lora_path: expected a name under --adapter-root");
-            route_fail(exchange, &error);
+            route_fail(exchange,
+                       AN_ERROR(ERROR_ARGUMENT, "lora_path", "lora_path: expected a name under --adapter-root"));
         }
     } else
         route_fail(exchange, &error);

@@ -131,15 +131,14 @@ static void finished_fill(Cambium__V1__Finished *message, const struct call_end 
 static bool has_room(struct generation *generation, const struct call_update *update, const struct call_piece *piece) {
     enum { LEAST_LOGPROB = 13 }; /* an id, a double, their tags and both lengths */
     bool has_logprobs = piece->choice < 0 || generation->asked->request.ask.logprobs >= 0;
-    struct error error;
     generation->bytes += piece->length + (size_t)piece->token_count;
     for (int64_t i = 0; has_logprobs && i < piece->token_count; i++)
         generation->bytes += (size_t)(1 + update->tokens[piece->first_token + i].top_count) * LEAST_LOGPROB;
     if (generation->bytes <= GRPC_MAX_MESSAGE)
         return true;
-    error_set(&error, ERROR_BODY_SIZE, NULL, "the answer would be larger than the %d bytes of a message%s",
-              GRPC_MAX_MESSAGE, generation->kind == WHOLE ? ": Generate streams it" : "");
-    grpc_finish(generation->call, &error);
+    grpc_finish(generation->call,
+                AN_ERROR(ERROR_BODY_SIZE, NULL, "the answer would be larger than the %d bytes of a message%s",
+                         GRPC_MAX_MESSAGE, generation->kind == WHOLE ? ": Generate streams it" : ""));
     return false;
 }
 

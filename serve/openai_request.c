@@ -45,10 +45,9 @@ static bool take_model(struct openai_exchange *self, struct error *error) {
         return false;
     if (!adapter)
         return true;
-    if (settings->adapter_count) {
-        error_set(error, ERROR_ARGUMENT, "adapters", "adapters: the model \"%s\" is an adapter already", adapter);
-        return false;
-    }
+    if (settings->adapter_count)
+        return error_set(error, ERROR_ARGUMENT, "adapters", "adapters: the model \"%s\" is an adapter already",
+                         adapter);
     self->request.model_name = adapter;
     settings->adapters[settings->adapter_count++] = adapter;
     return true;
@@ -103,10 +102,8 @@ static void on_update(struct call *call, const struct call_update *update) {
 static bool make_call(struct openai_exchange *self, struct call_request *asked, struct error *error) {
     if (!ask_draw_seed(&asked->ask))
         self->call = call_new(self->server, asked);
-    if (!self->call) {
-        error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
-        return false;
-    }
+    if (!self->call)
+        return error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
     self->request.asked = &self->call->request;
     self->request.generations = self->call->generations;
     self->request.cached = self->call->cached;
@@ -142,10 +139,9 @@ static bool read_timeout(struct openai_exchange *self, struct error *error) {
     double seconds = given ? strtod(given, &end) : 0;
     if (!given)
         return true;
-    if (end == given || given[strspn(given, decimal)] || *end || !isfinite(seconds) || seconds <= 0 || seconds > 1e7) {
-        error_set(error, ERROR_ARGUMENT, "x-request-timeout", "x-request-timeout: expected seconds, more than 0");
-        return false;
-    }
+    if (end == given || given[strspn(given, decimal)] || *end || !isfinite(seconds) || seconds <= 0 || seconds > 1e7)
+        return error_set(error, ERROR_ARGUMENT, "x-request-timeout",
+                         "x-request-timeout: expected seconds, more than 0");
     self->call->deadline = self->exchange->start + seconds;
     return true;
 }

@@ -63,9 +63,7 @@ void page_get(struct exchange *exchange) {
         field_of("x-content-type-options", "nosniff"),
     };
     if (policy.failed || page.failed) {
-        struct error error;
-        error_set(&error, ERROR_INTERNAL, NULL, "out of memory");
-        route_fail(exchange, &error);
+        route_fail(exchange, AN_ERROR(ERROR_INTERNAL, NULL, "out of memory"));
     } else if (!exchange_begin(exchange, 200, fields, sizeof fields / sizeof *fields, (int64_t)page.length) &&
                !exchange_write(exchange, page.data, page.length)) {
         exchange_end(exchange, NULL, 0);

@@ -246,13 +246,12 @@ static void describe(struct exchange *exchange) {
 /* A permitted page's OPTIONS comes without a key, because browsers send none. */
 static void begin_http(struct exchange *exchange) {
     struct strbuf allowed = STRBUF_INIT;
-    struct error error;
     const struct route_row *row = find_row(exchange, &allowed);
     exchange->request->route = row ? row->path : NULL;
     bool is_options = !strcmp(exchange->head.method, "OPTIONS");
     if (!is_public(exchange, row) && !(is_options && exchange->request->cors_origin) && !has_key(exchange, row)) {
-        error_set(&error, ERROR_KEY, NULL, "there is no key in the authorization field, or not one of this server's");
-        route_refuse(exchange, &error, NULL);
+        route_fail(exchange, AN_ERROR(ERROR_KEY, NULL,
+                                      "there is no key in the authorization field, or not one of this server's"));
     } else if (is_options)
         answer_options(exchange);
     else
@@ -261,22 +260,19 @@ static void begin_http(struct exchange *exchange) {
 }
 
 static void begin_grpc(struct exchange *exchange) {
-    struct error error;
     exchange->request->is_probe = is_public(exchange, NULL);
     if (exchange->request->is_probe || has_key(exchange, NULL)) {
         grpc_begin(exchange);
         return;
     }
-    error_set(&error, ERROR_KEY, NULL, "there is no key in the authorization field, or not one of this server's");
-    route_refuse(exchange, &error, NULL);
+    route_fail(exchange,
+               AN_ERROR(ERROR_KEY, NULL, "there is no key in the authorization field, or not one of this server's"));
 }
 
 /* Returns false when the header is faulty, or when it comes from a page that is not permitted. */
 static bool may_ask(const struct exchange *exchange, struct error *error) {
-    if (exchange->head.refusal) {
-        error_set(error, request_error_of(exchange->head.refusal), NULL, "%s", exchange->head.problem);
-        return false;
-    }
+    if (exchange->head.refusal)
+        return error_set(error, request_error_of(exchange->head.refusal), NULL, "%s", exchange->head.problem);
     return origin_check(exchange, error);
 }
 

@@ -124,12 +124,10 @@ static void done(struct worker_job *job) {
 }
 
 static void refuse(struct exchange *exchange, enum error_case which, const char *text) {
-    struct error error;
     struct collected *collected = exchange->context;
     let_go(collected);
     free_collected(collected);
-    error_set(&error, which, NULL, "%s", text);
-    route_fail(exchange, &error);
+    route_fail(exchange, AN_ERROR(which, NULL, "%s", text));
 }
 
 static void on_body(struct exchange *exchange, const unsigned char *bytes, size_t length) {
@@ -191,9 +189,8 @@ static bool check_encoding(const struct exchange *exchange, bool *is_packed, str
     *is_packed = encoding && (!strcasecmp(encoding, "gzip") || !strcasecmp(encoding, "x-gzip"));
     if (!encoding || *is_packed || !*encoding || !strcasecmp(encoding, "identity"))
         return true;
-    error_set(error, ERROR_MEDIA_TYPE, "content-encoding", "content-encoding: expected gzip or identity, not %.64s",
-              encoding);
-    return false;
+    return error_set(error, ERROR_MEDIA_TYPE, "content-encoding",
+                     "content-encoding: expected gzip or identity, not %.64s", encoding);
 }
 
 void route_collect(struct exchange *exchange, const struct route_body *body) {
