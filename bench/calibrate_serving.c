@@ -42,16 +42,6 @@ static int add_row(const struct calibration *c, int request, const struct model_
     return status;
 }
 
-/* A sum has the latency of a ring. */
-static void set_sums(const struct calibration *c, struct cluster *cluster) {
-    const struct cost_link *link = &c->node;
-    const double values[] = {2 * link->latency, link->latency};
-    for (int i = 0; i < 2 && link->bandwidth > 0; i++) {
-        struct config_quantity *constant = &cluster->achieved[i ? CLUSTER_SERVE_SUM_RANK : CLUSTER_SERVE_SUM];
-        constant->value = fmin(fmax(values[i], constant->low), constant->high);
-    }
-}
-
 int calibrate_serving(const struct calibration *c, struct cluster *cluster) {
     struct fit_row all[CALIBRATE_REQUESTS];
     struct fit_rows rows = {.rows = all, .is_serving = true};
@@ -77,7 +67,13 @@ int calibrate_serving(const struct calibration *c, struct cluster *cluster) {
                  (long long)layout->input_len, (long long)layout->output_len, all[i].seconds, all[i].step.seconds);
         serve_work_free(&all[i].serving);
     }
-    set_sums(c, cluster);
+    /* A sum has the latency of a ring. */
+    const struct cost_link *link = &c->node;
+    const double values[] = {2 * link->latency, link->latency};
+    for (int i = 0; i < 2 && link->bandwidth > 0; i++) {
+        struct config_quantity *constant = &cluster->achieved[i ? CLUSTER_SERVE_SUM_RANK : CLUSTER_SERVE_SUM];
+        constant->value = fmin(fmax(values[i], constant->low), constant->high);
+    }
     if (!status && rows.count)
         log_info("%d batches of requests: fitted, largest error %.1f%%", rows.count, 100 * largest);
     return status;

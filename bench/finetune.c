@@ -91,11 +91,6 @@ static int open_files(struct measurement *m) {
     return status ? status : describe_whole(m);
 }
 
-static void close_files(struct measurement *m) {
-    tokenizer_close(m->tokenizer);
-    bench_dataset_close(&m->dataset);
-}
-
 /* ---- memory ---- */
 
 struct trial {
@@ -254,6 +249,7 @@ int bench_finetune(const struct bench_options *options) {
         status = time_loading(&m, &figures.load_seconds);
     THEN(status, print_summary(&m, &figures));
     bench_contest_close(&m.contest);
-    close_files(&m);
+    tokenizer_close(m.tokenizer);
+    bench_dataset_close(&m.dataset);
     return status;
 }

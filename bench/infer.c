@@ -226,11 +226,6 @@ int bench_prefill(const struct bench_options *options) {
     return status;
 }
 
-/* Tokens in the cache in the middle of the measured steps. */
-static double decode_context(const struct inference *t, int c) {
-    return (double)decode_contexts[c] + (double)t->decoded[c].steps / 2;
-}
-
 /* Time of such a step at the ceilings: its bytes at the streaming read, or its operations at the GEMM ceiling. */
 static double decode_floor(const struct inference *t, int c) {
     const struct decoded *decoded = &t->decoded[c];
@@ -332,14 +327,8 @@ static int decode_steps(struct inference *t, int c, int first) {
     if (!status && is_recorded)
         status = open_sequences(t, decode_contexts[c], &first);
     THEN(status, take_timed_steps(t, c, first, is_recorded ? &decoded->operation_seconds : &decoded->seconds));
-    return status ? status : find_cost(t, t->options->micro_batch_size, decode_context(t, c), &decoded->cost);
-}
-
-static int decode_from(struct inference *t, int c) {
-    int first = 0, status = open_sequences(t, decode_contexts[c], &first);
-    THEN(status, measure_ceiling(t, &t->decoded[c].before));
-    THEN(status, decode_steps(t, c, first));
-    return status ? status : measure_ceiling(t, &t->decoded[c].after);
+    double tokens = (double)decode_contexts[c] + (double)decoded->steps / 2; /* in the middle of the measured steps */
+    return status ? status : find_cost(t, t->options->micro_batch_size, tokens, &decoded->cost);
 }
 
 static int open_decoding(struct inference *t) {
@@ -364,7 +353,11 @@ static int decode_behind_contexts(struct inference *t) {
     int status = bench_transformers_warm_up(&t->peer, word);
     THEN(status, bench_transformers_measure(&t->peer, word));
     for (int c = 0; c < CONTEXT_COUNT && !status && decode_contexts[c] < positions; c++) {
-        status = decode_from(t, c);
+        int first = 0;
+        status = open_sequences(t, decode_contexts[c], &first);
+        THEN(status, measure_ceiling(t, &t->decoded[c].before));
+        THEN(status, decode_steps(t, c, first));
+        THEN(status, measure_ceiling(t, &t->decoded[c].after));
         if (c == 0 && !status)
             status = bench_transformers_measure(&t->peer, word);
     }

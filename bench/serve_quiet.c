@@ -36,12 +36,6 @@ static bool is_there(int port) {
     return is_open;
 }
 
-/* Waits for a program that does not report when it listens. */
-static void await_port(int port) {
-    for (int i = 0; i < TRIES && !is_there(port); i++)
-        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
-}
-
 /* Measures answers per second with h2load; *is_absent: it is not installed. All answers must be correct. */
 static int load(const struct serve_bench *bench, const char *url, const char *message, double *rate, bool *is_absent) {
     char count[32], data[PATH_MAX + 8];
@@ -119,7 +113,9 @@ int serve_scenario_health(struct serve_bench *bench) {
     struct program *program;
     const char *const words[] = {"nghttpd", "--no-tls", "-a", "127.0.0.1", "-d", bench->engine.directory, text, NULL};
     TRY(program_start(words, &program));
-    await_port(port);
+    /* Waits for a program that does not report when it listens. */
+    for (int i = 0; i < TRIES && !is_there(port); i++)
+        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
     bool is_absent = !is_there(port) && program_end(program, true) == NO_PROGRAM;
     if (!is_absent)
         status = run_health(bench, &health);
