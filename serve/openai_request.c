@@ -110,8 +110,7 @@ static bool make_call(struct openai_exchange *self, struct call_request *asked, 
     return true;
 }
 
-static void *read_body(const struct route_reader *reader, const struct openai_kind *kind, const char *bytes,
-                       size_t length, struct error *error) {
+static void *read_body(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
     struct openai_exchange *self = calloc(1, sizeof *self);
     struct call_request asked = {0};
     json_t *root;
@@ -122,7 +121,7 @@ static void *read_body(const struct route_reader *reader, const struct openai_ki
     self->server = (struct server *)reader->server; /* for the loop's thread, which gets it back */
     self->is_long = length > ROUTE_SHORT_BYTES;
     if (json_in_read(bytes, length, false, &root, error) &&
-        openai_read(&self->request, &reader->server->model, kind, root, &asked, error) &&
+        openai_read(&self->request, &reader->server->model, reader->body->kind, root, &asked, error) &&
         make_call(self, &asked, error))
         return self;
     call_request_free(&asked);
@@ -187,20 +186,14 @@ static void ask(struct exchange *exchange, void *made) {
 
 /* ---- its routes ---- */
 
-static void *read_completion(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
-    return read_body(reader, &openai_completion_kind, bytes, length, error);
-}
-
-static void *read_chat(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
-    return read_body(reader, &openai_chat_kind, bytes, length, error);
-}
-
 void openai_completions(struct exchange *exchange) {
-    static const struct route_body body = {.read = read_completion, .on_made = ask, .drop = openai_exchange_drop};
+    static const struct route_body body = {
+        .read = read_body, .on_made = ask, .drop = openai_exchange_drop, .kind = &openai_completion_kind};
     route_collect(exchange, &body);
 }
 
 void openai_chat(struct exchange *exchange) {
-    static const struct route_body body = {.read = read_chat, .on_made = ask, .drop = openai_exchange_drop};
+    static const struct route_body body = {
+        .read = read_body, .on_made = ask, .drop = openai_exchange_drop, .kind = &openai_chat_kind};
     route_collect(exchange, &body);
 }

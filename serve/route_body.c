@@ -52,7 +52,7 @@ static bool unpack(struct collected *collected) {
 }
 
 static void read_bytes(struct collected *collected, struct tokenizer_encoder *encoder) {
-    const struct route_reader reader = {.server = collected->server, .encoder = encoder};
+    const struct route_reader reader = {.server = collected->server, .encoder = encoder, .body = collected->body};
     if (!collected->is_packed || unpack(collected))
         collected->made =
             collected->body->read(&reader, strbuf_text(&collected->bytes), collected->bytes.length, &collected->error);
@@ -224,25 +224,14 @@ void route_continue(struct exchange *exchange, const struct exchange_handler *ha
 
 /* ---- what most bodies are ---- */
 
-static void *read_json(const char *bytes, size_t length, bool may_be_empty, struct error *error) {
+void *route_read_json(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
     json_t *root = NULL;
     if (length > ROUTE_SHORT_BYTES)
         error_set(error, ERROR_BODY_SIZE, NULL, "the body is larger than the %d bytes that such a request may have",
                   ROUTE_SHORT_BYTES);
     else
-        json_in_read(bytes, length, may_be_empty, &root, error);
+        json_in_read(bytes, length, reader->body->may_be_empty, &root, error);
     return root;
-}
-
-void *route_read_json(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
-    (void)reader;
-    return read_json(bytes, length, false, error);
-}
-
-void *route_read_json_or_nothing(const struct route_reader *reader, const char *bytes, size_t length,
-                                 struct error *error) {
-    (void)reader;
-    return read_json(bytes, length, true, error);
 }
 
 void route_drop_json(void *made) {
