@@ -2,9 +2,6 @@
  * engine. */
 #include "engine.h"
 
-#include "base/json.h"
-
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- figures ---- */

@@ -2,7 +2,6 @@
 #include "engine.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { TRAIN_ROWS = 16, MANY = 512, NAME_BYTES = 24, PAIRS = 16 /* a step of the options */ };
 enum { WINDOW = 32 /* steps, at most */, BEGUN = 8 /* tokens that a text has before the first window, at most */ };

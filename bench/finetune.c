@@ -5,7 +5,6 @@
 #include "peft/peft.h"
 #include "text/text.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { ROWS = 64, TOKENS = 257, LOADS = 9, PEAK_STEPS = 2 };

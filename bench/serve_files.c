@@ -1,8 +1,6 @@
 /* The files of a measured server: a model, adapters, and the program itself. */
 #include "serve.h"
 
-#include "base/json.h"
-
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,7 +2,6 @@
 #include "serve.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- texts ---- */
 

@@ -3,8 +3,6 @@
 
 #include "registry.h"
 
-#include "base/base.h"
-
 #include <stdlib.h>
 #include <string.h>
 

@@ -13,9 +13,7 @@
 
 #include "base/base.h"
 
-#include <stdio.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/random.h>
 
 enum {

@@ -14,7 +14,6 @@
 #include "route.h"
 
 #include "base/base.h"
-#include "base/json.h"
 #include "infer/score.h"
 #include "infer/sequences.h"
 
@@ -24,7 +23,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum { TEXT_JOBS = 1024, FILE_JOBS = 64, GRACE_TICKS = 8 };
 static const double last_words_seconds = 5; /* for error messages in answers that are broken off */

@@ -5,7 +5,6 @@
 #include "pretrained/pretrained.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static const struct config_row rows[] = {
     {.path = "config", .type = CONFIG_STRING, .offset = offsetof(struct run_file, config), .help = "a run file"},
