@@ -58,8 +58,7 @@ int calibrate_serving(const struct calibration *c, struct cluster *cluster) {
         cluster->achieved[i ? CLUSTER_SERVE_MEMORY : CLUSTER_SERVE_PRODUCTS].high = i ? 8 : 2;
     if (!c->memory) /* the processor that reads is the one that multiplies */
         cluster->achieved[CLUSTER_SERVE_HIDDEN].low = 0.01;
-    if (!status && rows.count)
-        status = fit_run(&rows, cluster);
+    THEN(status, rows.count ? fit_run(&rows, cluster) : STATUS_OK);
     for (int i = 0; i < rows.count; i++) {
         const struct serve_layout *layout = &all[i].serving.layout;
         largest = fmax(largest, fabs(fit_error(&all[i])));

@@ -196,10 +196,8 @@ int calibrate_steps(struct calibration *c, struct cluster *cluster) {
         cluster->achieved[i].value = cluster->achieved[i].low;
     cluster->achieved[CLUSTER_NETWORK].value = 1;
     int status = find_speeds(c, &alone, cluster);
-    if (!status && c->options->ranks > 1)
-        status = measure(c, &run, &measured);
-    if (!status && measured.seconds > 0)
-        status = find_hidden(c, &run, &measured, CLUSTER_SUMS_HIDDEN, cluster);
+    THEN(status, c->options->ranks > 1 ? measure(c, &run, &measured) : STATUS_OK);
+    THEN(status, measured.seconds > 0 ? find_hidden(c, &run, &measured, CLUSTER_SUMS_HIDDEN, cluster) : STATUS_OK);
     return status || c->options->ranks == 1 ? status : measure_tensor(c, cluster);
 }
 

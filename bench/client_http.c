@@ -281,8 +281,7 @@ static int write_request(struct http_connection *connection, const struct client
     strbuf_format(&head, "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n", body.length);
     strbuf_add(&head, strbuf_text(&body), body.length);
     int status = strbuf_status(&body) ? strbuf_status(&body) : strbuf_status(&head);
-    if (!status && bufferevent_write(connection->stream, head.data, head.length))
-        status = status_no_memory();
+    THEN(status, bufferevent_write(connection->stream, head.data, head.length) ? status_no_memory() : STATUS_OK);
     strbuf_free(&body);
     strbuf_free(&head);
     return status;

@@ -225,8 +225,7 @@ static int measure_time(struct measurement *m) {
     const struct bench_options *o = m->options;
     struct bench_contest *contest = &m->contest;
     int status = bench_runner_open(&m->run, (int)o->ranks, NULL, o->steps, 1, &contest->runner);
-    if (!status && o->has_baseline)
-        status = bench_runner_open(&m->whole, 1, NULL, o->steps, 1, &contest->baseline);
+    THEN(status, o->has_baseline ? bench_runner_open(&m->whole, 1, NULL, o->steps, 1, &contest->baseline) : STATUS_OK);
     THEN(status, open_peer(m));
     THEN(status, bench_contest_measure(contest, o->steps));
     return status ? status : bench_runner_obey(contest->runner, ORDER_CEILING_AFTER);
@@ -244,8 +243,7 @@ int bench_finetune(const struct bench_options *options) {
     THEN(status, open_files(&m));
     THEN(status, measure_memory(&m, &figures));
     THEN(status, measure_time(&m));
-    if (!status && options->ranks == 1)
-        status = time_loading(&m, &figures.load_seconds);
+    THEN(status, options->ranks == 1 ? time_loading(&m, &figures.load_seconds) : STATUS_OK);
     THEN(status, print_summary(&m, &figures));
     bench_contest_close(&m.contest);
     tokenizer_close(m.tokenizer);

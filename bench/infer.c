@@ -67,8 +67,7 @@ static int open_inference(struct inference *t, int64_t rows, int64_t sequences) 
     t->rows = calloc((size_t)rows, sizeof *t->rows);
     t->results = calloc((size_t)rows, sizeof *t->results);
     t->seconds = calloc((size_t)o->steps, sizeof *t->seconds);
-    if (!status && (!t->rows || !t->results || !t->seconds))
-        status = status_no_memory();
+    THEN(status, status_allocated(t->rows && t->results && t->seconds));
     return status;
 }
 
@@ -324,8 +323,7 @@ static int decode_steps(struct inference *t, int c, int first) {
     struct decoded *decoded = &t->decoded[c];
     bool is_recorded = engine_graphs(t->engine).count > 0;
     int status = is_recorded ? take_steps(t, c, first, &decoded->seconds) : STATUS_OK;
-    if (!status && is_recorded)
-        status = open_sequences(t, decode_contexts[c], &first);
+    THEN(status, is_recorded ? open_sequences(t, decode_contexts[c], &first) : STATUS_OK);
     THEN(status, take_timed_steps(t, c, first, is_recorded ? &decoded->operation_seconds : &decoded->seconds));
     double tokens = (double)decode_contexts[c] + (double)decoded->steps / 2; /* in the middle of the measured steps */
     return status ? status : find_cost(t, t->options->micro_batch_size, tokens, &decoded->cost);
@@ -388,13 +386,11 @@ int bench_measure_requests(const struct bench_options *options, int64_t output_l
     int64_t input_len = options->seq_length, rows = input_len * options->micro_batch_size, steps = options->steps;
     double unused, *further = calloc((size_t)output_len, sizeof *further);
     int first = 0, status = open_inference(&t, rows > FILL_ROWS ? rows : FILL_ROWS, options->micro_batch_size);
-    if (!status && !further)
-        status = status_no_memory();
+    THEN(status, status_allocated(further));
     for (int64_t i = 0; i < WARM_UP + steps && !status; i++)
         status = prefill_once(&t, i < WARM_UP ? &unused : &t.seconds[i - WARM_UP]);
     *seconds = status ? 0 : bench_median(t.seconds, steps);
-    if (!status && output_len > 1)
-        status = open_sequences(&t, input_len, &first);
+    THEN(status, output_len > 1 ? open_sequences(&t, input_len, &first) : STATUS_OK);
     for (int64_t i = 1; i < output_len && !status; i++)
         status = decode_once(&t, first, input_len + i - 1, &further[i - 1]);
     if (!status && output_len > 1)

@@ -135,8 +135,7 @@ static int open_client(struct serve_bench *bench, const char *line, int number) 
     else
         status =
             client_open(bench->base, listen, (enum client_protocol)bench->options->protocol, &bench->client[number]);
-    if (!status && !bench->control)
-        status = client_open(bench->base, control, CLIENT_HTTP, &bench->control);
+    THEN(status, !bench->control ? client_open(bench->base, control, CLIENT_HTTP, &bench->control) : STATUS_OK);
     json_decref(ready);
     return status;
 }

@@ -77,8 +77,7 @@ static int run_health(struct serve_bench *bench, struct health *health) {
     for (int i = 0; i <= HEALTH_ROUNDS && !status && !health->is_absent; i++) {
         double rate, other = 0;
         status = load(bench, health->measured, health->message, &rate, &health->is_absent);
-        if (!status && !health->is_absent)
-            status = load(bench, health->other, NULL, &other, &health->is_absent);
+        THEN(status, !health->is_absent ? load(bench, health->other, NULL, &other, &health->is_absent) : STATUS_OK);
         if (i && !status && !health->is_absent) /* the first is a warm-up */
             status = engine_pairs_add(&bench->engine, &pairs, 1 / rate, 1 / other);
         if (i && !status && !health->is_absent)

@@ -83,10 +83,8 @@ static int open_contest(struct measurement *m) {
     if (!status && o->has_baseline && !o->world &&
         (o->ranks > 1 || o->run.parallel.recompute_granularity != GRANULARITY_NONE))
         status = open_baseline(m);
-    if (!status && m->measures_overlap)
-        status = open_without_overlap(m);
-    if (!status && o->has_peer)
-        status = open_peer(m);
+    THEN(status, m->measures_overlap ? open_without_overlap(m) : STATUS_OK);
+    THEN(status, o->has_peer ? open_peer(m) : STATUS_OK);
     bench_dataset_close(&m->dataset); /* a process that has it open can still read it */
     return status;
 }

@@ -525,8 +525,7 @@ static int prepare(struct call_loop *self) {
     const char *field = NULL;
     int status = check_room(self);
     THEN(status, check_adapters(self));
-    if (!status && call->is_chat)
-        status = find_template(self);
+    THEN(status, call->is_chat ? find_template(self) : STATUS_OK);
     if (status)
         return status;
     status = ask_check(&call->request.ask, model->vocab, &field);

@@ -459,8 +459,7 @@ int registry_open(struct server *server, struct adapters *adapters, struct regis
     registry->last = &registry->first;
     registry->limits = adapters_limits(adapters);
     int status = refusals_open(&registry->refusals);
-    if (!status && options->adapter_root)
-        status = add_root(registry, options->adapter_root);
+    THEN(status, options->adapter_root ? add_root(registry, options->adapter_root) : STATUS_OK);
     for (size_t i = 0; i < options->adapter_count && !status; i++) {
         status = add_first(registry, options->adapters[i].name, options->adapters[i].directory);
         THEN(status, adapters_check(adapters, options->adapters[i].name));

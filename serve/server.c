@@ -261,8 +261,7 @@ static int bind_all(struct server *server) {
         log_warning("--listen %s without --api-key-file: whoever reaches it may ask", o->listen);
     int status = transport_open(&transport, &server->transport);
     THEN(status, transport_bind(server->transport, LISTENER_DATA, o->listen));
-    if (!status && has_control(o))
-        status = transport_bind(server->transport, LISTENER_CONTROL, o->control);
+    THEN(status, has_control(o) ? transport_bind(server->transport, LISTENER_CONTROL, o->control) : STATUS_OK);
     for (int kind = 0; kind < LISTENER_COUNT && !status; kind++) {
         const char *address = transport_address(server->transport, kind);
         bool is_open = kind == LISTENER_DATA && o->metrics_on_data == SERVE_METRICS_OPEN;
@@ -305,8 +304,7 @@ int server_open(const struct serve_options *options, struct server **out) {
     pthread_cond_init(&core->ended, NULL);
     int status = loop_open(&server->loop);
     THEN(status, queue_open(options->max_queued_requests, &core->queue));
-    if (!status && options->max_queued_tokens)
-        status = queue_open(options->max_queued_tokens, &core->token_queue);
+    THEN(status, options->max_queued_tokens ? queue_open(options->max_queued_tokens, &core->token_queue) : STATUS_OK);
     if (!status)
         server->base = loop_base(server->loop);
     const char *const key_files[SERVER_KEYS] = {options->api_key_file, options->control_key_file,
@@ -344,10 +342,8 @@ static int describe_model(struct server *server, struct engine *engine, const st
     if (!model->chat_template)
         model->chat_template = chat_template_keep(o->chat_template);
     int status = openai_model_describe(model, engine, tokenizer);
-    if (!status && tokenizer)
-        status = tokenizer_encoder_new(tokenizer, &server->encoder);
-    if (!status && tokenizer)
-        status = tokenizer_encoder_new(tokenizer, &server->worker_encoder);
+    THEN(status, tokenizer ? tokenizer_encoder_new(tokenizer, &server->encoder) : STATUS_OK);
+    THEN(status, tokenizer ? tokenizer_encoder_new(tokenizer, &server->worker_encoder) : STATUS_OK);
     return status;
 }
 

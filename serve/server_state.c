@@ -9,9 +9,8 @@
 #include "base/base.h"
 
 bool server_is_ready(const struct server *server) {
-    const struct server_core *core = server->core;
     return server->is_ready && !server->is_leaving && !server->has_failed &&
-           core->still * SERVER_TICK_SECONDS < server->options->rank_timeout;
+           server->core->still * SERVER_TICK_SECONDS < server->options->rank_timeout;
 }
 
 void server_count(struct server *server) {

@@ -94,8 +94,7 @@ int transport_open(const struct transport_options *options, struct transport **m
     if (!transport->read || !transport->flush || !transport->tick || !transport->http2 ||
         event_add(transport->tick, &period))
         status = status_fail(STATUS_MEMORY, "the transport: out of memory");
-    if (!status && options->tls_cert)
-        status = tls_open(options->tls_cert, options->tls_key, &transport->tls);
+    THEN(status, options->tls_cert ? tls_open(options->tls_cert, options->tls_key, &transport->tls) : STATUS_OK);
     if (status)
         transport_close(transport);
     else
@@ -250,8 +249,7 @@ static int bind_unix(struct listener *listener, const char *path) {
     if (!status && !(listener->path = strdup(path)))
         status = status_fail(STATUS_MEMORY, "%s: out of memory", path);
     THEN(status, bind_fd(listener, (struct sockaddr *)&address, sizeof address, path));
-    if (!status && chmod(path, 0600))
-        status = status_fail_errno("%s: cannot make it private", path);
+    THEN(status, chmod(path, 0600) ? status_fail_errno("%s: cannot make it private", path) : STATUS_OK);
     if (status && listener->fd < 0) { /* nothing was bound there */
         free(listener->path);
         listener->path = NULL;

@@ -224,8 +224,7 @@ static int local_subgroup(struct comm *base, const int *ranks, int count, struct
     meeting_add(&group->joined, 1, (uint32_t)count);
     status = status ? status : await_members(parent, group);
     struct local_comm *comm = status ? NULL : comm_of(group, index_of(group, base->world_rank));
-    if (!status && !comm)
-        status = status_no_memory();
+    THEN(status, status_allocated(comm));
     if (status) {
         group_release(group);
         return status;

@@ -118,8 +118,7 @@ static int stage(const struct comm *comm, struct comm_request *request) {
 static int start(struct comm *comm, struct comm_request *request) {
     struct stream *stream = request->call.data.stream;
     int status = stream_wait(stream);
-    if (!status && !device_host_reads(stream_device(stream)))
-        status = stage(comm, request);
+    THEN(status, !device_host_reads(stream_device(stream)) ? stage(comm, request) : STATUS_OK);
     THEN(status, comm->host->start(comm, request));
     if (status && request->kept)
         forget(request);

@@ -82,8 +82,7 @@ int cost_work_make(const struct train_run *run, const struct cluster *cluster, s
         elements[i] = status ? 0 : (double)plan.gradients / sizeof(float);
         weights[i] = status ? 0 : (double)plan.weights;
         kept[i] = status ? 0 : (double)plan.activations;
-        if (!status && precision == PRECISION_FP8)
-            status = find_weights(&made, rank, cluster, &weights[i]);
+        THEN(status, precision == PRECISION_FP8 ? find_weights(&made, rank, cluster, &weights[i]) : STATUS_OK);
     }
     divide(elements, (double)more, work->elements);
     divide(weights, (double)more, work->weights);

@@ -27,8 +27,7 @@ int run_file_read(const char *path, const char *const *keys, size_t count, struc
     int argc = 0, status = words ? STATUS_OK : STATUS_MEMORY;
     bool is_answered;
     *file = (struct run_file){0};
-    if (!status && path && asprintf(&words[argc++], "--config=%s", path) < 0)
-        status = STATUS_MEMORY;
+    THEN(status, path && asprintf(&words[argc++], "--config=%s", path) < 0 ? STATUS_MEMORY : STATUS_OK);
     for (size_t i = 0; i < count && !status; i++)
         if (asprintf(&words[argc++], "--%s", keys[i]) < 0)
             status = STATUS_MEMORY;

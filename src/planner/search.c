@@ -436,8 +436,7 @@ static int search_all(struct searching *s) {
     }
     order_ties(result);
     THEN(status, explain(s));
-    if (!status && !result->counts.listed && result->counts.no_memory)
-        status = find_nearest(s);
+    THEN(status, !result->counts.listed && result->counts.no_memory ? find_nearest(s) : STATUS_OK);
     return status ? status : find_points(s);
 }
 
