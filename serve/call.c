@@ -64,19 +64,11 @@ static struct call_loop *new_loop(struct call *call) {
     return NULL;
 }
 
-static void unlink_call(struct call_loop *self, struct server *server) {
-    if (!self->is_linked)
-        return;
-    *(self->previous ? &self->previous->next : &server->core->first_call) = self->next;
-    if (self->next)
-        self->next->previous = self->previous;
-}
-
 static void free_call(struct call *call) {
-    if (call->loop) {
-        unlink_call(call->loop, call->server);
+    if (call->loop && call->loop->is_linked)
+        LIST_REMOVE(call->loop, all);
+    if (call->loop)
         free_loop(call->loop);
-    }
     call_request_free(&call->request);
     json_decref(call->texts);
     free(call->cached);
@@ -237,7 +229,7 @@ static void fail_status(struct call_loop *self, enum error_case which, const cha
 static struct call_loop *find_yielding(const struct server *server, const struct queue *queue) {
     struct call_loop *found = NULL;
     double most = 0;
-    for (struct call_loop *self = server->core->first_call; self; self = self->next) {
+    for (struct call_loop *self = LIST_FIRST(&server->core->all_calls); self; self = LIST_NEXT(self, all)) {
         /* Only calls of which no prompt has begun to run, and which nothing has ended yet. */
         bool is_in = self->has_entered && !self->has_left && !self->has_started && !self->has_yielded &&
                      !self->is_abandoned && !self->is_failed && !self->is_failing && !self->failure.which &&
@@ -549,10 +541,7 @@ void call_submit(struct call *call) {
     struct call_loop *self = call->loop;
     double now = clock_seconds(), timeout = call->server->options->request_timeout;
     self->is_linked = true;
-    self->next = call->server->core->first_call;
-    if (self->next)
-        self->next->previous = self;
-    call->server->core->first_call = self;
+    LIST_INSERT_HEAD(&call->server->core->all_calls, self, all);
     self->submitted = now;
     self->shared->asked.salt = salt_of(call);
     if (timeout > 0 && (call->deadline <= 0 || call->deadline > now + timeout))
@@ -588,7 +577,7 @@ void call_pause(struct call *call, bool is_paused) {
 /* ---- all calls ---- */
 
 void call_stop_all(struct server *server) {
-    for (struct call_loop *self = server->core->first_call; self; self = self->next) {
+    for (struct call_loop *self = LIST_FIRST(&server->core->all_calls); self; self = LIST_NEXT(self, all)) {
         self->must_stop = true;
         if (self->is_submitted)
             tell(self, CALL_STOP);
@@ -596,9 +585,9 @@ void call_stop_all(struct server *server) {
 }
 
 void call_fail_all(struct server *server, const struct error *error) {
-    for (struct call_loop *self = server->core->first_call, *next; self; self = next) {
+    for (struct call_loop *self = LIST_FIRST(&server->core->all_calls), *next; self; self = next) {
         struct call_update update = {.is_done = true, .error = *error};
-        next = self->next;
+        next = LIST_NEXT(self, all);
         if (self->is_failed || self->is_abandoned || !self->has_entered || self->has_left)
             continue;
         leave(self, error);

@@ -63,9 +63,8 @@ struct job {
     char name[NAME_BYTES];
 };
 
-static void on_close(struct exchange *exchange, bool is_whole) {
+static void on_close(struct exchange *exchange) {
     struct job *job = exchange->context;
-    (void)is_whole;
     if (job)
         job->exchange = NULL;
 }

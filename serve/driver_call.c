@@ -436,12 +436,8 @@ static void begin(struct driver *driver, struct call_engine *self) {
      * turn. */
     if (!self->is_cancelled &&
         (ask_for_absent(driver, self) || (self->call->request.ask.adapter_count && driver_is_starving(driver)))) {
-        struct call_engine **at = &driver->waiting;
-        while (*at)
-            at = &(*at)->next_waiting;
-        self->next_waiting = NULL;
         self->is_waiting = true;
-        *at = self;
+        TAILQ_INSERT_TAIL(&driver->waiting, self, waits);
     } else if (self->is_cancelled)
         finish(driver, self);
     else
@@ -449,19 +445,15 @@ static void begin(struct driver *driver, struct call_engine *self) {
 }
 
 static void end_waiting(struct driver *driver, struct call_engine *self) {
-    struct call_engine **at = &driver->waiting;
-    while (*at && *at != self)
-        at = &(*at)->next_waiting;
-    if (*at)
-        *at = self->next_waiting;
+    TAILQ_REMOVE(&driver->waiting, self, waits);
     self->is_waiting = false;
     finish(driver, self);
 }
 
 void driver_retry(struct driver *driver) {
     double now = clock_seconds();
-    for (struct call_engine *self = driver->waiting, *next; self; self = next) {
-        next = self->next_waiting;
+    for (struct call_engine *self = TAILQ_FIRST(&driver->waiting), *next; self; self = next) {
+        next = TAILQ_NEXT(self, waits);
         if (self->call->deadline > 0 && self->call->deadline <= now) {
             fail_with(self, ERROR_DEADLINE, "the request's time is over");
             end_waiting(driver, self);
@@ -471,10 +463,10 @@ void driver_retry(struct driver *driver) {
     driver->has_room = false; /* calls that begin and end at once make room again */
     if (has_room) {
         /* The list is emptied first; calls that must still wait join it again. */
-        struct call_engine *all = driver->waiting;
-        driver->waiting = NULL;
-        for (struct call_engine *self = all, *next; self; self = next) {
-            next = self->next_waiting;
+        struct driver_waiting all = TAILQ_HEAD_INITIALIZER(all);
+        TAILQ_CONCAT(&all, &driver->waiting, waits);
+        for (struct call_engine *self; (self = TAILQ_FIRST(&all));) {
+            TAILQ_REMOVE(&all, self, waits);
             self->is_waiting = false;
             begin(driver, self);
         }
@@ -489,9 +481,9 @@ static bool names_adapter(const struct call_engine *self, const char *name) {
 }
 
 struct call_engine *driver_first_waiting(const struct driver *driver, const char *name) {
-    struct call_engine *self = driver->waiting;
+    struct call_engine *self = TAILQ_FIRST(&driver->waiting);
     while (self && !names_adapter(self, name))
-        self = self->next_waiting;
+        self = TAILQ_NEXT(self, waits);
     return self;
 }
 
@@ -501,8 +493,8 @@ void driver_fail_one(struct driver *driver, struct call_engine *self, const stru
 }
 
 void driver_fail_waiting(struct driver *driver, const char *name, const struct error *error) {
-    for (struct call_engine *self = driver->waiting, *next; self; self = next) {
-        next = self->next_waiting;
+    for (struct call_engine *self = TAILQ_FIRST(&driver->waiting), *next; self; self = next) {
+        next = TAILQ_NEXT(self, waits);
         if (names_adapter(self, name))
             driver_fail_one(driver, self, error);
     }
@@ -555,8 +547,7 @@ void driver_fail_all(struct driver *driver) {
     for (struct call_engine *self = driver->changed; self; self = self->next_changed)
         if (!self->is_ended)
             error_set(&self->error, ERROR_ENGINE_FAILED, NULL, "the engine has failed");
-    for (struct call_engine *self = driver->waiting, *next; self; self = next) {
-        next = self->next_waiting;
+    for (struct call_engine *self; (self = TAILQ_FIRST(&driver->waiting));) {
         fail_with(self, ERROR_ENGINE_FAILED, "the engine has failed");
         end_waiting(driver, self);
     }

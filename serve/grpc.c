@@ -483,9 +483,8 @@ static void call_close(struct grpc_call *call) {
     free(call);
 }
 
-static void on_close(struct exchange *exchange, bool is_whole) {
+static void on_close(struct exchange *exchange) {
     struct grpc_call *call = exchange->context;
-    (void)is_whole;
     exchange->context = NULL;
     call_close(call);
 }
@@ -518,10 +517,8 @@ bool grpc_read_timeout(const char *text, double *seconds) {
 }
 
 /* The method releases everything at once, because the status may wait for a client that does not read. */
-static void on_deadline(evutil_socket_t none, short what, void *context) {
+static ON_EVENT(on_deadline) {
     struct grpc_call *call = context;
-    (void)none;
-    (void)what;
     close_method(call);
     grpc_finish(call, AN_ERROR(ERROR_DEADLINE, NULL, "the deadline of the call has passed"));
 }

@@ -212,7 +212,7 @@ static int stream_update(struct generation *generation, const struct call_update
     return STATUS_OK;
 }
 
-void grpc_generate_room(struct grpc_call *call) {
+static void on_room(struct grpc_call *call) {
     struct generation *generation = grpc_context(call);
     if (generation)
         call_pause(generation->asked, false);
@@ -394,7 +394,7 @@ static void free_generation(struct generation *generation, enum error_case why) 
     free(generation);
 }
 
-void grpc_generate_close(struct grpc_call *call) {
+static void on_close(struct grpc_call *call) {
     struct generation *generation = grpc_context(call);
     log_take_call(grpc_exchange(call), generation->asked);
     generation->call = NULL;
@@ -430,15 +430,15 @@ static void begin(struct grpc_call *call, struct call *asked, enum kind kind) {
     call_submit(asked);
 }
 
-void grpc_generate(struct grpc_call *call, const ProtobufCMessage *message) {
+static void generate(struct grpc_call *call, const ProtobufCMessage *message) {
     begin(call, grpc_ask_generate(call, (const Cambium__V1__GenerateRequest *)message), STREAMED);
 }
 
-void grpc_generate_once(struct grpc_call *call, const ProtobufCMessage *message) {
+static void generate_once(struct grpc_call *call, const ProtobufCMessage *message) {
     begin(call, grpc_ask_generate(call, (const Cambium__V1__GenerateRequest *)message), WHOLE);
 }
 
-void grpc_score(struct grpc_call *call, const ProtobufCMessage *message) {
+static void score(struct grpc_call *call, const ProtobufCMessage *message) {
     begin(call, grpc_ask_score(call, (const Cambium__V1__ScoreRequest *)message), SCORE);
 }
 
@@ -446,17 +446,14 @@ static const struct grpc_method methods[] = {
     {.name = "Generate",
      .request = &cambium__v1__generate_request__descriptor,
      .gives_many = true,
-     .on_message = grpc_generate,
-     .on_room = grpc_generate_room,
-     .on_close = grpc_generate_close},
+     .on_message = generate,
+     .on_room = on_room,
+     .on_close = on_close},
     {.name = "GenerateOnce",
      .request = &cambium__v1__generate_request__descriptor,
-     .on_message = grpc_generate_once,
-     .on_close = grpc_generate_close},
-    {.name = "Score",
-     .request = &cambium__v1__score_request__descriptor,
-     .on_message = grpc_score,
-     .on_close = grpc_generate_close},
+     .on_message = generate_once,
+     .on_close = on_close},
+    {.name = "Score", .request = &cambium__v1__score_request__descriptor, .on_message = score, .on_close = on_close},
     {.name = "Tokenize",
      .request = &cambium__v1__tokenize_request__descriptor,
      .short_bytes = text_job_short_bytes,

@@ -59,10 +59,8 @@ static void tell(struct watch *watch) {
     grpc_send(watch->call, &answer.base);
 }
 
-static void look(evutil_socket_t none, short what, void *context) {
+static ON_EVENT(look) {
     struct watch *watch = context;
-    (void)none;
-    (void)what;
     if (watch->sent != status_of(watch->call, watch->service) && !grpc_is_full(watch->call))
         tell(watch);
 }

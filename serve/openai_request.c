@@ -55,9 +55,8 @@ static bool take_model(struct openai_exchange *self, struct error *error) {
 
 /* ---- its life ---- */
 
-static void on_close(struct exchange *exchange, bool is_whole) {
+static void on_close(struct exchange *exchange) {
     struct openai_exchange *self = exchange->context;
-    (void)is_whole;
     log_take_call(exchange, self->call);
     self->exchange = NULL;
     if (!self->is_building) /* else it is freed when the answer is built */

@@ -40,10 +40,8 @@ static bool begin(struct openai_exchange *self) {
     return !exchange_begin(self->exchange, 200, fields, 2, -1);
 }
 
-static void on_time(evutil_socket_t ignored, short what, void *context) {
+static ON_EVENT(on_time) {
     struct openai_exchange *self = context;
-    (void)ignored;
-    (void)what;
     bool is_silent = !self->has_written;
     self->has_written = false;
     if (!is_silent || self->is_paused || self->has_answered || !begin(self))

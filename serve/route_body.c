@@ -147,9 +147,8 @@ static void on_body(struct exchange *exchange, const unsigned char *bytes, size_
         refuse(exchange, ERROR_OVERLOADED, "out of memory");
 }
 
-static void on_closed_early(struct exchange *exchange, bool is_whole) {
+static void on_closed_early(struct exchange *exchange) {
     struct collected *collected = exchange->context;
-    (void)is_whole;
     collected->exchange = NULL;
     collected->is_abandoned = true;
 }
@@ -176,8 +175,7 @@ static void on_end(struct exchange *exchange) {
         refuse(exchange, ERROR_OVERLOADED, "too many long bodies wait to be read");
 }
 
-static void on_close(struct exchange *exchange, bool is_whole) {
-    (void)is_whole;
+static void on_close(struct exchange *exchange) {
     free_collected(exchange->context);
 }
 

@@ -44,11 +44,9 @@ static void on_stop(evutil_socket_t number, short what, void *context) {
         server_drain(server, number == SIGINT ? 0 : -1, -1);
 }
 
-static void on_reload(evutil_socket_t number, short what, void *context) {
+static ON_EVENT(on_reload) {
     static const char *const names[SERVER_KEYS] = {"--api-key-file", "--control-key-file", "--metrics-key-file"};
     struct server *server = context;
-    (void)number;
-    (void)what;
     for (int i = 0; i < SERVER_KEYS; i++)
         if (server->keys[i] && keys_reload(server->keys[i]))
             log_event(server, LOG_ERROR, "reload", "%s: %s; the keys are as they were", names[i], status_text());
@@ -223,10 +221,8 @@ static void release_bodies(struct server *server) {
     worker_drop(server->worker, &core->trimming);
 }
 
-static void on_tick(evutil_socket_t fd, short what, void *context) {
+static ON_EVENT(on_tick) {
     struct server *server = context;
-    (void)fd;
-    (void)what;
     watch(server);
     server_count(server);
     log_tick(server);

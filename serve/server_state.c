@@ -41,10 +41,8 @@ void server_end_if_idle(struct server *server) {
         driver_end(server->driver);
 }
 
-void server_give_up(evutil_socket_t fd, short what, void *context) {
+ON_EVENT(server_give_up) {
     struct server *server = context;
-    (void)fd;
-    (void)what;
     log_event(server, LOG_WARNING, "drain", "%lld requests did not end in time", (long long)server->core->calls);
     call_stop_all(server);
 }
@@ -67,10 +65,8 @@ static void begin_drain(struct server *server) {
     server_end_if_idle(server);
 }
 
-void server_on_delay_over(evutil_socket_t fd, short what, void *context) {
+ON_EVENT(server_on_delay_over) {
     struct server *server = context;
-    (void)fd;
-    (void)what;
     if (!server->is_draining)
         begin_drain(server);
 }

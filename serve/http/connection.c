@@ -192,17 +192,13 @@ static void ask_to_read(struct connection *connection) {
     event_active(connection->transport->read, 0, 0);
 }
 
-static void on_readable(evutil_socket_t fd, short what, void *context) {
+static ON_EVENT(on_readable) {
     struct connection *connection = context;
-    (void)fd;
-    (void)what;
     ask_to_read(connection);
 }
 
-static void on_writable(evutil_socket_t fd, short what, void *context) {
+static ON_EVENT(on_writable) {
     struct connection *connection = context;
-    (void)fd;
-    (void)what;
     if (connection->tls && tls_wants_write(connection->tls))
         ask_to_read(connection);
     connection_schedule(connection);

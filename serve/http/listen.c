@@ -28,22 +28,18 @@ static const char full[] = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: ap
                            "\"code\":\"too_many_connections\"}}";
 
 /* Runs after all events of the turn's sockets. Connections that it leaves are reported as readable again. */
-static void on_read(evutil_socket_t fd, short what, void *context) {
+static ON_EVENT(on_read) {
     struct transport *transport = context;
-    (void)fd;
-    (void)what;
     for (size_t cost = 0; cost <= TURN_BYTES - SLICE_BYTES && !TAILQ_EMPTY(&transport->reading);)
         cost += connection_read(TAILQ_FIRST(&transport->reading));
 }
 
 /* Flushes scheduled connections in order. Those that it leaves, and those scheduled while it runs, have their turn in
  * the loop's next one. */
-static void on_flush(evutil_socket_t fd, short what, void *context) {
+static ON_EVENT(on_flush) {
     struct transport *transport = context;
     struct connection_list list = TAILQ_HEAD_INITIALIZER(list);
     const struct timeval at_once = {0};
-    (void)fd;
-    (void)what;
     TAILQ_CONCAT(&list, &transport->scheduled, scheduled);
     transport->has_flush = true;
     for (size_t cost = 0; cost < TURN_BYTES && !TAILQ_EMPTY(&list);) {
@@ -61,12 +57,10 @@ static void on_flush(evutil_socket_t fd, short what, void *context) {
         event_add(transport->flush, &at_once);
 }
 
-static void on_tick(evutil_socket_t fd, short what, void *context) {
+static ON_EVENT(on_tick) {
     struct transport *transport = context;
     struct connection *connection;
     double now = clock_seconds();
-    (void)fd;
-    (void)what;
     TAILQ_FOREACH(connection, &transport->connections, all)
     connection_tick(connection, now);
 }
@@ -135,10 +129,8 @@ static void answer_from_reserve(struct listener *listener) {
     evtimer_add(listener->resume, &pause);
 }
 
-static void on_resume(evutil_socket_t fd, short what, void *context) {
+static ON_EVENT(on_resume) {
     struct listener *listener = context;
-    (void)fd;
-    (void)what;
     if (listener->transport->reserve < 0)
         listener->transport->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
     event_add(listener->acceptable, NULL);
@@ -197,10 +189,8 @@ static bool accept_some(struct listener *listener, int most) {
     return true;
 }
 
-static void on_acceptable(evutil_socket_t fd, short what, void *context) {
+static ON_EVENT(on_acceptable) {
     struct listener *listener = context;
-    (void)fd;
-    (void)what;
     /* Clients that come faster than they can be read wait in the socket's queue: in a long line of unread connections a
      * new one would be closed as idle. */
     bool is_behind = listener->kind == LISTENER_DATA && listener->transport->reading_count >= ACCEPTS_PER_TURN;
