@@ -1,8 +1,6 @@
 /* Products of a model's shapes, one at a time. */
 #include "calibrate.h"
 
-#include "parallel/layout.h"
-
 #include <stdlib.h>
 
 enum { LEAST_CALLS = 3, DRAWN = 16384, OPERANDS = 4 };

@@ -78,14 +78,12 @@ bool origin_check(const struct exchange *exchange, struct error *error) {
     const char *host = exchange_field(exchange, "host");
     bool is_control = head->listener == LISTENER_CONTROL;
     if (exchange->request->server->checks_names[head->listener] && host &&
-        !is_named(exchange->request->server->options, host)) {
-        error_set(error, ERROR_HOST, NULL, "'%.200s' is not a name of this server; --allowed-host adds names", host);
-        return false;
-    }
+        !is_named(exchange->request->server->options, host))
+        return error_set(error, ERROR_HOST, NULL, "'%.200s' is not a name of this server; --allowed-host adds names",
+                         host);
     bool asks_control = is_control && exchange_field(exchange, "origin") && strcmp(head->method, "OPTIONS") != 0;
     if (!(is_change(head->method) || asks_control) || !is_foreign(exchange))
         return true;
-    error_set(error, ERROR_PERMISSION, NULL, "a page of another origin may not ask %s",
-              is_control ? "the control listener" : "this server; --cors-origin names those that may");
-    return false;
+    return error_set(error, ERROR_PERMISSION, NULL, "a page of another origin may not ask %s",
+                     is_control ? "the control listener" : "this server; --cors-origin names those that may");
 }
