@@ -16,7 +16,7 @@ def start(run, ranks, *arguments, launcher=MPIRUN, stderr=subprocess.PIPE, **key
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
-def run_each(*commands, seconds=60, **keys):
+def run_each(*commands, seconds=240, **keys):
     """Runs a command line for each rank in one launch. A launch that does not end by itself is ended, and is a failure."""
     words = [word for command in commands for word in (":", "-n", "1", *map(str, command))][1:]
     with subprocess.Popen([*MPIRUN, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", **keys) as process:

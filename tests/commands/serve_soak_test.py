@@ -18,7 +18,7 @@ from serve_support import Server
 from serve_swap_support import METHODS, PIECES, REQUESTS, ROAMING, Book, Expected, damaged, write_contents
 from serve_swap_test import Changes, Fleet, resident
 
-SECONDS = 20 if SANITIZED else 600 if LONG else 75
+SECONDS = 20 if SANITIZED else 600 if LONG else 25
 # The answers that a client may get that wants much and reads little.
 LARGE = {"prompt": [3, 4, 5], "n": 40, "max_tokens": 28, "logprobs": 20, "ignore_eos": True}
 BAD = ({"prompt": [99]}, {"prompt": []}, {"prompt": [3], "temperature": -1}, {"prompt": [3], "max_tokens": 1000}, {"prompt": [3], "n": 129},
