@@ -1,6 +1,6 @@
 /* The benchmarks: one function each. Every one prints JSON objects, one a line, the summary last.
  *
- * A figure alone says little: machines differ by more than 2x and drift within minutes. Therefore every benchmark
+ * A figure by itself says little: machines differ by more than 2x and drift within minutes. Therefore every benchmark
  * measures its ceiling (GEMM FLOP/s, streaming read) just before and just after itself in the same process, and reports
  * the ratio.
  *

@@ -2,10 +2,8 @@
 #include "training.h"
 
 #include "data/data.h"
-#include "parallel/layout.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
 /* ---- dataset ---- */
 

@@ -139,7 +139,7 @@ enum maker_phase { MAKER_PLANS, MAKER_COPIES, MAKER_FINISHES };
 struct image_maker {
     struct peft_bank *bank;
     struct peft_image *image;
-    const struct peft_adapter *adapter; /* alone in its stack, which holds its values */
+    const struct peft_adapter *adapter; /* the only one in its stack, which holds its values */
     struct arena arena;                 /* over the image's memory */
     enum maker_phase phase;
     int64_t puts, copied; /* of this pass; of all passes so far */

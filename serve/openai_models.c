@@ -55,7 +55,6 @@ void openai_model(struct exchange *exchange) {
     const struct server *server = exchange->request->server;
     struct registry_adapter adapter;
     struct strbuf out = STRBUF_INIT;
-    struct error error;
     char name[512];
     bool is_name = route_rest(exchange, "/models/", name, sizeof name), is_found = false;
     for (size_t i = 0; is_name && i < server->model.name_count; i++)
@@ -70,8 +69,7 @@ void openai_model(struct exchange *exchange) {
         route_answer_json(exchange, &out);
         return;
     }
-    error_set(&error, ERROR_MODEL_NOT_FOUND, "model", "there is no model \"%.200s\"", is_name ? name : "");
-    route_fail(exchange, &error);
+    route_fail(exchange, AN_ERROR(ERROR_MODEL_NOT_FOUND, "model", "there is no model \"%.200s\"", is_name ? name : ""));
 }
 
 /* ---- texts to ids ---- */

@@ -55,9 +55,8 @@ static bool take_model(struct openai_exchange *self, struct error *error) {
 
 /* ---- its life ---- */
 
-static void on_close(struct exchange *exchange, bool is_whole) {
+static void on_close(struct exchange *exchange) {
     struct openai_exchange *self = exchange->context;
-    (void)is_whole;
     log_take_call(exchange, self->call);
     self->exchange = NULL;
     if (!self->is_building) /* else it is freed when the answer is built */
@@ -75,13 +74,6 @@ static void on_room(struct exchange *exchange) {
 
 static const struct exchange_handler answering = {.on_room = on_room, .on_close = on_close};
 
-/* A chat's field for the prompt is called messages. */
-static void take_error(struct openai_exchange *self, const struct error *error) {
-    self->error = *error;
-    if (self->request.is_chat && !strcmp(error->param, "prompt"))
-        snprintf(self->error.param, sizeof self->error.param, "messages");
-}
-
 static void on_update(struct call *call, const struct call_update *update) {
     struct openai_exchange *self = call->context;
     if (self->has_answered)
@@ -91,8 +83,12 @@ static void on_update(struct call *call, const struct call_update *update) {
         self->request.completion_tokens += update->ends[i].completion_tokens;
     self->exchange->request->is_accepted |= update->is_accepted;
     openai_take_prompts(&self->request, update);
-    if (update->is_done && update->error.which)
-        take_error(self, &update->error);
+    if (update->is_done && update->error.which) {
+        /* A chat's field for the prompt is called messages. */
+        self->error = update->error;
+        if (self->request.is_chat && !strcmp(update->error.param, "prompt"))
+            snprintf(self->error.param, sizeof self->error.param, "messages");
+    }
     if (self->request.is_stream)
         openai_stream_update(self, update);
     else
@@ -113,8 +109,7 @@ static bool make_call(struct openai_exchange *self, struct call_request *asked, 
     return true;
 }
 
-static void *read_body(const struct route_reader *reader, const struct openai_kind *kind, const char *bytes,
-                       size_t length, struct error *error) {
+static void *read_body(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
     struct openai_exchange *self = calloc(1, sizeof *self);
     struct call_request asked = {0};
     json_t *root;
@@ -125,7 +120,7 @@ static void *read_body(const struct route_reader *reader, const struct openai_ki
     self->server = (struct server *)reader->server; /* for the loop's thread, which gets it back */
     self->is_long = length > ROUTE_SHORT_BYTES;
     if (json_in_read(bytes, length, false, &root, error) &&
-        openai_read(&self->request, &reader->server->model, kind, root, &asked, error) &&
+        openai_read(&self->request, &reader->server->model, reader->body->kind, root, &asked, error) &&
         make_call(self, &asked, error))
         return self;
     call_request_free(&asked);
@@ -190,20 +185,14 @@ static void ask(struct exchange *exchange, void *made) {
 
 /* ---- its routes ---- */
 
-static void *read_completion(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
-    return read_body(reader, &openai_completion_kind, bytes, length, error);
-}
-
-static void *read_chat(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
-    return read_body(reader, &openai_chat_kind, bytes, length, error);
-}
-
 void openai_completions(struct exchange *exchange) {
-    static const struct route_body body = {.read = read_completion, .on_made = ask, .drop = openai_exchange_drop};
+    static const struct route_body body = {
+        .read = read_body, .on_made = ask, .drop = openai_exchange_drop, .kind = &openai_completion_kind};
     route_collect(exchange, &body);
 }
 
 void openai_chat(struct exchange *exchange) {
-    static const struct route_body body = {.read = read_chat, .on_made = ask, .drop = openai_exchange_drop};
+    static const struct route_body body = {
+        .read = read_body, .on_made = ask, .drop = openai_exchange_drop, .kind = &openai_chat_kind};
     route_collect(exchange, &body);
 }

@@ -60,7 +60,7 @@ template <class T> static __device__ __forceinline__ float score_of(const T *q, 
         for (int k = 0; k < WIDTH; k++)
             sum = fmaf(to_float(q[u * WIDTH + k]), to_float(unit.at[k]), sum);
     }
-    if (size % WIDTH) /* the last feature is alone */
+    if (size % WIDTH) /* the last feature stands by itself */
         sum = fmaf(to_float(q[size - 1]), to_float(keys[key_place<T>(token, size - 1, size)]), sum);
     return sum;
 }

@@ -575,14 +575,6 @@ static int stream_route(struct http2_stream *stream, bool is_whole) {
     return 0;
 }
 
-static void request_end(struct http2_stream *stream) {
-    const struct exchange_handler *handler = stream->exchange.handler;
-    stream->is_whole = true;
-    gathered_forget(stream);
-    if (is_writable(stream) && handler && handler->on_end)
-        handler->on_end(&stream->exchange);
-}
-
 /* Refuses a request that the router had accepted. If an answer has begun, it is aborted. */
 static void stream_refuse(struct http2_stream *stream, int status, const char *problem) {
     struct strbuf body = STRBUF_INIT;
@@ -611,8 +603,13 @@ int http2_stream_frame(struct http2 *http, const nghttp2_frame *frame) {
         result = stream_route(stream, is_end);
     else if (frame->hd.type == NGHTTP2_HEADERS && stream->is_too_long && is_writable(stream))
         stream_refuse(stream, 431, "the trailer fields are too long together");
-    if (!result && is_end && stream->is_routed)
-        request_end(stream);
+    if (!result && is_end && stream->is_routed) {
+        const struct exchange_handler *handler = stream->exchange.handler;
+        stream->is_whole = true;
+        gathered_forget(stream);
+        if (is_writable(stream) && handler && handler->on_end)
+            handler->on_end(&stream->exchange);
+    }
     return result;
 }
 

@@ -122,7 +122,7 @@ struct preprocess_count {
 int preprocess_run(const struct preprocess_options *options, struct comm *world, struct preprocess_count *counts);
 /* Refuses impossible options before ranks start. STATUS_USAGE, STATUS_INVALID, STATUS_IO. */
 int preprocess_check(const struct preprocess_options *options);
-/* The keys that name the outputs: json_keys, or "text" alone when no input is JSONL. */
+/* The keys that name the outputs: json_keys, or only "text" when no input is JSONL. */
 size_t preprocess_key_count(const struct preprocess_options *options);
 const char *preprocess_key(const struct preprocess_options *options, size_t k);
 

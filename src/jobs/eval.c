@@ -385,7 +385,7 @@ static int open_leader(struct evaluator *e) {
     return status ? status : eval_completer_open(c);
 }
 
-/* Opens what the first rank alone needs. */
+/* Opens what only the first rank needs. */
 static int open_first(struct evaluator *e) {
     const struct eval_job *job = e->job;
     struct model_text_ends ends = engine_text_ends(e->engine, e->tokenizer);

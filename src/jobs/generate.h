@@ -9,7 +9,7 @@
 struct generate_prompt {
     struct strbuf text; /* of messages: as the template renders them; empty when ids were given */
     struct token_buffer ids;
-    bool has_tokenizer; /* false: completions are ids alone */
+    bool has_tokenizer; /* false: completions are only ids */
 };
 
 struct generate_job {

@@ -142,7 +142,7 @@ int model_fill(struct model *model, int (*fill)(void *context, int id), void *co
 
 /* Returns the model FLOPs of one token in training (3 times the forward). They are 6 per weight, counting a tied head
  * once and the position table not at all. Causal attention counts half: 6 * L * q * T, where q is the columns of all
- * heads. The forward alone is a third. */
+ * heads. The forward by itself is a third. */
 double model_flops_per_token(const struct model_config *config, int64_t seq_length);
 /* Returns the head's share of it, which applies only to tokens whose loss counts. */
 double model_head_flops_per_token(const struct model_config *config);

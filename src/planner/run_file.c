@@ -5,7 +5,6 @@
 #include "pretrained/pretrained.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static const struct config_row rows[] = {
     ROW_TEXT("config", offsetof(struct run_file, config), NULL, "a run file"),
@@ -27,8 +26,7 @@ int run_file_read(const char *path, const char *const *keys, size_t count, struc
     int argc = 0, status = words ? STATUS_OK : STATUS_MEMORY;
     bool is_answered;
     *file = (struct run_file){0};
-    if (!status && path && asprintf(&words[argc++], "--config=%s", path) < 0)
-        status = STATUS_MEMORY;
+    THEN(status, path && asprintf(&words[argc++], "--config=%s", path) < 0 ? STATUS_MEMORY : STATUS_OK);
     for (size_t i = 0; i < count && !status; i++)
         if (asprintf(&words[argc++], "--%s", keys[i]) < 0)
             status = STATUS_MEMORY;
