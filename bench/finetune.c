@@ -151,25 +151,6 @@ static int time_loading(struct measurement *m, double *seconds) {
     return status;
 }
 
-/* ---- the peer ---- */
-
-static int open_peer(struct measurement *m) {
-    const struct bench_options *o = m->options;
-    const struct run_config *run = &m->run.config;
-    const struct bench_transformers_task task = {
-        .model = &run->model,
-        .adapter = &o->peft,
-        .micro_batch_size = run->train.micro_batch_size,
-        .micro_batches = run->train.global_batch_size / run->train.micro_batch_size,
-        .tokens = o->seq_length - peft_config_virtual_tokens(&o->peft) - peft_config_prefix_tokens(&o->peft),
-        .threads = bench_baseline_threads(o),
-        .device = o->device,
-        .precision = o->precision,
-        .has_dropout = o->has_dropout,
-    };
-    return o->has_peer ? bench_transformers_open(&task, o->peer_python, o->steps, &m->contest.peer) : STATUS_OK;
-}
-
 /* ---- the summary ---- */
 
 struct figures {
@@ -226,7 +207,8 @@ static int measure_time(struct measurement *m) {
     struct bench_contest *contest = &m->contest;
     int status = bench_runner_open(&m->run, (int)o->ranks, NULL, o->steps, 1, &contest->runner);
     THEN(status, o->has_baseline ? bench_runner_open(&m->whole, 1, NULL, o->steps, 1, &contest->baseline) : STATUS_OK);
-    THEN(status, open_peer(m));
+    int64_t virtual_tokens = peft_config_virtual_tokens(&o->peft) + peft_config_prefix_tokens(&o->peft);
+    THEN(status, bench_contest_open_peer(contest, o, &m->run.config, &o->peft, o->seq_length - virtual_tokens));
     THEN(status, bench_contest_measure(contest, o->steps));
     return status ? status : bench_runner_obey(contest->runner, ORDER_CEILING_AFTER);
 }
