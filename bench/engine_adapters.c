@@ -166,13 +166,6 @@ static int take_kinds(struct bank *bank, int slots[ENGINE_TEXTS]) {
     return status;
 }
 
-static int give_slots(struct bank *bank, const int slots[ENGINE_TEXTS]) {
-    int status = STATUS_OK;
-    for (int k = 0; k < ENGINE_TEXTS && !status; k++)
-        status = adapters_give(bank->adapters, slots[k]);
-    return status;
-}
-
 /* ---- decode steps in turn with those of the base ---- */
 
 /* Takes steps of two groups of texts with `in` tokens in turn: on `slots` of an engine (NULL: the base), and on the
@@ -236,7 +229,9 @@ static int contest_of_some(struct engine_bench *bench, struct bank *bank, char (
     for (int k = 0; k < ENGINE_TEXTS && !status; k++)
         status = take_slot(bank, name[k], &slots[k]);
     THEN(status, contest(bench, bank->engine, slots, bank->engine, in, steps, pairs));
-    return status ? status : give_slots(bank, slots);
+    for (int k = 0; k < ENGINE_TEXTS && !status; k++)
+        status = adapters_give(bank->adapters, slots[k]);
+    return status;
 }
 
 int engine_figure_bank(struct engine_bench *bench, json_t **figure) {

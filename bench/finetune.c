@@ -39,15 +39,6 @@ static int write_rows(const struct measurement *m) {
     return status;
 }
 
-static int open_rows(struct measurement *m) {
-    snprintf(m->rows, sizeof m->rows, "%s/rows.jsonl", m->dataset.directory);
-    m->rows_item = m->rows;
-    struct tokenizer_training training = {
-        .inputs = &m->rows_item, .input_count = 1, .vocab_size = TOKENS, .threads = 1};
-    int status = write_rows(m);
-    return status ? status : tokenizer_train(&training, &m->tokenizer);
-}
-
 /* The run that trains the adapter; seq_length counts its virtual tokens. */
 static int describe_run(struct measurement *m) {
     const struct bench_options *o = m->options;
@@ -85,7 +76,12 @@ static int open_files(struct measurement *m) {
         status = status_fail(STATUS_USAGE, "bench finetune needs a vocabulary of %d or more, and %s has %lld", TOKENS,
                              o->model, (long long)model.vocab_size);
     THEN(status, bench_dataset_open(&m->dataset, 8 * o->seq_length + 1, model.vocab_size));
-    THEN(status, open_rows(m));
+    snprintf(m->rows, sizeof m->rows, "%s/rows.jsonl", m->dataset.directory);
+    m->rows_item = m->rows;
+    struct tokenizer_training training = {
+        .inputs = &m->rows_item, .input_count = 1, .vocab_size = TOKENS, .threads = 1};
+    THEN(status, write_rows(m));
+    THEN(status, tokenizer_train(&training, &m->tokenizer));
     THEN(status, describe_run(m));
     return status ? status : describe_whole(m);
 }

@@ -346,11 +346,16 @@ static int open_runs(struct call_engine *self) {
     return self->runs ? STATUS_OK : STATUS_MEMORY;
 }
 
-static int take_adapters(struct driver *driver, struct call_engine *self) {
-    const char *names[ASK_MAX_ADAPTERS];
+int driver_adapters_of(const struct call_engine *self, const char *names[ASK_MAX_ADAPTERS]) {
     int count = (int)self->call->request.ask.adapter_count;
     for (int i = 0; i < count; i++)
         names[i] = self->shared->asked.names[i];
+    return count;
+}
+
+static int take_adapters(struct driver *driver, struct call_engine *self) {
+    const char *names[ASK_MAX_ADAPTERS];
+    int count = driver_adapters_of(self, names);
     int status = adapters_take(driver->options.adapters, names, count, &self->slot, self->making->generations);
     self->has_slot = !status && count;
     driver->holders += self->has_slot;
@@ -412,10 +417,7 @@ static void tell_absent(struct loop_note *note) {
  * memory to ask. */
 static bool ask_for_absent(struct driver *driver, struct call_engine *self) {
     const char *names[ASK_MAX_ADAPTERS];
-    int count = (int)self->call->request.ask.adapter_count;
-    for (int i = 0; i < count; i++)
-        names[i] = self->shared->asked.names[i];
-    int which = adapters_absent(driver->options.adapters, names, count);
+    int which = adapters_absent(driver->options.adapters, names, driver_adapters_of(self, names));
     if (which < 0)
         return false;
     struct absent *absent = calloc(1, sizeof *absent);
