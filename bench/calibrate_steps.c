@@ -84,8 +84,8 @@ static int add_speed(struct cluster *cluster, int precision, int phase, double v
                : STATUS_OK;
 }
 
-/* Adds the products. Within a step they take `slower` times as long as alone. The constants are fitted to them, for
- * shapes that are not among them. */
+/* Adds the products. Within a step they take `slower` times as long as on their own. The constants are fitted to them,
+ * for shapes that are not among them. */
 static int add_products(const struct calibration *c, double slower, struct cluster *cluster) {
     struct calibrate_line line = {0};
     double large, small;

@@ -75,7 +75,7 @@ struct incoming {
     struct engine_bench *bench;
     struct engine_load load;
     struct engine_load_text texts[ENGINE_TEXTS - 1];
-    struct engine_pairs first_token; /* of a prompt during other texts, and of one alone */
+    struct engine_pairs first_token; /* of a prompt during other completions, and of one on its own */
     int64_t prompts;
     int32_t *prompt;
 };

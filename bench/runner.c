@@ -8,7 +8,7 @@
 /* ---- one rank ---- */
 
 struct side {
-    struct comm *world; /* NULL: alone */
+    struct comm *world; /* NULL: a single rank */
     struct trainer *trainer;
     enum dtype dtype;
     int block;                       /* steps in a row that are measured together */

@@ -1,5 +1,5 @@
 /* The part of a call that both the loop's thread and the engine's thread use, and the updates that pass between them.
- * Each thread has a part of its own: struct call_loop (call_loop.h) and struct call_engine (call_engine.h). No file
+ * Each thread has its own part: struct call_loop (call_loop.h) and struct call_engine (call_engine.h). No file
  * includes both.
  *
  * The engine's thread collects an update in `making`. Under the driver's lock it is exchanged with `published`, and

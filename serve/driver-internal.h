@@ -25,7 +25,7 @@ struct driver_shared {
     struct metrics_steps steps;
 };
 
-/* The loop's thread uses `shared`, `options` and `progress` alone; the rest is the engine's. */
+/* The loop's thread uses `shared`, `options` and `progress` only; the rest is the engine's. */
 struct driver {
     struct driver_options options;
     struct driver_shared shared;

@@ -114,7 +114,7 @@ static size_t set_end(struct field *fields, struct strbuf *message, int status, 
     return count;
 }
 
-/* Sends an answer that consists of its end alone: one HEADERS frame. */
+/* Sends an answer that consists only of its end: one HEADERS frame. */
 static void answer_end_alone(struct exchange *exchange, const struct field *trailers, size_t count) {
     struct field fields[MAX_TRAILERS + 1] = {content_type};
     memcpy(fields + 1, trailers, count * sizeof *trailers);

@@ -35,7 +35,7 @@ struct generation {
     struct kept_tokens prompt;
     struct choice *choices; /* [choice_count] for an answer that is sent whole */
     int64_t choice_count;
-    size_t bytes; /* the least size of an answer that is sent whole */
+    size_t bytes; /* the minimum size of an answer that is sent whole */
     /* An answer that is sent whole, while it is built, on a worker when it is long: */
     bool is_building;
     struct worker_job building;

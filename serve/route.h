@@ -1,7 +1,7 @@
 /* The router: finds an exchange's handler and checks that the request is allowed.
  *
  * Paths are a table of rows: method, path, listener, whether a key is required, handler. gRPC is recognised by its
- * content type and has a table of its own (grpc.h). Keys, x-request-id, CORS, counting and logging are handled here
+ * content type and has its own table (grpc.h). Keys, x-request-id, CORS, counting and logging are handled here
  * once for all requests. */
 #ifndef CAMBIUM_SERVE_ROUTE_H
 #define CAMBIUM_SERVE_ROUTE_H

@@ -299,8 +299,8 @@ static void stream_submit(struct http2_stream *stream) {
 }
 
 /* Handlers gather bodies until they are complete. All bodies of a connection together may be as long as one body may
- * be. Beyond that, only the stream with the most bytes gets new window; the others wait until it ends. It is chosen
- * once: otherwise streams that overtake each other by a byte would all continue. */
+ * be. Beyond that, only the stream with the maximum number of bytes gets new window; the others wait until it ends. It
+ * is chosen once: otherwise streams that overtake each other by a byte would all continue. */
 static bool may_continue(struct http2_stream *stream) {
     struct http2 *http = stream->http;
     const struct http2_stream *other;

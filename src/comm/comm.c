@@ -208,7 +208,7 @@ static int open_subgroup(struct comm *parent, const int *ranks, int count, struc
     return status;
 }
 
-/* Makes the group of a rank alone, or none. The other ranks may make larger ones. */
+/* Makes the group of a single rank, or none. The other ranks may make larger ones. */
 static int open_alone(struct comm *parent, int count, struct comm **out) {
     int status = parent->device->join ? parent->device->join(parent, NULL, NULL) : STATUS_OK;
     if (status || count == 0)

@@ -1,5 +1,5 @@
 /* Messages between threads. The second of sender and receiver finds the other's request in the mailbox of the pair. It
- * copies from buffer to buffer, or queues the copy on their card, and marks the request as done. */
+ * copies from buffer to buffer, or queues the copy on their GPU, and marks the request as done. */
 #include "local-internal.h"
 
 #include <inttypes.h>

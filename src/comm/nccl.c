@@ -490,7 +490,7 @@ static int nccl_join(struct comm *parent, const int *ranks, struct comm *group) 
     struct channel *channel = NULL;
     int status = group ? open_channel(above->process, above->device, group, &channel) : STATUS_OK;
     void *stream = NULL;
-    THEN(status, stream_handle(above->stream, &stream)); /* makes the card current */
+    THEN(status, stream_handle(above->stream, &stream)); /* makes the GPU current */
     if (status)
         return status;
     if (group)
@@ -606,7 +606,7 @@ static int join_world(struct comm *world) {
     struct ncclComm *handle = NULL;
     struct nccl_id id = {{0}};
     void *stream;
-    int status = stream_handle(channel->stream, &stream); /* makes the card current */
+    int status = stream_handle(channel->stream, &stream); /* makes the GPU current */
     unsigned result = !status && world->rank == 0 ? nccl->make_id(&id) : NCCL_SUCCESS;
     if (result)
         status = status_fail(STATUS_IO, "NCCL cannot begin: %s (%u)", nccl->error_text(result), result);
@@ -627,7 +627,7 @@ int comm_nccl_open(struct comm *world, struct device *device, int most_blocks) {
     TRY(find_process(world, most_blocks, &process));
     struct channel *channel = NULL;
     int status = comm_agree(world, open_channel(process, device, world, &channel));
-    release_process(process, NULL); /* the channel has a reference of its own */
+    release_process(process, NULL); /* the channel has its own reference */
     if (status) {
         if (channel)
             close_channel(channel);

@@ -54,7 +54,7 @@ static void set_options(int fd) {
 
 /* ---- rank 0 ---- */
 
-/* Adds an address at which this or another host may reach rank 0, unless it is valid on one link alone. */
+/* Adds an address at which this or another host may reach rank 0, unless it is valid only on one link. */
 static void add_address(const struct sockaddr *from, unsigned flags, struct watch_card *card) {
     const union any_address *address = (const union any_address *)from;
     if (!from || !(flags & IFF_UP) || card->address_count == WATCH_ADDRESSES)
@@ -80,7 +80,7 @@ static int list_addresses(struct watch_card *card) {
     return STATUS_OK;
 }
 
-/* Opens one listening socket for IPv6 and IPv4, or for IPv4 alone if the host has nothing else. */
+/* Opens one listening socket for IPv6 and IPv4, or only for IPv4 if the host has nothing else. */
 static int open_door(struct watch *watch, uint16_t *port) {
     union any_address at = {.v6 = {.sin6_family = AF_INET6}};
     socklen_t length = sizeof at.v6;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 static const struct config_row rows[] = {
-    {.path = "config", .type = CONFIG_STRING, .offset = offsetof(struct run_file, config), .help = "a run file"},
+    ROW_TEXT("config", offsetof(struct run_file, config), NULL, "a run file"),
 };
 
 static struct config_command describe(void) {
@@ -17,8 +17,7 @@ static struct config_command describe(void) {
                                    .section_rows = run_rows,
                                    .section_row_count = run_row_count,
                                    .section_offset = offsetof(struct run_file, run),
-                                   .config_flag = "config",
-                                   .positional_offset = SIZE_MAX};
+                                   .config_flag = "config"};
 }
 
 int run_file_read(const char *path, const char *const *keys, size_t count, struct run_file *file) {
