@@ -61,13 +61,6 @@ static int describe_run(struct measurement *m) {
     return STATUS_OK;
 }
 
-static int describe_whole(struct measurement *m) {
-    struct bench_options plain = *m->options;
-    plain.threads = bench_baseline_threads(m->options);
-    plain.global_batch_size = m->run.config.train.global_batch_size;
-    return bench_training_run(&plain, true, bench_contest_iterations(plain.steps), &m->dataset, &m->whole);
-}
-
 static int open_files(struct measurement *m) {
     const struct bench_options *o = m->options;
     struct model_config model;
@@ -83,7 +76,11 @@ static int open_files(struct measurement *m) {
     THEN(status, write_rows(m));
     THEN(status, tokenizer_train(&training, &m->tokenizer));
     THEN(status, describe_run(m));
-    return status ? status : describe_whole(m);
+    struct bench_options plain = *o;
+    plain.threads = bench_baseline_threads(o);
+    plain.global_batch_size = m->run.config.train.global_batch_size;
+    THEN(status, bench_training_run(&plain, true, bench_contest_iterations(o->steps), &m->dataset, &m->whole));
+    return status;
 }
 
 /* ---- memory ---- */
@@ -192,12 +189,6 @@ static int print_summary(struct measurement *m, const struct figures *figures) {
 
 /* ---- all of it ---- */
 
-static int measure_memory(struct measurement *m, struct figures *figures) {
-    const struct trial mine = {&m->run, (int)m->options->ranks}, whole = {&m->whole, 1};
-    int status = bench_peak_of(train_a_little, &mine, &figures->peak);
-    return status || !m->options->has_baseline ? status : bench_peak_of(train_a_little, &whole, &figures->whole_peak);
-}
-
 static int measure_time(struct measurement *m) {
     const struct bench_options *o = m->options;
     struct bench_contest *contest = &m->contest;
@@ -219,7 +210,9 @@ int bench_finetune(const struct bench_options *options) {
     if (!status && options->has_peer && !peft_is_of_peft(options->peft.type))
         status = status_fail(STATUS_USAGE, "--peer: PEFT has no %ss", peft_title(options->peft.type));
     THEN(status, open_files(&m));
-    THEN(status, measure_memory(&m, &figures));
+    const struct trial mine = {&m.run, (int)options->ranks}, whole = {&m.whole, 1};
+    THEN(status, bench_peak_of(train_a_little, &mine, &figures.peak));
+    THEN(status, options->has_baseline ? bench_peak_of(train_a_little, &whole, &figures.whole_peak) : STATUS_OK);
     THEN(status, measure_time(&m));
     THEN(status, options->ranks == 1 ? time_loading(&m, &figures.load_seconds) : STATUS_OK);
     THEN(status, print_summary(&m, &figures));

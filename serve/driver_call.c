@@ -504,16 +504,6 @@ void driver_fail_waiting(struct driver *driver, const char *name, const struct e
 
 /* ---- commands of the loop ---- */
 
-static void cancel(struct driver *driver, struct call_engine *self) {
-    if (self->is_ended)
-        return;
-    fail_cancelled(self);
-    if (self->is_waiting)
-        end_waiting(driver, self);
-    else
-        cancel_runs(driver, self);
-}
-
 void driver_do(struct driver *driver, struct call_engine *self, unsigned commands) {
     if (self->has_begun) /* its client would lose what it has received */
         commands &= ~(unsigned)CALL_YIELD;
@@ -527,8 +517,13 @@ void driver_do(struct driver *driver, struct call_engine *self, unsigned command
         if (is_cancelled)
             fail_cancelled(self);
         begin(driver, self);
-    } else if (is_cancelled)
-        cancel(driver, self);
+    } else if (is_cancelled && !self->is_ended) {
+        fail_cancelled(self);
+        if (self->is_waiting)
+            end_waiting(driver, self);
+        else
+            cancel_runs(driver, self);
+    }
     if (!(commands & (CALL_PAUSE | CALL_RESUME)) || self->is_ended)
         return;
     self->must_pause = (commands & CALL_PAUSE) != 0;
