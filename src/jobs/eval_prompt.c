@@ -80,10 +80,8 @@ int eval_read_line(struct lines *lines, const struct task *task, json_t **root, 
 
 static int add_row(struct eval_prompter *p, struct lines *lines) {
     struct pool *pool = &p->pool;
-    json_t *root = NULL, **grown = array_grow(pool->rows, &pool->capacity, pool->count + 1, sizeof *grown);
-    if (!grown)
-        return STATUS_MEMORY;
-    pool->rows = grown;
+    json_t *root = NULL;
+    TRY(array_reserve(&pool->rows, &pool->capacity, pool->count + 1, sizeof *pool->rows));
     int status = eval_read_line(lines, p->task->task, &root, &p->example);
     if (status) {
         json_decref(root);
