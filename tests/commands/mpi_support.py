@@ -58,11 +58,11 @@ def rank_processes(word, variable="OMPI_COMM_WORLD_RANK"):
     found = {}
     for directory in pathlib.Path("/proc").glob("[0-9]*"):
         try:
-            if word not in (directory / "cmdline").read_bytes().decode().split("\0"):
+            if word not in (directory / "cmdline").read_bytes().decode(errors="replace").split("\0"):
                 continue
             if not os.path.samefile(directory / "exe", CAMBIUM):
                 continue
-            environment = dict(e.split("=", 1) for e in (directory / "environ").read_bytes().decode().split("\0") if "=" in e)
+            environment = dict(e.split("=", 1) for e in (directory / "environ").read_bytes().decode(errors="replace").split("\0") if "=" in e)
         except OSError:
             continue
         if variable in environment:
