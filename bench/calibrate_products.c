@@ -1,8 +1,6 @@
 /* Products of a model's shapes, one at a time. */
 #include "calibrate.h"
 
-#include "parallel/layout.h"
-
 #include <stdlib.h>
 
 enum { LEAST_CALLS = 3, DRAWN = 16384, OPERANDS = 4 };
@@ -104,8 +102,9 @@ static int fill(struct stream *stream, void *memory, enum dtype dtype, size_t by
     return status ? status : stream_wait(stream);
 }
 
-/* Calls it until the time is over, and finds the mean. Most short calls of ranks that share a core have it alone while
- * they run, so a median would not see that they take turns. The first call prepares, and does not count. */
+/* Calls it until the time is over, and finds the mean. Most short calls of ranks that share a core have it to
+ * themselves while they run, so a median would not see that they take turns. The first call prepares, and does not
+ * count. */
 static int time_calls(const struct exec *exec, const struct ops *ops, const struct gemm *call, double *seconds) {
     double start = 0, begun = clock_seconds(), taken = 0;
     int count = -1, status = STATUS_OK;

@@ -180,8 +180,7 @@ static int measure_all(struct seat *seat, double *seconds, int *firsts, int *ran
     THEN(status, measure_round(seat, &rounds));
     THEN(status, measure_products(seat, seconds));
     THEN(status, measure_round(seat, &rounds));
-    if (!status && seat->world->size > 1)
-        status = measure_links(seat, firsts, ranks, &found);
+    THEN(status, seat->world->size > 1 ? measure_links(seat, firsts, ranks, &found) : STATUS_OK);
     THEN(status, measure_round(seat, &rounds));
     if (status || !seat->site.is_first_in_process)
         return status;

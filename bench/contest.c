@@ -21,8 +21,7 @@ static int take_turns(struct bench_contest *contest, enum bench_order order) {
         status = bench_runner_obey(contest->baseline, order);
         bench_pause();
     }
-    if (!status && order == ORDER_WARM_UP)
-        status = bench_transformers_warm_up(&contest->peer, "step");
+    THEN(status, order == ORDER_WARM_UP ? bench_transformers_warm_up(&contest->peer, "step") : STATUS_OK);
     return status ? status : bench_runner_obey(contest->runner, order);
 }
 

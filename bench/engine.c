@@ -2,9 +2,6 @@
  * engine. */
 #include "engine.h"
 
-#include "base/json.h"
-
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- figures ---- */
@@ -48,8 +45,7 @@ static int measure(struct engine_bench *bench, int i) {
     json_t *figure = NULL;
     bench->figure = figures[i].name;
     int status = figures[i].measure(bench, &figure);
-    if (!status && !figure)
-        status = status_no_memory();
+    THEN(status, status_allocated(figure));
     if (!status)
         json_array_append(bench->figures, figure);
     json_decref(figure);

@@ -2,7 +2,6 @@
 #include "engine.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { TRAIN_ROWS = 16, MANY = 512, NAME_BYTES = 24, PAIRS = 16 /* a step of the options */ };
 enum { WINDOW = 32 /* steps, at most */, BEGUN = 8 /* tokens that a text has before the first window, at most */ };
@@ -291,16 +290,6 @@ struct swaps {
     bool is_under_way;
 };
 
-/* Plans as many windows with replacements as requested, if the model has positions for them. */
-static int plan_swaps(const struct engine_bench *bench, int64_t tokens, struct swaps *swaps) {
-    int64_t windows = 2 * bench->options->steps, remaining = tokens - BEGUN;
-    swaps->window = remaining / windows < WINDOW ? remaining / windows : WINDOW;
-    swaps->window = swaps->window ? swaps->window : 1;
-    swaps->steps = windows * swaps->window < remaining ? windows * swaps->window : remaining;
-    swaps->seconds = calloc((size_t)swaps->steps, sizeof *swaps->seconds);
-    return status_allocated(swaps->seconds);
-}
-
 /* Begins to replace the adapter by the files that it has already. */
 static int begin_replacement(struct bank *bank, const char *name) {
     struct adapter_view view;
@@ -386,7 +375,13 @@ static int measure_swaps(struct engine_bench *bench, int kind, json_t **figure) 
     int slots[ENGINE_TEXTS];
     int64_t out = model_positions(&bench->config) - bench->in - bench->options->peft.num_virtual_tokens;
     struct swaps swaps = {.kind = kind};
-    int status = plan_swaps(bench, out, &swaps);
+    /* Plans as many windows with replacements as requested, if the model has positions for them. */
+    int64_t windows = 2 * bench->options->steps, remaining = out - BEGUN;
+    swaps.window = remaining / windows < WINDOW ? remaining / windows : WINDOW;
+    swaps.window = swaps.window ? swaps.window : 1;
+    swaps.steps = windows * swaps.window < remaining ? windows * swaps.window : remaining;
+    swaps.seconds = calloc((size_t)swaps.steps, sizeof *swaps.seconds);
+    int status = status_allocated(swaps.seconds);
     THEN(status, open_kinds(bench, ENGINE_TEXTS, &bank));
     THEN(status, take_kinds(&bank, slots));
     THEN(status, engine_load_open(&load, bank.engine, 0, 0));

@@ -6,11 +6,6 @@
 
 /* ---- gaps ---- */
 
-static void add_gap(struct engine_load *load, double seconds) {
-    if (load->gap_class != LOAD_NO_CLASS && bench_series_add(&load->gaps[load->gap_class], seconds))
-        load->is_out_of_memory = true;
-}
-
 static bool on_token(void *context, int64_t choice, const struct scheduler_token *token) {
     struct engine_load_text *text = context;
     double now = clock_seconds();
@@ -18,8 +13,9 @@ static bool on_token(void *context, int64_t choice, const struct scheduler_token
     (void)token;
     if (text->tokens == 0)
         text->first = now;
-    else if (text->has_gaps)
-        add_gap(text->load, now - text->last);
+    else if (text->has_gaps && text->load->gap_class != LOAD_NO_CLASS)
+        text->load->is_out_of_memory |=
+            bench_series_add(&text->load->gaps[text->load->gap_class], now - text->last) != 0;
     text->last = now;
     text->tokens++;
     return false;

@@ -75,7 +75,7 @@ struct incoming {
     struct engine_bench *bench;
     struct engine_load load;
     struct engine_load_text texts[ENGINE_TEXTS - 1];
-    struct engine_pairs first_token; /* of a prompt during other texts, and of one alone */
+    struct engine_pairs first_token; /* of a prompt during other completions, and of one on its own */
     int64_t prompts;
     int32_t *prompt;
 };
@@ -158,8 +158,7 @@ int engine_figure_prompts(struct engine_bench *bench, json_t **figure) {
     struct engine_options options = {.max_sequences = ENGINE_TEXTS, .has_no_prefix_cache = true};
     int status = engine_bench_open(bench, options, &engine);
     in.prompt = calloc((size_t)model_positions(&bench->config), sizeof *in.prompt);
-    if (!status && !in.prompt)
-        status = status_no_memory();
+    THEN(status, status_allocated(in.prompt));
     THEN(status, engine_load_open(&in.load, engine, 0, stretch));
     THEN(status, begin_texts(&in));
     for (int64_t i = 0; i < bench->options->steps && !status && !in.texts[0].is_done; i++)

@@ -5,7 +5,6 @@
 #include "peft/peft.h"
 #include "text/text.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { ROWS = 64, TOKENS = 257, LOADS = 9, PEAK_STEPS = 2 };
@@ -89,11 +88,6 @@ static int open_files(struct measurement *m) {
     THEN(status, open_rows(m));
     THEN(status, describe_run(m));
     return status ? status : describe_whole(m);
-}
-
-static void close_files(struct measurement *m) {
-    tokenizer_close(m->tokenizer);
-    bench_dataset_close(&m->dataset);
 }
 
 /* ---- memory ---- */
@@ -231,8 +225,7 @@ static int measure_time(struct measurement *m) {
     const struct bench_options *o = m->options;
     struct bench_contest *contest = &m->contest;
     int status = bench_runner_open(&m->run, (int)o->ranks, NULL, o->steps, 1, &contest->runner);
-    if (!status && o->has_baseline)
-        status = bench_runner_open(&m->whole, 1, NULL, o->steps, 1, &contest->baseline);
+    THEN(status, o->has_baseline ? bench_runner_open(&m->whole, 1, NULL, o->steps, 1, &contest->baseline) : STATUS_OK);
     THEN(status, open_peer(m));
     THEN(status, bench_contest_measure(contest, o->steps));
     return status ? status : bench_runner_obey(contest->runner, ORDER_CEILING_AFTER);
@@ -250,10 +243,10 @@ int bench_finetune(const struct bench_options *options) {
     THEN(status, open_files(&m));
     THEN(status, measure_memory(&m, &figures));
     THEN(status, measure_time(&m));
-    if (!status && options->ranks == 1)
-        status = time_loading(&m, &figures.load_seconds);
+    THEN(status, options->ranks == 1 ? time_loading(&m, &figures.load_seconds) : STATUS_OK);
     THEN(status, print_summary(&m, &figures));
     bench_contest_close(&m.contest);
-    close_files(&m);
+    tokenizer_close(m.tokenizer);
+    bench_dataset_close(&m.dataset);
     return status;
 }

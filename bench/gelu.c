@@ -1,4 +1,4 @@
-/* The GELU that a product of bf16 contains, which is a library's on some devices, beside the operation of its own. The
+/* The GELU that a product of bf16 contains, which is a library's on some devices, beside its own operation. The
  * weight is the identity, so that both get the same input. */
 #include "bench.h"
 

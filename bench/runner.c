@@ -8,7 +8,7 @@
 /* ---- one rank ---- */
 
 struct side {
-    struct comm *world; /* NULL: alone */
+    struct comm *world; /* NULL: a single rank */
     struct trainer *trainer;
     enum dtype dtype;
     int block;                       /* steps in a row that are measured together */
@@ -102,8 +102,7 @@ static int finish(struct side *side) {
     for (int i = 0; i < PHASE_COUNT && !status; i++)
         phases[i] /= ranks * side->block;
     THEN(status, sum_over_ranks(side, phases, PHASE_COUNT, DTYPE_F64));
-    if (!status && side->world)
-        status = comm_all_reduce(side->world, &data, COMM_MAX);
+    THEN(status, side->world ? comm_all_reduce(side->world, &data, COMM_MAX) : STATUS_OK);
     THEN(status, sum_over_ranks(side, &planned, 1, DTYPE_I64));
     struct bench_findings *f = side->findings;
     if (f) {

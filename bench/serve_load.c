@@ -2,7 +2,6 @@
 #include "serve.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- texts ---- */
 
@@ -137,15 +136,12 @@ int serve_scenario_streams(struct serve_bench *bench) {
     double served, bare = 0;
     int status = open_engine(bench, &engine);
     THEN(status, serve_round(bench, &round, &served));
-    if (!status && engine)
-        status = run_bare(bench, engine, &bare);
+    THEN(status, engine ? run_bare(bench, engine, &bare) : STATUS_OK);
     bench->is_measured = true;
     for (int64_t i = count_rounds(bench); i > 0 && !status; i--) {
         status = serve_round(bench, &round, &served);
-        if (!status && engine)
-            status = run_bare(bench, engine, &bare);
-        if (!status && engine)
-            status = engine_pairs_add(&bench->engine, &pairs, served, bare);
+        THEN(status, engine ? run_bare(bench, engine, &bare) : STATUS_OK);
+        THEN(status, engine ? engine_pairs_add(&bench->engine, &pairs, served, bare) : STATUS_OK);
     }
     take_ratio(bench, &pairs, true, "ratio", &bare);
     if (!status && bare > 0)

@@ -65,7 +65,7 @@ void bench_runner_close(struct bench_runner *runner);
 /* Returns the trainer of a runner with one rank and no launch. */
 struct trainer *bench_runner_trainer(struct bench_runner *runner);
 
-/* ---- one run alone: steps.c ---- */
+/* ---- one run on its own: steps.c ---- */
 
 /* The measured steps of a run: the median, and the part of each phase in it. All 0 at other ranks than the first. */
 struct bench_steps {

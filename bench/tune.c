@@ -1,4 +1,4 @@
-/* Measures the algorithms that a card's library proposes for the products of a model, and keeps the fastest of each.
+/* Measures the algorithms that a GPU's library proposes for the products of a model, and keeps the fastest of each.
  *
  * A training step and steps of the engine run as they always do; the device measures each new product where it first
  * runs. So the file has exactly the products that such runs have. */

@@ -28,7 +28,7 @@ struct backend {
     /* Returns how many devices there are, or 0 after a failure, without its text. NULL: one device serves all numbers.
      */
     int (*count)(void);
-    /* Opens a device: sets *device to memory of its own, with all of struct device but `number` and `filled`, where an
+    /* Opens a device: sets *device to its own memory, with all of struct device but `number` and `filled`, where an
      * empty `kind` becomes the name that was asked for. After a failure *device is NULL, or what `close` takes.
      * `threads` is as for device_open. STATUS_UNSUPPORTED if this machine lacks the device. */
     int (*open)(int number, int threads, struct device **device);
@@ -62,7 +62,7 @@ struct backend {
 
     /* ---- ceilings ---- */
 
-    /* Measure as device_measure_gemm and device_measure_read say, with memory and streams of their own, which they free
+    /* Measure as device_measure_gemm and device_measure_read say, with their own memory and streams, which they free
      * after a failure too. STATUS_UNSUPPORTED for a type without products. */
     int (*measure_gemm)(struct device *device, enum dtype dtype, bool is_tf32, double max_seconds, double *flops);
     int (*measure_read)(struct device *device, double max_seconds, double *bytes_per_s);
@@ -82,7 +82,7 @@ struct backend {
     int (*copy)(struct stream *stream, const struct copy_call *copy);
     /* Queues zeroing of `bytes` bytes, above 0, of device memory. */
     int (*zero)(struct stream *stream, void *memory, size_t bytes);
-    /* Queues a reduction of at least one element, over arrays of any devices of the card. STATUS_UNSUPPORTED for other
+    /* Queues a reduction of at least one element, over arrays of any devices of the GPU. STATUS_UNSUPPORTED for other
      * types. NULL: devices share nothing, and device_card is -1. */
     int (*reduce)(struct stream *stream, const struct reduce_call *call);
 
@@ -100,7 +100,7 @@ struct backend {
      * for. */
     int (*event_seconds)(const struct event *from, const struct event *to, double *seconds);
     /* Queues a wait for the mark that the event has now, and never blocks the host. The event may be of any stream of
-     * this process's devices on the card, and without a mark it is nothing to wait for. */
+     * this process's devices on the GPU, and without a mark it is nothing to wait for. */
     int (*stream_wait_event)(struct stream *stream, struct event *event);
 
     /* ---- recordings: all four are NULL if the backend cannot record ---- */

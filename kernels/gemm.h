@@ -8,7 +8,7 @@ enum gemm_epilogue {
     EPILOGUE_NONE,
     EPILOGUE_GELU_TANH, /* C = gelu(AB + bias); the GELU's input is rounded to `type`, and aux, if given, receives it */
     EPILOGUE_GELU_EXACT,
-    EPILOGUE_DGELU_TANH, /* C = AB * gelu'(aux); aux is read. A card may round AB to bf16 if C is bf16 */
+    EPILOGUE_DGELU_TANH, /* C = AB * gelu'(aux); aux is read. A GPU may round AB to bf16 if C is bf16 */
     EPILOGUE_DGELU_EXACT,
 };
 
@@ -22,7 +22,7 @@ struct gemm_delta {
 enum { GEMM_DELTAS_MOST = 12 };
 
 /* C[m,n] = epilogue(scale * op(A)[m,k] op(B)[k,n] + bias) (+ C when accumulate), accumulated in fp32. With deltas, C is
- * op(A) op(B) + bias + the sum of left right' over the deltas, all in fp32 and rounded once. A card may round that sum
+ * op(A) op(B) + bias + the sum of left right' over the deltas, all in fp32 and rounded once. A GPU may round that sum
  * to bf16 before it is added. A delta whose right is zero does not change the bits. A, B, bias and aux have one type; B
  * may also be int8 with a scale for each row. A and B may be FP8 together, but not both E5M2. Their two scales then
  * multiply the sums, and bias and aux are bf16. TF32 is fp32 with 10 bits of fraction; a backend with tensor cores has

@@ -100,7 +100,7 @@ struct norm {
     /* Forward: y is written in FP8 as well, for bf16 and one vector a row. It is copied by rows, and all rows are whole
      * accesses of 16 bytes, but with is_again. */
     struct fp8_output fp8;
-    bool is_fp8_alone; /* y is written in FP8 alone, and its pointer is not read */
+    bool is_fp8_alone; /* y is written only in FP8, and its pointer is not read */
     bool is_again;     /* with is_fp8_alone: a forward has written mean and rstd, which are read */
 };
 
@@ -116,9 +116,9 @@ struct gelu {
     void *y;               /* [count] forward out */
     const void *dy;        /* [count] backward in */
     void *dx;              /* [count] backward out; may be dy */
-    int64_t cols;          /* count is rows of these; read for FP8 alone */
+    int64_t cols;          /* count is rows of these; read only for FP8 */
     struct fp8_output fp8; /* y or, backward, dx in FP8 as well, for bf16 */
-    bool is_fp8_alone;     /* y or dx is written in FP8 alone, and its pointer is not read */
+    bool is_fp8_alone;     /* y or dx is written only in FP8, and its pointer is not read */
 };
 
 /* Activations of adapters other than the GELU: max(x, 0), x sigmoid(x), and tanh(x). */

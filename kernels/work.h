@@ -1,4 +1,4 @@
-/* The work of each operation: shape, FLOPs and bytes, from the sizes and types of its call alone. No pointer is
+/* The work of each operation: shape, FLOPs and bytes, from the sizes and types of its call only. No pointer is
  * followed, so plans need neither memory nor a device. An optional operand counts if a training step has it.
  *
  * A function NAME_work takes the arguments of operation NAME (ops.h). Numbers that the operation finds in device memory

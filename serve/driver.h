@@ -37,7 +37,7 @@ struct driver_change {
     uint64_t generation;    /* result: the name's new generation; not set by CHANGE_UNLOAD */
     bool is_moot;           /* result of CHANGE_BRING: it is no longer needed, or must read its files again */
     /* The driver's: */
-    struct driver_change *next;
+    STAILQ_ENTRY(driver_change) all;
     bool is_under_way, is_new,
         is_aside;          /* is_new: the name was added for it; is_aside: it waits until completions have ended */
     int64_t gives;         /* the driver's count when the change was put aside */

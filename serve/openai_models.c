@@ -55,7 +55,6 @@ void openai_model(struct exchange *exchange) {
     const struct server *server = exchange->request->server;
     struct registry_adapter adapter;
     struct strbuf out = STRBUF_INIT;
-    struct error error;
     char name[512];
     bool is_name = route_rest(exchange, "/models/", name, sizeof name), is_found = false;
     for (size_t i = 0; is_name && i < server->model.name_count; i++)
@@ -70,8 +69,7 @@ void openai_model(struct exchange *exchange) {
         route_answer_json(exchange, &out);
         return;
     }
-    error_set(&error, ERROR_MODEL_NOT_FOUND, "model", "there is no model \"%.200s\"", is_name ? name : "");
-    route_fail(exchange, &error);
+    route_fail(exchange, AN_ERROR(ERROR_MODEL_NOT_FOUND, "model", "there is no model \"%.200s\"", is_name ? name : ""));
 }
 
 /* ---- texts to ids ---- */
@@ -152,8 +150,7 @@ static bool read_prompt(const json_t *root, const json_t **prompt, unsigned *fla
     *flags = (adds ? TOKENIZER_ADD_SPECIAL : TOKENIZER_PLAIN) | (parses ? TOKENIZER_ALLOW_SPECIAL : TOKENIZER_PLAIN);
     if (json_is_string(*prompt))
         return true;
-    error_set(error, ERROR_ARGUMENT, "prompt", "prompt: expected a text");
-    return false;
+    return error_set(error, ERROR_ARGUMENT, "prompt", "prompt: expected a text");
 }
 
 static void *tokenize(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
@@ -177,10 +174,8 @@ void openai_tokenize(struct exchange *exchange) {
 /* ---- and back ---- */
 
 static bool read_ids(const struct server *server, const json_t *list, struct token_buffer *ids, struct error *error) {
-    if (!json_is_array(list)) {
-        error_set(error, ERROR_ARGUMENT, "tokens", "tokens: expected a list of token ids");
-        return false;
-    }
+    if (!json_is_array(list))
+        return error_set(error, ERROR_ARGUMENT, "tokens", "tokens: expected a list of token ids");
     int64_t vocab = tokenizer_vocab_size(server->model.tokenizer);
     int status = STATUS_OK;
     for (size_t i = 0; i < json_array_size(list) && !status; i++) {

@@ -231,12 +231,6 @@ static void log_change(struct server *server, const struct driver_change *change
     log_line_end(&line);
 }
 
-/* The engine's refusal applies to the files that it saw. An adapter that comes back is also compared with its earlier
- * files. */
-static bool is_first_generation(const struct pending *pending) {
-    return pending->change.status && (pending->change.kind != CHANGE_BRING || !pending->change.if_generation);
-}
-
 static void tell(struct pending *pending) {
     struct server *server = pending->server;
     struct registry *registry = server->registry;
@@ -259,7 +253,9 @@ static void tell(struct pending *pending) {
     }
     if (change->kind == CHANGE_UNLOAD && !change->error.which)
         note_unloaded(server, change->name);
-    if (change->kind != CHANGE_UNLOAD && is_first_generation(pending))
+    /* The engine's refusal applies to the files that it saw. An adapter that comes back is also compared with its
+     * earlier files. */
+    if (change->status && change->kind != CHANGE_UNLOAD && (change->kind != CHANGE_BRING || !change->if_generation))
         registry_remember(registry, pending, change->status);
     log_change(server, change);
     if (change->kind != CHANGE_UNLOAD && !change->is_moot)
@@ -463,8 +459,7 @@ int registry_open(struct server *server, struct adapters *adapters, struct regis
     registry->last = &registry->first;
     registry->limits = adapters_limits(adapters);
     int status = refusals_open(&registry->refusals);
-    if (!status && options->adapter_root)
-        status = add_root(registry, options->adapter_root);
+    THEN(status, options->adapter_root ? add_root(registry, options->adapter_root) : STATUS_OK);
     for (size_t i = 0; i < options->adapter_count && !status; i++) {
         status = add_first(registry, options->adapters[i].name, options->adapters[i].directory);
         THEN(status, adapters_check(adapters, options->adapters[i].name));

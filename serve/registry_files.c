@@ -152,15 +152,6 @@ static void check_one(struct worker_job *job) {
 
 static void start_check(struct registry_checks *checks);
 
-static void end_checks(struct registry_checks *checks) {
-    struct server *server = checks->server;
-    const char *line = adapter_report_line(&checks->report);
-    if (line)
-        log_event(server, LOG_WARNING, "adapters", "%s", line);
-    server->registry->checks = NULL;
-    registry_free_checks(checks);
-}
-
 static void on_checked(struct worker_job *job) {
     struct registry_checks *checks = (struct registry_checks *)job;
     struct entry *entry = registry_entry(checks->server->registry, checks->names[checks->next - 1]);
@@ -184,7 +175,12 @@ static void start_check(struct registry_checks *checks) {
         if (worker_add(checks->server->core->file_worker, &checks->job))
             return;
     }
-    end_checks(checks);
+    struct server *server = checks->server;
+    const char *line = adapter_report_line(&checks->report);
+    if (line)
+        log_event(server, LOG_WARNING, "adapters", "%s", line);
+    server->registry->checks = NULL;
+    registry_free_checks(checks);
 }
 
 void registry_begin_checks(struct server *server) {

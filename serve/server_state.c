@@ -9,9 +9,8 @@
 #include "base/base.h"
 
 bool server_is_ready(const struct server *server) {
-    const struct server_core *core = server->core;
     return server->is_ready && !server->is_leaving && !server->has_failed &&
-           core->still * SERVER_TICK_SECONDS < server->options->rank_timeout;
+           server->core->still * SERVER_TICK_SECONDS < server->options->rank_timeout;
 }
 
 void server_count(struct server *server) {
@@ -42,10 +41,8 @@ void server_end_if_idle(struct server *server) {
         driver_end(server->driver);
 }
 
-void server_give_up(evutil_socket_t fd, short what, void *context) {
+ON_EVENT(server_give_up) {
     struct server *server = context;
-    (void)fd;
-    (void)what;
     log_event(server, LOG_WARNING, "drain", "%lld requests did not end in time", (long long)server->core->calls);
     call_stop_all(server);
 }
@@ -68,10 +65,8 @@ static void begin_drain(struct server *server) {
     server_end_if_idle(server);
 }
 
-void server_on_delay_over(evutil_socket_t fd, short what, void *context) {
+ON_EVENT(server_on_delay_over) {
     struct server *server = context;
-    (void)fd;
-    (void)what;
     if (!server->is_draining)
         begin_drain(server);
 }

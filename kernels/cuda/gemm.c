@@ -117,7 +117,7 @@ static bool takes_aux(const struct gemm *g) {
 }
 
 /* Makes the whole product one of the library's. False if it needs a kernel. The library's GELU is the tanh one.
- * It takes rounded sums where rows are not whole accesses. Others measured that cards before sm_90 are slower with it
+ * It takes rounded sums where rows are not whole accesses. Others measured that GPUs before sm_90 are slower with it
  * in the product than with a kernel. */
 static bool is_library_alone(const struct exec *exec, const struct gemm *g, struct gemm_form *form,
                              struct gemm_pointers *pointers) {
@@ -159,7 +159,7 @@ static bool is_library_alone(const struct exec *exec, const struct gemm *g, stru
 }
 
 /* ---- cuts: where rows of bf16 end within an access of 16 bytes, as those of 50,257 logits do, the library takes
- * kernels that are several times slower. The last elements of such rows become a product of their own. ---- */
+ * kernels that are several times slower. The last elements of such rows become a separate product. ---- */
 
 static struct matrix_view columns_of(struct matrix_view m, int64_t first, int64_t count) {
     m.data = (const char *)m.data + (size_t)first * dtype_bytes(m.type);
@@ -211,7 +211,7 @@ static bool cut_result(const struct gemm *g, struct gemm *first, struct gemm *re
 
 /* ---- a kernel of ours before or after the library's product ---- */
 
-/* Makes the product alone, in bf16. It goes to aux if a GELU saves its input there, and else to C. Returns false if it
+/* Makes only the product, in bf16. It goes to aux if a GELU saves its input there, and else to C. Returns false if it
  * is the whole product, or if a kernel has no rows of whole accesses; elements of a GELU are neighbours. */
 static bool make_alone(const struct gemm *g, struct gemm *alone) {
     bool is_gelu = g->epilogue != EPILOGUE_NONE;

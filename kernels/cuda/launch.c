@@ -1,4 +1,4 @@
-/* Loads the fat binaries when a card is opened, and launches their kernels. */
+/* Loads the fat binaries when a GPU is opened, and launches their kernels. */
 #include "cuda/cuda-internal.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
-/* The table of the card's operations. device.c fills in ops_absent for those that it lacks. */
+/* The table of the GPU's operations. device.c fills in ops_absent for those that it lacks. */
 #include "cuda/cuda-internal.h"
 
 /* The head's products need rows enough for every multiprocessor. Its logits stay below 0.5 GB in bf16 with GPT-2's
- * vocabulary. A sum over ranks of 64 MB fills the links of a card, and GPT-2 124M has six such sums in a step. No card
+ * vocabulary. A sum over ranks of 64 MB fills the links of a GPU, and GPT-2 124M has six such sums in a step. No GPU
  * has measured these sizes. */
 static const struct ops_sizes *cuda_sizes(struct device *device) {
     static const struct ops_sizes sizes = {.head_rows = 4096,

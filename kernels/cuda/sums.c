@@ -1,5 +1,5 @@
 /* Launches of sums of squares, weighted sums and sums of columns, and of the clip factor. The order of additions
- * depends on sizes alone. */
+ * depends only on sizes. */
 #include "cuda/sums.h"
 #include "cuda/kernels.h"
 #include "cuda/partial_sums.h"

@@ -192,17 +192,13 @@ static void ask_to_read(struct connection *connection) {
     event_active(connection->transport->read, 0, 0);
 }
 
-static void on_readable(evutil_socket_t fd, short what, void *context) {
+static ON_EVENT(on_readable) {
     struct connection *connection = context;
-    (void)fd;
-    (void)what;
     ask_to_read(connection);
 }
 
-static void on_writable(evutil_socket_t fd, short what, void *context) {
+static ON_EVENT(on_writable) {
     struct connection *connection = context;
-    (void)fd;
-    (void)what;
     if (connection->tls && tls_wants_write(connection->tls))
         ask_to_read(connection);
     connection_schedule(connection);
@@ -251,19 +247,6 @@ static void end_oldest(const struct connection *newest) {
         connection_kill(oldest);
 }
 
-/* Shuts the sending side after the last byte; then the client's bytes are read and dropped for a while. Closing with
- * unread bytes would reset the connection, and the client might lose part of the answer. Some clients send a whole
- * body, of any length, before they read the answer that refuses it. */
-static void linger(struct connection *connection) {
-    connection->stage = CONNECTION_LINGERING;
-    connection->ending = clock_seconds();
-    give_up_place(connection);
-    end_oldest(connection);
-    if (connection->tls)
-        tls_shutdown(connection->tls);
-    shutdown(connection->fd, SHUT_WR);
-}
-
 /* Returns true when there may be more to send after the other connections had their turn. *cost grows by every round.
  */
 static bool flush_rounds(struct connection *connection, size_t *cost) {
@@ -292,8 +275,18 @@ size_t connection_flush(struct connection *connection) {
     bool has_more = flush_rounds(connection, &cost);
     if (connection->stage >= CONNECTION_ENDING)
         protocol_close(connection);
-    if (connection->stage == CONNECTION_ENDING && out_is_written(connection))
-        linger(connection);
+    if (connection->stage == CONNECTION_ENDING && out_is_written(connection)) {
+        /* Shuts the sending side after the last byte; then the client's bytes are read and dropped for a while. Closing
+         * with unread bytes would reset the connection, and the client might lose part of the answer. Some clients send
+         * a whole body, of any length, before they read the answer that refuses it. */
+        connection->stage = CONNECTION_LINGERING;
+        connection->ending = clock_seconds();
+        give_up_place(connection);
+        end_oldest(connection);
+        if (connection->tls)
+            tls_shutdown(connection->tls);
+        shutdown(connection->fd, SHUT_WR);
+    }
     bool has_pending = has_more || evbuffer_get_length(connection->out) > 0;
     if (connection->is_eof && (connection->stage == CONNECTION_LINGERING || connection->stage < CONNECTION_OPEN))
         connection->stage = CONNECTION_DEAD;

@@ -299,8 +299,8 @@ static void stream_submit(struct http2_stream *stream) {
 }
 
 /* Handlers gather bodies until they are complete. All bodies of a connection together may be as long as one body may
- * be. Beyond that, only the stream with the most bytes gets new window; the others wait until it ends. It is chosen
- * once: otherwise streams that overtake each other by a byte would all continue. */
+ * be. Beyond that, only the stream with the maximum number of bytes gets new window; the others wait until it ends. It
+ * is chosen once: otherwise streams that overtake each other by a byte would all continue. */
 static bool may_continue(struct http2_stream *stream) {
     struct http2 *http = stream->http;
     const struct http2_stream *other;
@@ -575,14 +575,6 @@ static int stream_route(struct http2_stream *stream, bool is_whole) {
     return 0;
 }
 
-static void request_end(struct http2_stream *stream) {
-    const struct exchange_handler *handler = stream->exchange.handler;
-    stream->is_whole = true;
-    gathered_forget(stream);
-    if (is_writable(stream) && handler && handler->on_end)
-        handler->on_end(&stream->exchange);
-}
-
 /* Refuses a request that the router had accepted. If an answer has begun, it is aborted. */
 static void stream_refuse(struct http2_stream *stream, int status, const char *problem) {
     struct strbuf body = STRBUF_INIT;
@@ -611,8 +603,13 @@ int http2_stream_frame(struct http2 *http, const nghttp2_frame *frame) {
         result = stream_route(stream, is_end);
     else if (frame->hd.type == NGHTTP2_HEADERS && stream->is_too_long && is_writable(stream))
         stream_refuse(stream, 431, "the trailer fields are too long together");
-    if (!result && is_end && stream->is_routed)
-        request_end(stream);
+    if (!result && is_end && stream->is_routed) {
+        const struct exchange_handler *handler = stream->exchange.handler;
+        stream->is_whole = true;
+        gathered_forget(stream);
+        if (is_writable(stream) && handler && handler->on_end)
+            handler->on_end(&stream->exchange);
+    }
     return result;
 }
 

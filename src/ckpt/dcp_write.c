@@ -14,7 +14,7 @@
 struct part {
     const struct safetensor *tensor;
     size_t index;             /* of the tensor */
-    struct safetensor values; /* the part as a tensor of its own */
+    struct safetensor values; /* the part as its own tensor */
     int64_t row;              /* of the first axis, where it begins */
     int file;
     int64_t start, length;
@@ -47,7 +47,7 @@ static void add_storage(struct strbuf *out, const struct safetensor *tensor, con
     strbuf_add_text(out, PICKLE_END_TUPLE PICKLE_FROM_ID);
 }
 
-/* Makes the call that rebuilds a tensor. Types without a storage class of their own have a storage of bytes. */
+/* Makes the call that rebuilds a tensor. Types without their own storage class have a storage of bytes. */
 static int describe(const struct safetensor *tensor, struct strbuf *out) {
     const char *class = torch_storage_name(tensor->type);
     int64_t strides[SAFETENSORS_MAX_DIMS], stride = 1;

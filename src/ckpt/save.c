@@ -1,6 +1,6 @@
 /* Creates model directories and checkpoints. One rank creates the directory next to its target, the ranks exchange what
  * each of them writes, and the directory takes its place when all have written and synced. A saver keeps everything
- * that follows from the table and the layout alone, so that a save begins at once. */
+ * that follows only from the table and the layout, so that a save begins at once. */
 #include "comm/comm_file.h"
 #include "save-internal.h"
 
@@ -355,7 +355,7 @@ static void fill_file_alone(struct ckpt_saver *saver, const struct save_file *fi
     }
 }
 
-/* Writes every file through the exchange. The agreement that follows handles a failure of one rank alone. */
+/* Writes every file through the exchange. The agreement that follows handles a failure of only one rank. */
 static int fill(struct ckpt_saver *saver) {
     struct sink sink = {0};
     struct save_failure failure = {0};

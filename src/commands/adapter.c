@@ -19,7 +19,8 @@ static const struct config_command command = {
         "Prints for each adapter its method, what it changes, its parameters, and its base model. Names tensors that "
         "are transposed, have a wrong length or are not finite.",
     .examples = "  cambium adapter show out/lora\n",
-    .positional_offset = offsetof(struct options, directories),
+    .takes_words = true,
+    .words_offset = offsetof(struct options, directories),
 };
 
 static int print_adapter(const struct peft_files *files, int index) {

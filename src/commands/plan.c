@@ -90,7 +90,8 @@ int plan_show_command(int argc, char **argv) {
             "describes the keys.",
         .examples = "  cambium plan show h100 > ours.yaml\n"
                     "  cambium plan show ours.yaml\n",
-        .positional_offset = offsetof(struct show_options, words),
+        .takes_words = true,
+        .words_offset = offsetof(struct show_options, words),
     };
     return command_run(&command, argc, argv, &(struct show_options){0}, show);
 }

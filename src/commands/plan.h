@@ -32,22 +32,8 @@ int plan_write_timelines(const char *svg, const char *trace, const struct walk *
 int plan_read_numbers(const char *option, const char *text, double *numbers, int most, int *count);
 
 /* Rows of options that several subcommands have. The value's offset is `at`. */
-#define PLAN_CLUSTER_ROW(at, help_)                                                                                    \
-    {                                                                                                                  \
-        .path = "cluster", .type = CONFIG_STRING, .offset = (at), .metavar = "NAME|FILE", .is_required = true,         \
-        .help = help_                                                                                                  \
-    }
-#define PLAN_FILE_ROW(name, at, help_)                                                                                 \
-    { .path = name, .type = CONFIG_STRING, .offset = (at), .metavar = "FILE", .help = help_ }
-#define PLAN_COUNT_ROW(name, at, default_, most, help_)                                                                \
-    {                                                                                                                  \
-        .path = name, .type = CONFIG_INT, .offset = (at), .default_text = default_, .minimum = 1, .maximum = (most),   \
-        .help = help_                                                                                                  \
-    }
+#define PLAN_CLUSTER_ROW(at, help_) ROW_TEXT("cluster", (at), "NAME|FILE", help_, .is_required = true)
 #define PLAN_MEMORY_SHARE_ROW(at)                                                                                      \
-    {                                                                                                                  \
-        .path = "memory-share", .type = CONFIG_FLOAT, .offset = (at), .default_text = "0.92", .minimum = 0.01,         \
-        .maximum = 1, .help = "the share of a device's memory that a layout may take"                                  \
-    }
+    ROW_FLOAT("memory-share", (at), "0.92", 0.01, 1, "the share of a device's memory that a layout may take")
 
 #endif

@@ -15,24 +15,15 @@ struct score_command {
 #define AT(field) offsetof(struct score_command, field)
 static const struct config_row rows[] = {
     MODEL_ROW(AT(base)),
-    {.path = "input",
-     .type = CONFIG_STRING,
-     .offset = AT(input),
-     .metavar = "FILE.jsonl",
-     .is_path = true,
-     .is_required = true,
-     .help = "JSON lines with \"text\" or \"tokens\", and \"adapters\" (names) where other ones than --adapter's "
-             "apply, as they "
-             "are or packed by gzip; - is standard input"},
+    ROW_PATH("input", AT(input), "FILE.jsonl",
+             "JSON lines with \"text\" or \"tokens\", and \"adapters\" (names) where other ones than --adapter's "
+             "apply, as they are or packed by gzip; - is standard input",
+             .is_required = true),
     SPECIAL_TOKENS_ROW("special-tokens", AT(special_tokens), "\"text\""),
     MODEL_ADAPTER_ROW(AT(base), MODEL_ADAPTER_OR_NAMED),
     ADAPTER_ROOT_ROW(AT(names)),
     MODEL_DEVICE_ROW(AT(base)),
-    MODEL_INVARIANCE_ROW(AT(base)),
-    MODEL_COLLECTIVES_ROW(AT(base)),
-    MODEL_ALGORITHMS_ROW(AT(base)),
-    MODEL_PRECISION_ROW(AT(base)),
-    MODEL_THREADS_ROW(AT(base)),
+    MODEL_COMPUTE_ROWS(AT(base)),
     MODEL_MAX_LEN_ROW(AT(base)),
     ADAPTER_MEMORY_ROW(AT(names)),
     MODEL_TOKENIZER_ROW(AT(base)),
@@ -54,7 +45,6 @@ static const struct config_command command = {
                 "--parallel.tensor_model_parallel_size=2\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
-    .positional_offset = SIZE_MAX,
 };
 
 static int prepare(const struct launch *launch, const struct config *config, void *context) {

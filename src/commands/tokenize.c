@@ -38,48 +38,24 @@ struct filter {
     int64_t line_number;
 };
 
+#define AT(field) offsetof(struct options, field)
 static const struct config_row rows[] = {
-    {.path = "tokenizer",
-     .type = CONFIG_STRING,
-     .offset = offsetof(struct options, tokenizer),
-     .metavar = "DIR",
-     .is_path = true,
-     .help = "a tokenizer's or a model's directory (tokenizer.json, or vocab.json and merges.txt)",
-     .is_required = true},
-    {.path = "messages",
-     .type = CONFIG_STRING,
-     .offset = offsetof(struct options, messages),
-     .metavar = "FILE",
-     .is_path = true,
-     .help =
-         "messages in place of lines of text: plain text of one user, a JSON list of {\"role\", \"content\"}, or an "
-         "object {\"messages\", \"tools\", \"documents\", \"chat_template_kwargs\"}. The head of an answer follows, "
-         "unless "
-         "the last one is the assistant's"},
-    CHAT_TEMPLATE_ROW("chat-template", offsetof(struct options, chat_template), "messages",
-                      "as the tokenizer's own template"),
-    {.path = "render",
-     .type = CONFIG_BOOL,
-     .offset = offsetof(struct options, renders),
-     .default_text = "false",
-     .help = "print the text of the messages, not its ids"},
-    {.path = "add-special",
-     .type = CONFIG_BOOL,
-     .offset = offsetof(struct options, add_special),
-     .default_text = "false",
-     .help = "add the tokens that the tokenizer puts around every text, like <s>"},
-    SPECIAL_TOKENS_ROW("special-tokens", offsetof(struct options, special_tokens), "lines of text"),
-    {.path = "show",
-     .type = CONFIG_BOOL,
-     .offset = offsetof(struct options, shows),
-     .default_text = "false",
-     .help = "print each id with its token's text, like 1:\"<|im_start|>\" 4093:\"user\""},
-    {.path = "allow-special",
-     .type = CONFIG_BOOL,
-     .offset = offsetof(struct options, allow_special),
-     .default_text = "false",
-     .help = "kept for old scripts: changes nothing, because --special-tokens is parse"},
-    TEMPLATE_TIMEOUT_ROW("template-timeout", offsetof(struct options, template_timeout)),
+    ROW_PATH("tokenizer", AT(tokenizer), "DIR",
+             "a tokenizer's or a model's directory (tokenizer.json, or vocab.json and merges.txt)",
+             .is_required = true),
+    ROW_PATH("messages", AT(messages), "FILE",
+             "messages in place of lines of text: plain text of one user, a JSON list of {\"role\", \"content\"}, or "
+             "an object {\"messages\", \"tools\", \"documents\", \"chat_template_kwargs\"}. The head of an answer "
+             "follows, unless the last one is the assistant's"),
+    CHAT_TEMPLATE_ROW("chat-template", AT(chat_template), "messages", "as the tokenizer's own template"),
+    ROW_BOOL("render", AT(renders), "false", "print the text of the messages, not its ids"),
+    ROW_BOOL("add-special", AT(add_special), "false",
+             "add the tokens that the tokenizer puts around every text, like <s>"),
+    SPECIAL_TOKENS_ROW("special-tokens", AT(special_tokens), "lines of text"),
+    ROW_BOOL("show", AT(shows), "false", "print each id with its token's text, like 1:\"<|im_start|>\" 4093:\"user\""),
+    ROW_BOOL("allow-special", AT(allow_special), "false",
+             "kept for old scripts: changes nothing, because --special-tokens is parse"),
+    TEMPLATE_TIMEOUT_ROW("template-timeout", AT(template_timeout)),
 };
 
 static const struct config_command tokenize_command = {
@@ -93,7 +69,6 @@ static const struct config_command tokenize_command = {
                 "  cambium tokenize --tokenizer model --messages chat.json --render\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
-    .positional_offset = SIZE_MAX,
 };
 
 static const struct config_command detokenize_command = {
@@ -105,7 +80,6 @@ static const struct config_command detokenize_command = {
                 "cambium detokenize --tokenizer tokenizer\n",
     .rows = rows,
     .row_count = 1,
-    .positional_offset = SIZE_MAX,
 };
 
 /* Adds the ids with their tokens' texts as a line of the output. */

@@ -283,7 +283,7 @@ int corpus_reader_fill(struct corpus_reader *reader, struct corpus_batch *batch)
             status = refill(reader);
         if (status)
             return status;
-        if (reader->used == reader->filled && reader->filled > 0) /* a mark alone */
+        if (reader->used == reader->filled && reader->filled > 0) /* only a mark */
             continue;
         if (reader->filled == 0) {
             if ((status = end_file(reader, batch, line)))

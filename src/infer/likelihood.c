@@ -100,7 +100,7 @@ static int add_request(const struct likelihood_encoder *e, int32_t before, const
     return status;
 }
 
-/* A continuation alone. When it begins with the prefix token, that one is its context. */
+/* A continuation by itself. When it begins with the prefix token, that one is its context. */
 static int add_alone(struct likelihood_encoder *e, struct likelihood_text text, struct likelihood_list *list) {
     e->whole.count = 0;
     int status = tokenizer_encode(e->encoder, text.bytes, text.length, e->flag, &e->whole);

@@ -218,7 +218,7 @@ static int attention_core_forward(const struct block_pass *block) {
     return status ? status : rank_run(block->pass->model->rank, PHASE_ATTENTION, attention_forward, &call);
 }
 
-/* True when FP8 products alone read a norm's output. Hooks of its linear and after its half read it in bf16. */
+/* True when only FP8 products read a norm's output. Hooks of its linear and after its half read it in bf16. */
 static bool is_norm_in_fp8(const struct block_pass *block, enum attach_place linear, enum attach_place after) {
     return fp8_has_norms(block->pass->model) && !hooks_at(block, linear)->count && !hooks_at(block, after)->count;
 }
@@ -412,7 +412,7 @@ static bool writes_activation(const struct block_pass *block) {
     return block->pass->model->fp8.linears && !hook_list_has(hooks_at(block, ATTACH_FC1), HOOK_AFTER_ACTIVATION);
 }
 
-/* True when FP8 products alone read the activation's output. */
+/* True when only FP8 products read the activation's output. */
 static bool is_activation_in_fp8(const struct block_pass *block) {
     return writes_activation(block) && !hooks_at(block, ATTACH_FC2)->count;
 }

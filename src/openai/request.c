@@ -52,6 +52,18 @@ bool openai_read(struct openai *request, const struct openai_model *model, const
     return kind->open(request, error) && openai_read_fields(request, error) && open_choices(request, error);
 }
 
+int openai_open_plain(struct openai *request, const struct openai_model *model, struct call_request *asked) {
+    struct error error;
+    *request = (struct openai){.model = model,
+                               .asked = asked,
+                               .is_plain = true,
+                               .returns_ids = true,
+                               .tells_logprobs = asked->ask.logprobs >= 0,
+                               .tops = asked->ask.logprobs,
+                               .prompt_tops = asked->ask.prompt_logprobs};
+    return open_choices(request, &error) ? STATUS_OK : status_no_memory();
+}
+
 void openai_free(struct openai *request) {
     int64_t prompts = request->prompts ? request->prompt_count : 0;
     for (int64_t i = 0; i < prompts; i++) {

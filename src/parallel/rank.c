@@ -208,7 +208,7 @@ static struct comm_data on_stream(const struct rank *rank, const void *send, voi
         .send = send, .receive = receive, .count = count, .dtype = dtype, .stream = rank->exec.stream};
 }
 
-/* Counts calls of `buckets` that are under way. Products share the card with them. */
+/* Counts calls of `buckets` that are under way. Products share the GPU with them. */
 static void count_under_way(struct rank *rank, const struct comm *group, int change) {
     if (group != rank->buckets || rank->gemm_sm_margin == 0)
         return;

@@ -46,7 +46,7 @@ struct rank {
     const struct ops *ops;
     struct exec exec;   /* stream and scratch */
     bool is_tf32;       /* products of fp32 may round to TF32: rank_use_tf32 */
-    int gemm_sm_margin; /* multiprocessors that products leave alone while calls of `buckets` are under way */
+    int gemm_sm_margin; /* multiprocessors that products leave free while calls of `buckets` are under way */
     int under_way;      /* such calls: started and not waited for */
     uint64_t seed;      /* of dropout */
     bool is_planning;
@@ -59,10 +59,10 @@ struct rank {
  * together. The caller closes the rank; `world` and the device outlive it. The errors of streams and groups. */
 int rank_open(struct rank *rank, const struct rank_grid *grid, struct comm *world, struct device *device,
               uint64_t seed);
-/* Makes rank `number` of a grid for planning alone. It has no groups, and nothing may run on it. The device may be a
+/* Makes rank `number` of a grid only for planning. It has no groups, and nothing may run on it. The device may be a
  * sketch. */
 void rank_sketch(struct rank *rank, const struct rank_grid *grid, int number, struct device *device);
-/* Opens a rank alone on its grid. Errors as rank_open. */
+/* Opens a single rank on its grid. Errors as rank_open. */
 int rank_open_single(struct rank *rank, struct device *device, uint64_t seed);
 /* Lets products of fp32 round their factors to TF32. STATUS_UNSUPPORTED if the device has no TF32, with what to use. */
 int rank_use_tf32(struct rank *rank);
@@ -84,7 +84,7 @@ int rank_time_phases(struct rank *rank, bool is_timed);
  * failure.
  */
 int rank_take_phases(struct rank *rank, double seconds[PHASE_COUNT]);
-/* Used by rank_phase_begin alone. */
+/* Used only by rank_phase_begin. */
 int rank_span_begin_(struct rank *rank);
 /* Call them before and after one operation of a run, with no other operation between. `begun` is the result of the
  * first, and `status` is the operation's. rank_phase_end returns the first failure of both. */
@@ -100,7 +100,7 @@ void phase_timer_close(struct phase_timer *timer);
 /* Adds one call of an operation to the list of work: its work and its workspace. STATUS_UNSUPPORTED if the device lacks
  * it; STATUS_MEMORY. */
 int rank_note(struct rank *rank, enum phase phase, enum op op, struct op_work work, const void *arguments);
-/* Adds workspace alone. STATUS_MEMORY. */
+/* Adds workspace only. STATUS_MEMORY. */
 int rank_need(struct rank *rank, size_t scratch);
 /* Sets the part of a step that later notes belong to. It has no effect while the rank runs. */
 void rank_plan_part(struct rank *rank, enum work_part part, int chunk);

@@ -6,7 +6,9 @@
 #include <limits.h>
 #include <stdlib.h>
 
-enum { STARTED_MOST = COMM_STARTED_MAX / 2 }; /* the most started sums in a group, and the most started gathers */
+enum {
+    STARTED_MOST = COMM_STARTED_MAX / 2
+}; /* the maximum number of started sums in a group, and the maximum number of started gathers */
 
 /* ---- buckets ---- */
 
@@ -252,7 +254,7 @@ int gradient_sync_layer(struct gradient_sync *sync, int layer) {
 int gradient_sync_finish(struct gradient_sync *sync) {
     double start = clock_seconds();
     int status = start_buckets(sync, INT_MIN);
-    /* On a card, a stream that waits for the last one has seen the others. */
+    /* On a GPU, a stream that waits for the last one has seen the others. */
     for (int i = sync->started; i-- > sync->waited && !status;)
         status = rank_wait(sync->rank, &sync->requests[i]);
     if (!status)

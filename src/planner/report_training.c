@@ -199,13 +199,6 @@ static void print_savings(const struct search_result *result, FILE *out) {
         }
 }
 
-/* Prints the number of refused layouts by their obstacles. */
-static void print_refusals(const struct search_counts *counts, FILE *out) {
-    for (int i = 0; i < SEARCH_REFUSALS && counts->refusals[i].name; i++)
-        fprintf(out, "%s%lld by %s", i ? ", " : " (", (long long)counts->refusals[i].count, counts->refusals[i].name);
-    fprintf(out, "%s", counts->refused ? ")" : "");
-}
-
 /* Prints the numbers of devices, or of nodes, that have a layout. */
 static void print_works(const struct search_result *result, const struct cluster *cluster, FILE *out) {
     bool are_nodes = result->ranks % cluster->per_node == 0;
@@ -217,16 +210,6 @@ static void print_works(const struct search_result *result, const struct cluster
         fprintf(out, "%d%s", below / per, above ? " and " : "\n");
     if (above)
         fprintf(out, "%d\n", above / per);
-}
-
-static void print_nearest(const struct report_training *report, const struct search_result *result, FILE *out) {
-    const struct search_row *row = &result->nearest;
-    char text[64];
-    fprintf(
-        out,
-        "nothing fits; nearest: tensor %d, pipeline %d, micro batch %lld, recomputation %s takes %.1f GB of %.1f GB\n",
-        row->grid.tensor, row->grid.pipeline, (long long)row->run.config.train.micro_batch_size,
-        recompute_text(&row->run.config, text), (double)row->memory.device / 1e9, report->cluster->memory.value / 1e9);
 }
 
 static void print_fit(const struct search_result *result, FILE *out) {
@@ -253,14 +236,25 @@ void report_training_print(const struct report_training *report, FILE *out) {
         const struct search_counts *c = &result->counts;
         fprintf(out, "%s%d devices: %lld layouts, %lld refused", i ? "\n" : "", result->ranks, (long long)c->all,
                 (long long)c->refused);
-        if (!c->listed)
-            print_refusals(c, out);
+        if (!c->listed) {
+            for (int k = 0; k < SEARCH_REFUSALS && c->refusals[k].name; k++)
+                fprintf(out, "%s%lld by %s", k ? ", " : " (", (long long)c->refusals[k].count, c->refusals[k].name);
+            fprintf(out, "%s", c->refused ? ")" : "");
+        }
         fprintf(out, ", %lld without memory, %lld slower, %lld listed (%.1f s); efficiency %.1f%%\n",
                 (long long)c->no_memory, (long long)c->slower, (long long)c->listed, result->seconds,
                 100 * report_efficiency(report, i));
         print_works(result, report->cluster, out);
-        if (result->has_nearest)
-            print_nearest(report, result, out);
+        if (result->has_nearest) {
+            const struct search_row *row = &result->nearest;
+            char text[64];
+            fprintf(out,
+                    "nothing fits; nearest: tensor %d, pipeline %d, micro batch %lld, recomputation %s takes %.1f GB "
+                    "of %.1f GB\n",
+                    row->grid.tensor, row->grid.pipeline, (long long)row->run.config.train.micro_batch_size,
+                    recompute_text(&row->run.config, text), (double)row->memory.device / 1e9,
+                    report->cluster->memory.value / 1e9);
+        }
         if (result->fit_ranks)
             print_fit(result, out);
         if (!c->listed)

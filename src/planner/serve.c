@@ -14,7 +14,7 @@ static bool is_2022(const struct cluster *cluster) {
 
 /* ---- work ---- */
 
-/* Returns the most rows of a step. A batch's further tokens take one step. */
+/* Returns the maximum number of rows of a step. A batch's further tokens take one step. */
 static int64_t step_rows(const struct serve_layout *layout, const struct cluster *cluster) {
     int64_t rows = layout->step_rows ? layout->step_rows : SERVE_STEP_ROWS;
     return is_2022(cluster) ? layout->batch * layout->input_len : rows > layout->batch ? rows : layout->batch;

@@ -27,7 +27,7 @@ static inline bool is_plain(const unsigned char *at, const unsigned char *end, s
     if (length == 0)
         return true;
     *bytes = length;
-    return unicode_traits_of(point) & UNICODE_PLAIN;
+    return unicode_traits_of(point) & UNICODE_PLAIN && (point & ~1u) != 0x2000;
 }
 
 static inline bool is_ascii_word(const unsigned char *at) {

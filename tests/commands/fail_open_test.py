@@ -5,6 +5,8 @@ from model_support import gpt2_config, write_byte_tokenizer, write_model
 from mpi_support import needs_mpirun, run_each
 from pretrain_support import CAMBIUM, Run
 
+AT_ONCE = 2
+
 FAIL_OPEN = os.environ.get("CAMBIUM_FAIL_OPEN", "")  # a library that is loaded before the program
 TP2 = "--parallel.tensor_model_parallel_size=2"
 # Files that a run cannot do without, and files that need not be there. Of the others some are opened twice, or are a cache.

@@ -16,7 +16,7 @@ def start(run, ranks, *arguments, launcher=MPIRUN, stderr=subprocess.PIPE, **key
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
-def run_each(*commands, seconds=60, **keys):
+def run_each(*commands, seconds=240, **keys):
     """Runs a command line for each rank in one launch. A launch that does not end by itself is ended, and is a failure."""
     words = [word for command in commands for word in (":", "-n", "1", *map(str, command))][1:]
     with subprocess.Popen([*MPIRUN, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", **keys) as process:
@@ -56,11 +56,11 @@ def rank_processes(word, variable="OMPI_COMM_WORLD_RANK"):
     found = {}
     for directory in pathlib.Path("/proc").glob("[0-9]*"):
         try:
-            if word not in (directory / "cmdline").read_bytes().decode().split("\0"):
+            if word not in (directory / "cmdline").read_bytes().decode(errors="replace").split("\0"):
                 continue
             if not os.path.samefile(directory / "exe", CAMBIUM):
                 continue
-            environment = dict(e.split("=", 1) for e in (directory / "environ").read_bytes().decode().split("\0") if "=" in e)
+            environment = dict(e.split("=", 1) for e in (directory / "environ").read_bytes().decode(errors="replace").split("\0") if "=" in e)
         except OSError:
             continue
         if variable in environment:

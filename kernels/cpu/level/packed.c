@@ -24,7 +24,7 @@ enum {
     UNROLL = 4,                        /* steps; panels are padded to it */
     LINES = UNROLL * PANEL / 16,       /* cache lines of an unrolled step */
     WIDEST = 2,                        /* panels side by side */
-    WIDE_ROWS = TILE_ROWS / 2 - 1,     /* the most rows that leave registers for two panels */
+    WIDE_ROWS = TILE_ROWS / 2 - 1,     /* the maximum number of rows that leave registers for two panels */
     SLICE_STEPS = 256,                 /* of packed rows: at most 14 KB, which stay in the first-level cache */
     FEW_BLOCKS = 2,
     A_BYTES = 1 << 20,     /* of packed rows at a time: at most half of a second-level cache */

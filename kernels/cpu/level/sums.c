@@ -1,4 +1,4 @@
-/* Sums of squares, weighted sums, sums of columns, and the clip factor. The order of additions depends on sizes alone,
+/* Sums of squares, weighted sums, sums of columns, and the clip factor. The order of additions depends only on sizes,
  * never on the number of threads. */
 #include "cpu/level/rows.h"
 
