@@ -66,7 +66,7 @@ static int resolve_mlp(struct model_config *model) {
     return STATUS_OK;
 }
 
-/* Sets add_bias_linear alone when all linears have biases. */
+/* Sets only add_bias_linear when all linears have biases. */
 static void resolve_biases(struct model_config *model) {
     if (model->add_qkv_bias && model->add_projection_bias && model->add_mlp_bias)
         model->add_bias_linear = true;

@@ -43,7 +43,7 @@ struct evaluator {
     int32_t *owners;                              /* [requests.count] the leader that computes each */
     struct likelihood **share;                    /* [requests.count] those of this leader, without prompts */
     struct eval_prompt *prompts, *shared_prompts; /* [prompt_count] all, and [requests.count] those of this leader */
-    int64_t *drawn;                               /* [prompt_count, 1 + most] */
+    int64_t *drawn;                               /* [prompt_count, 1 + ask.max_tokens] */
     int64_t prompt_count, next_prompt;
     double *found; /* [requests.count, FOUND] logprob, flag, cached tokens */
     int64_t room;  /* of these arrays */
