@@ -10,6 +10,8 @@
 #include "call.h"
 #include "loop.h"
 
+#include <sys/queue.h>
+
 struct driver;
 struct call_engine;
 struct call_loop;
@@ -43,7 +45,7 @@ struct call_shared {
     struct call_asked asked;
     /* ---- under the driver's lock ---- */
     unsigned commands; /* enum call_command */
-    struct call_shared *next_command;
+    STAILQ_ENTRY(call_shared) commanded;
     bool is_listed; /* in the list of commands */
     bool is_posted; /* `published` has an update that the loop has not taken */
     bool is_over;   /* the last update is published: the engine ignores further commands */

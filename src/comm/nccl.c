@@ -250,8 +250,7 @@ static int run_at_once(struct comm *comm, const struct comm_request *request) {
     struct stream *stream = request->call.data.stream;
     int status = post(comm);
     bool is_seen = stream == channel->seen_by && channel->seen_mark == channel->marks;
-    if (!status && channel->is_ahead && !is_seen)
-        status = follow(channel, stream, channel->stream);
+    THEN(status, channel->is_ahead && !is_seen ? follow(channel, stream, channel->stream) : STATUS_OK);
     channel->is_ahead = false;
     return status ? status : issue_group(comm, request, stream);
 }

@@ -487,7 +487,7 @@ class Program(unittest.TestCase):
 
 class Tools(unittest.TestCase):
     def test_every_tool_explains_itself_and_refuses_what_it_does_not_know(self):
-        for name in ("setup", "test", "quickstart", "quality", "rooms", "gpu"):
+        for name in ("setup", "test", "quickstart", "quality", "rooms", "gpu", "faults"):
             with self.subTest(name):
                 tool = os.path.join(ROOT, "tools", name)
                 self.assertTrue(os.access(tool, os.X_OK))
@@ -495,7 +495,7 @@ class Tools(unittest.TestCase):
                 self.assertEqual((run.returncode, run.stderr), (0, ""))
                 self.assertTrue(run.stdout.startswith(f"usage: tools/{name}"))
                 self.assertLessEqual(max(map(len, run.stdout.splitlines())), 120)
-        for name in ("setup", "quickstart", "quality", "rooms", "gpu"):
+        for name in ("setup", "quickstart", "quality", "rooms", "gpu", "faults"):
             run = subprocess.run([os.path.join(ROOT, "tools", name), "--nonsense"], capture_output=True, text=True)
             self.assertEqual(run.returncode, 2)
             self.assertIn("--nonsense", run.stderr)
