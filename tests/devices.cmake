@@ -1,6 +1,6 @@
 # Tests of all that computes, once more on other devices.
 
-# On the stand-ins for a card: cuda_NAME, with the label cuda. They are skipped by name where this build has no CUDA. The
+# On the stand-ins for a GPU: cuda_NAME, with the label cuda. They are skipped by name where this build has no CUDA. The
 # other programs take too long on an interpreter, or test what the CPU alone promises or has, such as int8 weights.
 set(on_card
     kernels_adapter_test kernels_draw_test kernels_ends_test kernels_fp8_test kernels_gemm_test

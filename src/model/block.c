@@ -205,12 +205,9 @@ static int attention_core_paged(const struct block_pass *block) {
         .position = step->cached,
         .out = block->saved->attention,
         .out_stride = widths->q,
+        .seen = pass->seen,
     };
-    struct rank *rank = model->rank;
-    if (!status && rank->is_planning)
-        return rank_note(rank, PHASE_ATTENTION, "paged_attention", paged_attention_work(&attention, pass->seen),
-                         rank->ops->paged_attention_workspace(rank->device, &attention));
-    return status ? status : rank_run_noted(rank, PHASE_ATTENTION, paged_attention, &attention);
+    return status ? status : rank_run(model->rank, PHASE_ATTENTION, paged_attention, &attention);
 }
 
 static int attention_core_forward(const struct block_pass *block) {
@@ -218,10 +215,10 @@ static int attention_core_forward(const struct block_pass *block) {
         return attention_core_paged(block);
     struct attention call;
     int status = attention_call(block, &call);
-    return status ? status : rank_run_scratch(block->pass->model->rank, PHASE_ATTENTION, attention_forward, &call);
+    return status ? status : rank_run(block->pass->model->rank, PHASE_ATTENTION, attention_forward, &call);
 }
 
-/* True when FP8 products alone read a norm's output. Hooks of its linear and after its half read it in bf16. */
+/* True when only FP8 products read a norm's output. Hooks of its linear and after its half read it in bf16. */
 static bool is_norm_in_fp8(const struct block_pass *block, enum attach_place linear, enum attach_place after) {
     return fp8_has_norms(block->pass->model) && !hooks_at(block, linear)->count && !hooks_at(block, after)->count;
 }
@@ -306,7 +303,7 @@ static int attention_core_backward(const struct block_pass *block) {
     core.dq = heads_gradient(model);
     core.dk = model_element(model, core.dq, widths->q);
     core.dv = model_element(model, model->gradients.qkv, widths->q + widths->kv);
-    THEN(status, rank_run_scratch(model->rank, PHASE_ATTENTION, attention_backward, &core));
+    THEN(status, rank_run(model->rank, PHASE_ATTENTION, attention_backward, &core));
     THEN(status, heads_backward(block));
     const struct fp8_writer norm1 = {norm1_forward, block};
     struct linear_call qkv = linear_call_at(block, ATTACH_QKV);
@@ -415,7 +412,7 @@ static bool writes_activation(const struct block_pass *block) {
     return block->pass->model->fp8.linears && !hook_list_has(hooks_at(block, ATTACH_FC1), HOOK_AFTER_ACTIVATION);
 }
 
-/* True when FP8 products alone read the activation's output. */
+/* True when only FP8 products read the activation's output. */
 static bool is_activation_in_fp8(const struct block_pass *block) {
     return writes_activation(block) && !hooks_at(block, ATTACH_FC2)->count;
 }
