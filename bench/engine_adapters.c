@@ -61,29 +61,23 @@ static int export(const struct engine_bench *bench, int kind, struct peft_config
 
 /* A base of random weights, which DoRA measures, and a fresh adapter on it. */
 static int write_adapter(const struct engine_bench *bench, int kind, struct device *device) {
-    struct model_options options = {.config = bench->config,
-                                    .dtype = DTYPE_F32,
-                                    .use = MODEL_TRAIN,
-                                    .train.is_frozen = true,
-                                    .max_rows = TRAIN_ROWS};
+    struct model_options options = {.base = {.config = bench->config, .dtype = DTYPE_F32}, .max_rows = TRAIN_ROWS};
     const char *all = "all-linear";
     struct peft_config config = config_of(bench, kind, &all);
     struct peft_options adapters = {.adapters = &config, .count = 1, .model = &options, .trains = true};
     struct rank rank;
     struct peft *peft = NULL;
-    struct model *model = NULL;
+    struct base *base = NULL;
     int status = rank_open_single(&rank, device, 1);
     THEN(status, peft_open(&adapters, &rank, &peft));
-    if (!status)
-        options.hooks = peft_hooks(peft);
-    THEN(status, model_open(&options, &rank, false, NULL, &model));
-    THEN(status, model_initialise(model, 1));
+    THEN(status, base_open(&options.base, &rank, &base));
+    THEN(status, base_initialise(base, 1));
     THEN(status, peft_allocate(peft));
     if (!status)
-        peft_set_base(peft, model_store(model));
+        peft_set_base(peft, base_store(base));
     THEN(status, peft_initialise(peft, 3));
     THEN(status, export(bench, kind, &config, peft));
-    model_close(model);
+    base_close(base);
     peft_close(peft);
     rank_close(&rank);
     return status;

@@ -106,12 +106,7 @@ static int train_a_little(const void *context) {
 static int load_once(struct measurement *m, const char *directory, double *seconds) {
     struct rank *rank = trainer_rank(bench_runner_trainer(m->contest.runner));
     const struct run_config *run = &m->run.config;
-    struct model_options base = {.config = run->model,
-                                 .dtype = run_dtype(run),
-                                 .use = MODEL_INFER,
-                                 .max_rows = 1,
-                                 .chunk_count = 1,
-                                 .chunks = {{0, run->model.num_layers}}};
+    struct model_options base = {.base = {.config = run->model, .dtype = run_dtype(run)}, .max_rows = 1};
     struct peft_files *files = NULL;
     struct peft *peft = NULL;
     double start = clock_seconds();

@@ -4,12 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MODEL_ROWS = 16, MOST_ADAPTERS = 4096, ADAPTER_NAME = 32 };
+enum { MOST_ADAPTERS = 4096, ADAPTER_NAME = 32 };
 
 /* ---- a model of random weights ---- */
 
-static int write_weights(const struct serve_bench *bench, struct rank *rank, struct model *model, enum dtype dtype) {
-    const struct param_store *store = model_store(model);
+static int write_weights(const struct serve_bench *bench, struct rank *rank, struct base *base, enum dtype dtype) {
+    const struct param_store *store = base_store(base);
     struct ckpt_flat flat = ckpt_flat_weights(store, rank->exec.stream);
     struct ckpt_array weights = ckpt_flat_array(&flat, "", false);
     char *text = NULL;
@@ -26,20 +26,16 @@ static int write_model(const void *context) {
     const struct serve_bench *bench = context;
     const struct bench_options *o = &bench->engine_options;
     enum dtype dtype = precision_dtype(o->precision);
-    struct model_options options = {.config = bench->engine.config,
-                                    .dtype = dtype,
-                                    .use = MODEL_TRAIN,
-                                    .train.is_frozen = true,
-                                    .max_rows = MODEL_ROWS};
+    struct base_options options = {.config = bench->engine.config, .dtype = dtype};
     struct device *device;
     struct rank rank;
-    struct model *model = NULL;
+    struct base *base = NULL;
     TRY(device_open(o->device, DEVICE_FIRST, (int)o->threads, &device));
     int status = rank_open_single(&rank, device, 1);
-    THEN(status, model_open(&options, &rank, false, NULL, &model));
-    THEN(status, model_initialise(model, 1));
-    THEN(status, write_weights(bench, &rank, model, dtype));
-    model_close(model);
+    THEN(status, base_open(&options, &rank, &base));
+    THEN(status, base_initialise(base, 1));
+    THEN(status, write_weights(bench, &rank, base, dtype));
+    base_close(base);
     rank_close(&rank);
     device_close(device);
     return status;

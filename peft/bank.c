@@ -16,7 +16,7 @@ int bank_projection(const struct peft_bank *bank, const struct model_projection 
 }
 
 int64_t bank_first_column(const struct peft_bank *bank, const struct model_projection *projection) {
-    return model_range(&bank->model.config, bank->rank->grid.tensor, projection).first;
+    return model_range(&bank->model.base.config, bank->rank->grid.tensor, projection).first;
 }
 
 int bank_scale_rows(const struct bank_call *call, int projection, enum projection_entry entry) {
@@ -85,7 +85,7 @@ static int give_prefix(void *self, int number, int layer, struct hook_prefix *pr
 }
 
 static size_t row_bytes(const struct peft_bank *bank) {
-    return (size_t)bank->model.config.hidden_size * dtype_bytes(bank->model.dtype);
+    return (size_t)bank->model.base.config.hidden_size * dtype_bytes(bank->model.base.dtype);
 }
 
 /* All image memory forms one table; each image has its virtual tokens at rows of it. */
@@ -151,11 +151,11 @@ static void add_upload(void *self, struct upload *upload) {
 
 static size_t fp32_product_bytes(const struct peft_bank *bank) {
     int64_t most = 0;
-    struct model_widths widths = model_widths(&bank->model.config, bank->rank->grid.tensor);
-    int64_t outputs[] = {widths.qkv, widths.fc1, bank->model.config.hidden_size};
+    struct model_widths widths = model_widths(&bank->model.base.config, bank->rank->grid.tensor);
+    int64_t outputs[] = {widths.qkv, widths.fc1, bank->model.base.config.hidden_size};
     for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
         most = outputs[i] > most ? outputs[i] : most;
-    return bank->model.dtype == DTYPE_BF16 ? (size_t)(bank->model.max_rows * most) * sizeof(float) : 0;
+    return bank->model.base.dtype == DTYPE_BF16 ? (size_t)(bank->model.max_rows * most) * sizeof(float) : 0;
 }
 
 /* The runs, once in the batch and once by themselves, the numbers of their rows, and the lists; or what a recorded step
@@ -193,17 +193,17 @@ int peft_bank_open(const struct model_options *model, struct rank *rank, struct 
     *out = NULL;
     struct peft_bank *bank = calloc(1, sizeof *bank);
     TRY(status_allocated(bank));
-    *bank = (struct peft_bank){.rank = rank, .model = *model, .family = model_family(&model->config)};
+    *bank = (struct peft_bank){.rank = rank, .model = *model, .family = model_family(&model->base.config)};
     bank->model.hooks = NULL;
-    bank->family->projections(&model->config, bank->projections);
-    bank->first_layer = model->chunk_count ? model->chunks[0].first : 0;
-    bank->layers = model->chunk_count ? model->chunks[0].count : model->config.num_layers;
+    bank->family->projections(&model->base.config, bank->projections);
+    bank->first_layer = model->base.chunk_count ? model->base.chunks[0].first : 0;
+    bank->layers = model->base.chunk_count ? model->base.chunks[0].count : model->base.config.num_layers;
     bank->entries = bank->family->projection_count * PROJECTION_ENTRIES + 2 * HALF_ENTRIES;
     bank->fp32_product_bytes = fp32_product_bytes(bank);
     bank->scratch_bytes = rank->ops->sizes(rank->device)->bank_scratch_bytes;
     bank->sites = calloc((size_t)(bank->layers * BANK_SITES), sizeof *bank->sites);
     int status = bank->sites ? allocate_lists(bank) : status_no_memory();
-    THEN(status, hook_table_init(&bank->hooks, model->config.num_layers));
+    THEN(status, hook_table_init(&bank->hooks, model->base.config.num_layers));
     bank->hooks.upload = (struct hook_upload){.bytes = step_bytes(bank), .add = add_upload, .self = bank};
     bank_set_levels(bank);
     THEN(status, attach(bank));

@@ -6,7 +6,7 @@
  * segments of rows. A place where no row of a step has an adapter costs no more than without a bank. Nothing is
  * allocated in a step. The result of a row does not depend on the other rows.
  *
- * Order of calls: peft_bank_open, model_open with peft_bank_hooks, peft_bank_set_base, the base's values,
+ * Order of calls: peft_bank_open, a runner with peft_bank_hooks, peft_bank_set_base, the base's values,
  * peft_bank_allocate, then images and steps in any order. One thread. The bank outlives the model that has its hooks.
  * Ranks that hold one model together make the same calls. */
 #ifndef CAMBIUM_PEFT_BANK_H
@@ -22,7 +22,7 @@ enum { PEFT_SLOT_IMAGES = 4 };
 int peft_bank_open(const struct model_options *model, struct rank *rank, struct peft_bank **bank);
 /* NULL is allowed. */
 void peft_bank_close(struct peft_bank *bank);
-/* Returns the hooks to open the model with. */
+/* Returns the hooks to open a runner with. */
 const struct hook_table *peft_bank_hooks(const struct peft_bank *bank);
 /* Returns the bytes on the device other than the memory of images. They include a step's data for the hooks, which
  * travel in the model's upload (struct hook_upload). */

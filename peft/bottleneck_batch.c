@@ -18,9 +18,9 @@ static enum group_unit unit_of(const struct peft_config *config) {
 static int put_half(struct image_maker *maker, const struct bottleneck *half) {
     const struct peft_bank *bank = maker->bank;
     const struct peft_config *config = &maker->adapter->config;
-    int64_t C = bank->model.config.hidden_size, m = config->bottleneck, layer = half->layer - bank->first_layer;
+    int64_t C = bank->model.base.config.hidden_size, m = config->bottleneck, layer = half->layer - bank->first_layer;
     bool is_mlp = half->place == ATTACH_AFTER_MLP;
-    enum dtype type = bank->model.dtype;
+    enum dtype type = bank->model.base.dtype;
     struct group_entry *norm = image_entry(maker, bank_half_entry(bank, layer, is_mlp, ENTRY_NORM));
     struct group_entry *down = image_entry(maker, bank_half_entry(bank, layer, is_mlp, ENTRY_HALF_DOWN));
     struct group_entry *up = image_entry(maker, bank_half_entry(bank, layer, is_mlp, ENTRY_HALF_UP));
@@ -46,7 +46,7 @@ int bottleneck_make_image(struct image_maker *maker) {
     const struct bottlenecks *all = maker->adapter->state;
     int status = STATUS_OK;
     for (int i = 0; i < all->count && !status; i++)
-        if (model_has_layer(&maker->bank->model, all->of[i].layer))
+        if (model_has_layer(&maker->bank->model.base, all->of[i].layer))
             status = put_half(maker, &all->of[i]);
     return status;
 }

@@ -95,7 +95,7 @@ int peft_open_tables(struct peft *peft) {
     struct peft_config *configs = calloc((size_t)peft->count, sizeof *configs);
     TRY(status_allocated(configs));
     struct model_options model = peft->base_options;
-    model.dtype = DTYPE_F32;
+    model.base.dtype = DTYPE_F32;
     struct peft_options options = {.adapters = configs, .model = &model};
     for (int i = 0; i < peft->count; i++)
         if (peft_is_encoded(&peft->adapters[i]))

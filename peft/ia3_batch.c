@@ -10,7 +10,7 @@ int ia3_make_image(struct image_maker *maker) {
     for (int i = 0; i < ia3->count && !status; i++) {
         const struct scale *scale = &ia3->scales[i];
         const struct model_projection *p = &scale->projection;
-        if (!model_has_layer(&bank->model, scale->layer))
+        if (!model_has_layer(&bank->model.base, scale->layer))
             continue;
         bool is_input = peft_choice(maker->adapter, scale->layer, p)->is_feedforward;
         int64_t number = bank_projection_entry(bank, scale->layer - bank->first_layer, bank_projection(bank, p),
@@ -18,7 +18,7 @@ int ia3_make_image(struct image_maker *maker) {
         struct group_entry *entry = image_entry(maker, number);
         *entry = (struct group_entry){.n = param_local_elements(&maker->adapter->peft->store, scale->id),
                                       .first_column = is_input ? 0 : bank_first_column(bank, p),
-                                      .type = bank->model.dtype};
+                                      .type = bank->model.base.dtype};
         status = image_put_param(maker, scale->id, false, &entry->data);
         if (is_input && !ia3_has_input_place(p))
             maker->image->scaled_input = p->module;
@@ -95,7 +95,7 @@ static int add_inputs(const struct bank_call *call, int projection, int64_t firs
     THEN(status, rank_multiply(hook->rank, PHASE_GEMM, &gemm));
     param_return(bank->base, id);
     struct model_range range =
-        model_range(&bank->model.config, hook->rank->grid.tensor, &bank->projections[projection]);
+        model_range(&bank->model.base.config, hook->rank->grid.tensor, &bank->projections[projection]);
     struct scatter_add_rows sum = {.rows = rows,
                                    .cols = range.columns,
                                    .x_type = DTYPE_F32,

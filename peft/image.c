@@ -52,7 +52,7 @@ int image_put_param(struct image_maker *maker, int id, bool is_turned, const voi
 int image_put_virtual(struct image_maker *maker, int table_id, int64_t tokens) {
     const struct peft_bank *bank = maker->bank;
     const struct param_store *store = &maker->adapter->peft->store;
-    size_t row = (size_t)bank->model.config.hidden_size * dtype_bytes(bank->model.dtype);
+    size_t row = (size_t)bank->model.base.config.hidden_size * dtype_bytes(bank->model.base.dtype);
     size_t bytes = (size_t)(tokens + 1) * row; /* the virtual tokens start at a row of the bank's memory */
     maker->image->virtual_tokens = tokens;
     if (!store->map.places[table_id].shape[0]) /* the embedding is on another stage */
@@ -63,7 +63,8 @@ int image_put_virtual(struct image_maker *maker, int table_id, int64_t tokens) {
     int64_t first = (int64_t)(((size_t)(to - bank->memory) + row - 1) / row);
     struct matrix_view view = param_borrow(store, table_id);
     maker->image->first_virtual = first;
-    const struct matrix_view table = matrix_plain(bank->model.dtype, view.data, tokens, bank->model.config.hidden_size);
+    const struct matrix_view table =
+        matrix_plain(bank->model.base.dtype, view.data, tokens, bank->model.base.config.hidden_size);
     int status = copy(maker, bank->memory + (size_t)first * row, &table, false);
     param_return(store, table_id);
     return status;
@@ -200,8 +201,8 @@ size_t peft_bank_most_file_bytes(const struct peft_bank *bank) {
     size_t ranks = (size_t)grid->tensor * (size_t)grid->pipeline;
     if (!bank->is_allocated)
         return SIZE_MAX;
-    size_t ends = 2 * (size_t)(bank->model.config.vocab_size * bank->model.config.hidden_size) * widest;
-    return header + ends + bank->memory_bytes * ranks * (widest / dtype_bytes(bank->model.dtype));
+    size_t ends = 2 * (size_t)(bank->model.base.config.vocab_size * bank->model.base.config.hidden_size) * widest;
+    return header + ends + bank->memory_bytes * ranks * (widest / dtype_bytes(bank->model.base.dtype));
 }
 
 /* ---- room ---- */
@@ -359,7 +360,7 @@ int64_t peft_bank_virtual_tokens(const struct peft_bank *bank, int image) {
 }
 
 int32_t peft_bank_first_id(const struct peft_bank *bank, int image) {
-    return (int32_t)(bank->model.config.vocab_size + bank->images[image]->first_virtual);
+    return (int32_t)(bank->model.base.config.vocab_size + bank->images[image]->first_virtual);
 }
 
 /* ---- slots ---- */

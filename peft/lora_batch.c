@@ -13,7 +13,7 @@ static int put_ratios(struct image_maker *maker, const struct pair *pair, struct
     bool is_first = !pair_is_row(pair) || maker->bank->rank->place.tensor == 0;
     int bias = model_find_linear(base->map.table, pair->layer, pair->projection.place, true);
     *scale = (struct group_entry){
-        .n = up->n, .first_column = up->first_column, .type = DTYPE_F32, .bias_type = maker->bank->model.dtype};
+        .n = up->n, .first_column = up->first_column, .type = DTYPE_F32, .bias_type = maker->bank->model.base.dtype};
     int status = image_put_late(maker, pair->dora.ratio, up->n, DTYPE_F32, &scale->data);
     if (status || bias == PARAM_NONE || !is_first)
         return status;

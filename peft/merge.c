@@ -44,7 +44,7 @@ static int read_base(struct merge *m) {
 }
 
 static int read_adapters(struct merge *m) {
-    struct model_options model = {.config = m->model.config, .dtype = DTYPE_F32, .use = MODEL_INFER, .max_rows = 1};
+    struct model_options model = {.base = {.config = m->model.config, .dtype = DTYPE_F32}, .max_rows = 1};
     struct peft_options options = {.adapters = peft_files_configs(m->request->files),
                                    .count = peft_files_count(m->request->files),
                                    .model = &model,

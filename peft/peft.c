@@ -47,7 +47,7 @@ void peft_need_scratch(struct peft *peft, size_t bytes) {
 }
 
 bool peft_has_layer(const struct peft *peft, int64_t layer) {
-    return model_has_layer(&peft->base_options, layer);
+    return model_has_layer(&peft->base_options.base, layer);
 }
 
 int peft_check_virtual_tokens(const struct peft_adapter *adapter) {
@@ -185,7 +185,7 @@ static int open_store(struct peft *peft, const struct model_options *model) {
                                                                   .device = peft->rank->device,
                                                                   .dtype = peft->dtype,
                                                                   .has_gradients = peft->trains,
-                                                                  .layer_shards = model->train.layer_shards});
+                                                                  .layer_shards = model->base.layer_shards});
 }
 
 int peft_open(const struct peft_options *options, struct rank *rank, struct peft **out) {
@@ -194,10 +194,10 @@ int peft_open(const struct peft_options *options, struct rank *rank, struct peft
     TRY(status_allocated(peft));
     *peft = (struct peft){.rank = rank,
                           .base_options = *options->model,
-                          .base = options->model->config,
+                          .base = options->model->base.config,
                           .directory = options->directory,
-                          .family = model_family(&options->model->config),
-                          .dtype = options->model->dtype,
+                          .family = model_family(&options->model->base.config),
+                          .dtype = options->model->base.dtype,
                           .trains = options->trains,
                           .sample = -1,
                           .max_rows = options->model->max_rows,

@@ -4,7 +4,7 @@
  * so gradient sums, the optimizer and checkpoints treat it like a model. Its rows carry the file names of Hugging
  * Face's PEFT. The model sees only its hook table.
  *
- * Order of calls: peft_open (nothing is allocated on the device), model_open with peft_hooks, peft_allocate, the base's
+ * Order of calls: peft_open (nothing is allocated on the device), a runner with peft_hooks, peft_allocate, the base's
  * values, peft_set_base, then initial values or files. During training: peft_begin before the forwards of a global
  * batch, peft_end after its last backward. One thread. The stack outlives the model that has its hooks.
  *
@@ -35,7 +35,7 @@ void peft_close(struct peft *peft);
 /* Returns the learning rate for a stack when none is given: the lowest of its methods' rates, which are those of PEFT's
  * examples or of the methods' papers. Sets *type to the method that has it. */
 double peft_default_lr(const struct peft_config *configs, int count, int *type);
-/* Return the hooks to open the model with, and the store of the stack's parameters. */
+/* Return the hooks to open a runner with, and the store of the stack's parameters. */
 const struct hook_table *peft_hooks(const struct peft *peft);
 struct param_store *peft_store(struct peft *peft);
 /* Returns the store's table with tensor names that differ between the adapters: "base_model.....ia3_l.ia3". */

@@ -25,10 +25,10 @@ static void close_stack(void *self) {
     peft_close(self);
 }
 
-static int start_stack(const void *description, void *self, struct model *base, uint64_t seed) {
+static int start_stack(const void *description, void *self, struct base *base, uint64_t seed) {
     const struct tuner_adapters *adapters = description;
     int status = peft_allocate(self);
-    peft_set_base(self, model_store(base));
+    peft_set_base(self, base_store(base));
     if (status)
         return status;
     return adapters->files ? peft_load(self, adapters->files) : peft_initialise(self, seed);

@@ -99,7 +99,7 @@ struct engine_follower {
 /* The engine on any rank. When open it has either a leader's part or a follower's. */
 struct engine {
     struct engine_options options;
-    struct pretrained base; /* the model's files; closed after the weights are read */
+    struct pretrained files; /* the model's files; closed after the weights are read */
     char directory[PATH_MAX];
     struct model_text_ends ends;
     struct device *device;
@@ -109,7 +109,8 @@ struct engine {
     enum dtype dtype;
     struct model_plan plan;
     struct peft_bank *bank; /* NULL: no adapters can be loaded */
-    struct model *model;
+    struct base *base;      /* the model on this rank */
+    struct inference_runner *runner;
     struct model_kv kv;
     size_t kv_bytes;
     int64_t max_pages;       /* of a sequence */
@@ -152,6 +153,9 @@ void engine_find_holders(struct engine *engine);
 int engine_open_bank(void *engine);
 /* Sets the options of the rank's model, with the bank's hooks. */
 int engine_model_options(const struct engine *engine, struct model_options *options);
+/* Sketches the base and its runner, and plans them. engine_close_model closes them, even after a failure. */
+int engine_sketch_model(struct engine *engine);
+void engine_close_model(void *engine);
 /* Returns the host bytes of the arrays of steps, for an engine that is open or only planned. */
 size_t engine_array_bytes(const struct engine *engine);
 /* Returns the number of pages that this rank can hold, at most as many as all sequences need. */

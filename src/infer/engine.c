@@ -24,11 +24,11 @@ void engine_close(struct engine *engine) {
 }
 
 const struct model_config *engine_config(const struct engine *engine) {
-    return model_config_of(engine->model);
+    return base_config(engine->base);
 }
 
 enum dtype engine_dtype(const struct engine *engine) {
-    return model_store(engine->model)->map.type;
+    return base_store(engine->base)->map.type;
 }
 
 const char *engine_precision(const struct engine *engine) {
@@ -77,7 +77,7 @@ struct rank *engine_rank(struct engine *engine) {
 }
 
 int engine_step_work(struct engine *engine, const struct model_step_shape *shape, struct work_list *list) {
-    return model_step_work(engine->model, shape, list);
+    return model_step_work(engine->runner, shape, list);
 }
 
 void engine_read_plan(const struct engine *engine, struct engine_plan *plan) {
@@ -92,6 +92,6 @@ size_t engine_planned_bytes(const struct engine *engine) {
 
 struct engine_graphs engine_graphs(const struct engine *engine) {
     struct engine_graphs graphs = engine->graphs;
-    graphs.replays = model_replays(engine->model);
+    graphs.replays = model_replays(engine->runner);
     return graphs;
 }

@@ -71,24 +71,24 @@ static struct plan_counts count_most(const struct engine *engine) {
 static void find_sizes(struct engine *engine) {
     const struct engine_options *o = &engine->options;
     int64_t drawing = o->max_logit_rows < o->max_sequences ? o->max_logit_rows : o->max_sequences;
-    engine->dtype = o->precision >= 0                  ? precision_dtype(o->precision)
-                    : engine->base.dtype == DTYPE_BF16 ? DTYPE_BF16
-                                                       : DTYPE_F32;
+    engine->dtype = o->precision >= 0                   ? precision_dtype(o->precision)
+                    : engine->files.dtype == DTYPE_BF16 ? DTYPE_BF16
+                                                        : DTYPE_F32;
     engine->max_pages = engine_pages_of(o->max_positions);
-    engine->window = window_of(&engine->base.config);
+    engine->window = window_of(&engine->files.config);
     engine->max_changes = drawing * (o->max_positions + ENGINE_MAX_BIASES);
     engine->most = count_most(engine);
 }
 
 static void close_files(void *self) {
     struct engine *engine = self;
-    pretrained_close(&engine->base);
+    pretrained_close(&engine->files);
 }
 
 int engine_find_model(void *self) {
     struct engine *engine = self;
     const struct engine_options *o = &engine->options;
-    struct pretrained *base = &engine->base;
+    struct pretrained *base = &engine->files;
     *base = (struct pretrained){.dtype = DTYPE_F32};
     if (o->random)
         base->config = *o->random;
@@ -219,9 +219,9 @@ static void close_part(void *self) {
 int engine_model_options(const struct engine *engine, struct model_options *options) {
     const struct engine_options *o = &engine->options;
     *options = (struct model_options){
-        .config = engine->base.config,
-        .dtype = engine->dtype,
-        .use = MODEL_INFER,
+        .base.config = engine->files.config,
+        .base.dtype = engine->dtype,
+        .base.storage = &storage_packed,
         .max_rows = o->max_rows,
         .max_positions = o->max_positions,
         .infer.max_logit_rows = o->max_logit_rows,
@@ -229,15 +229,15 @@ int engine_model_options(const struct engine *engine, struct model_options *opti
         .infer.max_sequences = o->max_sequences,
         .infer.max_pages = engine->max_pages,
         .hooks = engine->bank ? peft_bank_hooks(engine->bank) : NULL,
-        .chunk_count = 1,
+        .base.chunk_count = 1,
     };
-    struct pipeline_split split = {.layers = engine->base.config.num_layers,
+    struct pipeline_split split = {.layers = engine->files.config.num_layers,
                                    .stages = engine->rank.grid.pipeline,
                                    .chunks = 1,
                                    .first = o->first_layers,
                                    .last = o->last_layers};
-    return pipeline_layers(&split, engine->rank.place.pipeline, 0, &options->chunks[0].first,
-                           &options->chunks[0].count);
+    return pipeline_layers(&split, engine->rank.place.pipeline, 0, &options->base.chunks[0].first,
+                           &options->base.chunks[0].count);
 }
 
 int engine_open_bank(void *self) {
@@ -258,17 +258,31 @@ static void close_bank(void *self) {
     engine->bank = NULL;
 }
 
-static int open_model(void *self) {
+void engine_close_model(void *self) {
     struct engine *engine = self;
-    struct model_options options;
-    int status = engine_model_options(engine, &options);
-    return status ? status : model_open(&options, &engine->rank, false, &engine->plan, &engine->model);
+    inference_close(engine->runner);
+    base_close(engine->base);
+    engine->runner = NULL;
+    engine->base = NULL;
 }
 
-static void close_model(void *self) {
+int engine_sketch_model(struct engine *engine) {
+    struct model_options options;
+    engine->plan = (struct model_plan){0};
+    int status = engine_model_options(engine, &options);
+    THEN(status, base_sketch(&options.base, &engine->rank, &engine->plan, &engine->base));
+    THEN(status, inference_sketch(&options, engine->base, &engine->plan, &engine->runner));
+    return status;
+}
+
+static int open_model(void *self) {
     struct engine *engine = self;
-    model_close(engine->model);
-    engine->model = NULL;
+    int status = engine_sketch_model(engine);
+    THEN(status, inference_allocate(engine->runner));
+    THEN(status, rank_allocate_workspace(&engine->rank));
+    if (status)
+        engine_close_model(engine);
+    return status;
 }
 
 static int read_parameter(struct param_store *store, struct stream *stream, const struct ckpt_tensors *tensors,
@@ -288,19 +302,19 @@ static int read_parameter(struct param_store *store, struct stream *stream, cons
 /* Fills in the plain values of a parameter: random ones when there are no files. */
 static int fill_parameter(void *self, int id) {
     struct engine *engine = self;
-    struct param_store *store = model_store(engine->model);
+    struct param_store *store = base_store(engine->base);
     struct stream *stream = engine->rank.exec.stream;
     TRY(stop_check("while the model was loaded"));
-    return engine->base.tensors ? read_parameter(store, stream, engine->base.tensors, id)
-                                : param_initialise(store, stream, 1, id);
+    return engine->files.tensors ? read_parameter(store, stream, engine->files.tensors, id)
+                                 : param_initialise(store, stream, 1, id);
 }
 
 static int load_weights(void *self) {
     struct engine *engine = self;
-    const struct ckpt_tensors *tensors = engine->base.tensors;
-    const struct ckpt_array all = {.prefix = "", .dtype = model_store(engine->model)->map.type};
-    int status = tensors ? ckpt_check(tensors, model_table(engine->model), &all, 1) : STATUS_OK;
-    return status ? status : model_fill(engine->model, fill_parameter, engine);
+    const struct ckpt_tensors *tensors = engine->files.tensors;
+    const struct ckpt_array all = {.prefix = "", .dtype = base_store(engine->base)->map.type};
+    int status = tensors ? ckpt_check(tensors, base_table(engine->base), &all, 1) : STATUS_OK;
+    return status ? status : base_fill(engine->base, fill_parameter, engine);
 }
 
 /* ---- arrays of steps ---- */
@@ -474,7 +488,7 @@ static int open_graphs(void *self) {
     int status = device_free_memory(engine->device, &before);
     if (!status && engine->bank)
         status = peft_bank_step(engine->bank, NULL, 0);
-    THEN(status, model_record_steps(engine->model, &engine->kv, &graphs->count));
+    THEN(status, model_record_steps(engine->runner, &engine->kv, &graphs->count));
     THEN(status, device_free_memory(engine->device, &after));
     if (status)
         return status_wrap(status, "recording decode steps");
@@ -488,7 +502,7 @@ static int open_graphs(void *self) {
 /* The error of a rank without memory names the model's directory. */
 static int agree(void *self, int status) {
     struct engine *engine = self;
-    if (status == STATUS_MEMORY && engine->base.tensors)
+    if (status == STATUS_MEMORY && engine->files.tensors)
         status = status_wrap(status, "%s", engine->directory);
     return engine->options.world ? comm_agree(engine->options.world, status) : status;
 }
@@ -504,7 +518,7 @@ static const struct opening_step steps[] = {
     {.open = open_holders, .close = close_holders},
     {.open = open_part, .close = close_part, .agrees = true},
     {.open = engine_open_bank, .close = close_bank},
-    {.open = open_model, .close = close_model},
+    {.open = open_model, .close = engine_close_model},
     {.open = load_weights},
     {.open = release_files, .agrees = true}, /* later steps may sum over ranks */
     {.open = open_arrays, .close = close_arrays},

@@ -26,14 +26,14 @@ void engine_fill_plan(const struct engine *engine, int64_t pages, size_t images,
         .cache = engine->plan.kv_page_bytes * (size_t)pages,
         .adapters = bank ? images + peft_bank_fixed_bytes(bank) : 0,
         /* The model uploads the bank's arrays in a block of its activations. */
-        .workspace =
-            engine->plan.activations + engine->plan.workspace - (bank ? peft_bank_hooks(bank)->upload.bytes : 0),
+        .workspace = engine->plan.activations + work_scratch(&engine->rank.work) -
+                     (bank ? peft_bank_hooks(bank)->upload.bytes : 0),
         .transfers = engine->plan.transfers,
         .steps = engine_array_bytes(engine) + engine_link_bytes(engine) +
                  (engine_is_leader(engine) ? kv_pool_bytes(pages) : 0) + (bank ? peft_bank_list_bytes(bank) : 0),
-        .program = rank_program_bytes(device_threads(engine->device), engine->base.config.ffn_hidden_size,
-                                      engine->base.config.hidden_size) +
-                   (size_t)engine->base.config.vocab_size * TOKENIZER_BYTES,
+        .program = rank_program_bytes(device_threads(engine->device), engine->files.config.ffn_hidden_size,
+                                      engine->files.config.hidden_size) +
+                   (size_t)engine->files.config.vocab_size * TOKENIZER_BYTES,
         .pages = pages,
         .sequence_pages = engine->max_pages,
         .threads = device_threads(engine->device),
@@ -43,21 +43,18 @@ void engine_fill_plan(const struct engine *engine, int64_t pages, size_t images,
 /* ---- planning without opening ---- */
 
 static int sketch(struct engine *engine, int number) {
-    struct model_options options;
     rank_sketch(&engine->rank, &engine->options.grid, number, engine->device);
     if (engine->options.is_batch_invariant)
         rank_make_batch_invariant(&engine->rank);
     engine_find_holders(engine);
     int status = engine_open_bank(engine);
-    THEN(status, engine_model_options(engine, &options));
-    return status ? status : model_sketch(&options, &engine->rank, &engine->plan, &engine->model);
+    return status ? status : engine_sketch_model(engine);
 }
 
 static void forget_sketch(struct engine *engine) {
-    model_close(engine->model);
+    engine_close_model(engine);
     peft_bank_close(engine->bank);
     rank_close(&engine->rank);
-    engine->model = NULL;
     engine->bank = NULL;
 }
 
@@ -101,7 +98,7 @@ static int plan_on(struct engine *engine, int number, const struct listing *list
     if (!status)
         engine_fill_plan(engine, pages, images, plan);
     for (int i = 0; i < listing->count && !status; i++)
-        status = model_step_work(engine->model, &listing->shapes[i], &listing->lists[i]);
+        status = model_step_work(engine->runner, &listing->shapes[i], &listing->lists[i]);
     forget_sketch(engine);
     return status;
 }
@@ -120,7 +117,7 @@ static int open_planned(const struct engine_options *options, struct engine **ou
 static void close_planned(struct engine *engine) {
     if (engine) {
         device_close(engine->device);
-        pretrained_close(&engine->base);
+        pretrained_close(&engine->files);
     }
     free(engine);
 }
@@ -144,7 +141,7 @@ int engine_plan_image(const struct engine_options *options, int number, const st
     THEN(status, open_sketch(engine));
     THEN(status, sketch(engine, number));
     if (!status) {
-        peft_bank_set_base(engine->bank, model_store(engine->model));
+        peft_bank_set_base(engine->bank, base_store(engine->base));
         status = peft_bank_image_bytes(engine->bank, adapter, bytes);
     }
     if (engine)

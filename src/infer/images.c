@@ -162,7 +162,7 @@ int engine_plan_images(struct engine *engine, size_t *bytes) {
     *bytes = 0;
     if (!engine->bank)
         return STATUS_OK;
-    peft_bank_set_base(engine->bank, model_store(engine->model));
+    peft_bank_set_base(engine->bank, base_store(engine->base));
     int status = engine->options.adapter_count ? find_adapters(engine, &found) : STATUS_OK;
     THEN(status, count_bytes(engine, &found, bytes));
     forget_found(&found);
@@ -175,7 +175,7 @@ int engine_open_images(void *self) {
     int images[PEFT_SLOT_IMAGES], status = STATUS_OK;
     if (!engine->bank)
         return STATUS_OK;
-    peft_bank_set_base(engine->bank, model_store(engine->model));
+    peft_bank_set_base(engine->bank, base_store(engine->base));
     if (engine->options.adapter_count)
         status = find_adapters(engine, &found);
     THEN(status, agree(engine, allocate(engine, &found)));

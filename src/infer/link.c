@@ -113,7 +113,7 @@ int engine_end(struct engine *engine) {
         status = wait_for(engine, &leader->messages[i]);
     if (leader)
         leader->has_ended = true;
-    return status ? status : model_infer_end(engine->model);
+    return status ? status : model_infer_end(engine->runner);
 }
 
 struct comm_signs engine_signs_of(const struct engine *engine, int rank) {
@@ -146,7 +146,7 @@ static int follow(struct engine *engine, const struct plan *plan) {
         *made = results_at(made->token, plan->header.counts.logit_rows);
         double start = clock_seconds();
         int status = engine_run_plan(engine, plan);
-        if (!status && plan->header.counts.rows && model_gives_results(engine->model)) {
+        if (!status && plan->header.counts.rows && model_gives_results(engine->runner)) {
             status = engine_read_results(engine, made);
             status = status ? status : send_results(engine, plan);
         }
@@ -159,7 +159,7 @@ static int follow(struct engine *engine, const struct plan *plan) {
     case PLAN_DROP:
         return engine_forget_image(engine, plan->header.image);
     case PLAN_END:
-        return model_infer_end(engine->model);
+        return model_infer_end(engine->runner);
     }
     return status_fail(STATUS_INVALID, "plan %lld is of no kind", (long long)plan->header.number);
 }

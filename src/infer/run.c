@@ -17,7 +17,7 @@ static int put_prefixes(struct engine *engine, const struct plan *plan) {
         const struct plan_prefix *p = &plan->prefixes[i];
         struct model_prefix_rows rows = {
             .image = p->image, .first = p->first, .count = p->count, .place = plan->places + p->first_place};
-        status = model_kv_put_prefix(engine->model, &engine->kv, &rows);
+        status = model_kv_put_prefix(engine->runner, &engine->kv, &rows);
     }
     return status;
 }
@@ -47,15 +47,15 @@ int engine_run_plan(struct engine *engine, const struct plan *plan) {
     struct model_step step = step_of(plan);
     int status = put_prefixes(engine, plan);
     if (!status && !step.rows)
-        return model_kv_change_pages(engine->model, step.page_changes, step.page_change_count);
+        return model_kv_change_pages(engine->runner, step.page_changes, step.page_change_count);
     if (!status && engine->bank)
         status = peft_bank_step(engine->bank, plan->segments, plan->header.counts.segments);
-    THEN(status, model_infer(engine->model, &engine->kv, &step));
+    THEN(status, model_infer(engine->runner, &engine->kv, &step));
     return status;
 }
 
 int engine_read_results(struct engine *engine, const struct results_block *made) {
     struct model_step_result result = {made->token,     made->logprob,   made->label_logprob,
                                        made->is_greedy, made->top_token, made->top_logprob};
-    return model_infer_results(engine->model, &result);
+    return model_infer_results(engine->runner, &result);
 }

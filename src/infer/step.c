@@ -242,7 +242,7 @@ static struct flight *flight_at(struct engine *engine, int64_t number) {
 
 static int run(struct engine *engine, struct flight *flight) {
     struct engine_leader *leader = engine->leader;
-    bool is_here = model_gives_results(engine->model);
+    bool is_here = model_gives_results(engine->runner);
     int status = !is_here && flight->wanted ? engine_expect_results(engine, flight) : STATUS_OK;
     THEN(status, engine_send_plan(engine, &leader->built));
     THEN(status, engine_run_plan(engine, &leader->built));
@@ -253,7 +253,7 @@ static int run(struct engine *engine, struct flight *flight) {
 /* Returns the limit of steps under way: one more than stages when this rank reads the results, which it does when a
  * step is collected. */
 static int most_under_way(const struct engine *engine) {
-    return model_gives_results(engine->model) ? engine_depth(engine) + 1 : engine_depth(engine);
+    return model_gives_results(engine->runner) ? engine_depth(engine) + 1 : engine_depth(engine);
 }
 
 int engine_submit(struct engine *engine, const struct engine_row *rows, int64_t count) {

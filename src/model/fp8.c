@@ -44,59 +44,59 @@ int model_fp8_describe(const struct model_config *config, int64_t history_length
     return status;
 }
 
-struct param_store *model_fp8_store(struct model *model) {
-    return model->fp8.linears ? &model->fp8.store : NULL;
+struct param_store *model_fp8_store(struct training_runner *training) {
+    return training->run.fp8 ? &training->fp8.store : NULL;
 }
 
 /* Returns the values of a layer's row; NULL while planning. */
-static float *values_of(const struct model *model, int64_t layer, int row) {
-    const struct param_store *store = &model->fp8.store;
+static float *values_of(const struct training_runner *training, int64_t layer, int row) {
+    const struct param_store *store = &training->fp8.store;
     int id = (int)layer * ROWS + row;
     return param_range_within(store, PARAM_WEIGHTS, store->map.places[id].offset, param_local_elements(store, id)).data;
 }
 
 /* ---- the linears of the stage ---- */
 
-static const struct linear *linear_of(const struct model *model, int64_t layer, enum attach_place place) {
-    const struct block_params *block = &model->blocks[layer];
+static const struct linear *linear_of(const struct training_runner *training, int64_t layer, enum attach_place place) {
+    const struct block_params *block = &training->run.base->blocks[layer];
     const struct linear *const linears[FP8_PLACES] = {&block->qkv, &block->projection, &block->fc1, &block->fc2};
     return linears[place - ATTACH_QKV];
 }
 
 /* Returns the number of a layer among those of the stage. */
-static int64_t local_layer(const struct model *model, int64_t layer) {
-    const struct model_chunk *chunk = model->options.chunks;
+static int64_t local_layer(const struct base *base, int64_t layer) {
+    const struct model_chunk *chunk = base->options.chunks;
     int64_t before = 0;
     for (; layer >= chunk->first + chunk->count; chunk++)
         before += chunk->count;
     return before + layer - chunk->first;
 }
 
-struct fp8_linear *fp8_linear_at(const struct model *model, int64_t layer, enum attach_place place) {
-    struct fp8_linear *linears = model->fp8.linears;
-    return linears ? &linears[local_layer(model, layer) * FP8_PLACES + place - ATTACH_QKV] : NULL;
+struct fp8_linear *fp8_linear_at(const struct runner *run, int64_t layer, enum attach_place place) {
+    struct fp8_linear *linears = run->fp8;
+    return linears ? &linears[local_layer(run->base, layer) * FP8_PLACES + place - ATTACH_QKV] : NULL;
 }
 
-bool fp8_has_norms(const struct model *model) {
-    const struct rank *rank = model->rank;
-    return model->fp8.linears && !(rank->grid.tensor > 1 && rank->is_sequence_parallel);
+bool fp8_has_norms(const struct runner *run) {
+    const struct rank *rank = run->rank;
+    return run->fp8 && !(rank->grid.tensor > 1 && rank->is_sequence_parallel);
 }
 
 /* Calls `visit` for every linear of the stage. */
-static int every_linear(struct model *model,
-                        int (*visit)(struct model *model, int64_t layer, enum attach_place place)) {
-    const struct model_options *o = &model->options;
+static int every_linear(struct training_runner *training,
+                        int (*visit)(struct training_runner *training, int64_t layer, enum attach_place place)) {
+    const struct base_options *o = &training->run.base->options;
     int status = STATUS_OK;
     for (int c = 0; c < o->chunk_count; c++)
         for (int64_t layer = o->chunks[c].first; layer < o->chunks[c].first + o->chunks[c].count; layer++)
             for (int place = ATTACH_QKV; place <= ATTACH_FC2 && !status; place++)
-                status = visit(model, layer, (enum attach_place)place);
+                status = visit(training, layer, (enum attach_place)place);
     return status;
 }
 
 /* Refuses a size that is not a multiple of 16, with the nearest that is. */
-static int check_linear(struct model *model, int64_t layer, enum attach_place place) {
-    const struct linear *linear = linear_of(model, layer, place);
+static int check_linear(struct training_runner *training, int64_t layer, enum attach_place place) {
+    const struct linear *linear = linear_of(training, layer, place);
     int64_t size = linear->in % MULTIPLE ? linear->in : linear->out;
     int64_t nearest = (size + MULTIPLE / 2) / MULTIPLE * MULTIPLE;
     if (size % MULTIPLE == 0)
@@ -109,12 +109,12 @@ static int check_linear(struct model *model, int64_t layer, enum attach_place pl
         (long long)(nearest ? nearest : MULTIPLE));
 }
 
-static int open_linear(struct model *model, int64_t layer, enum attach_place place) {
-    bool is_e4m3 = model->options.train.fp8.is_e4m3;
-    struct fp8_linear *linear = fp8_linear_at(model, layer, place);
+static int open_linear(struct training_runner *training, int64_t layer, enum attach_place place) {
+    bool is_e4m3 = training->options.fp8.is_e4m3;
+    struct fp8_linear *linear = fp8_linear_at(&training->run, layer, place);
     for (int operand = 0; operand < FP8_OPERANDS; operand++)
         linear->tensor[operand].type = operand == FP8_GRADIENT && !is_e4m3 ? DTYPE_E5M2 : DTYPE_E4M3;
-    linear->keeps_weight = !sharded_cuts_weights(&model->store);
+    linear->keeps_weight = !sharded_cuts_weights(&training->run.base->store);
     return STATUS_OK;
 }
 
@@ -134,127 +134,129 @@ static int check_device(const struct rank *rank) {
         device_description(rank->device), rank->ops->gemm_supports(rank->device, &of_bf16) ? "bf16" : "fp32");
 }
 
-int fp8_sketch(struct model *model) {
-    const struct model_options *o = &model->options;
-    struct model_fp8 *fp8 = &model->fp8;
-    if (o->use != MODEL_TRAIN || !o->train.fp8.is_on)
+int fp8_sketch(struct training_runner *training) {
+    const struct base_options *o = &training->run.base->options;
+    struct model_fp8 *fp8 = &training->fp8;
+    if (!training->options.fp8.is_on)
         return STATUS_OK;
-    TRY(check_device(model->rank));
-    TRY(every_linear(model, check_linear));
-    TRY(model_fp8_describe(&o->config, o->train.fp8.history_length, &fp8->table));
+    TRY(check_device(training->run.rank));
+    TRY(every_linear(training, check_linear));
+    TRY(model_fp8_describe(&o->config, training->options.fp8.history_length, &fp8->table));
     for (int c = 0; c < o->chunk_count; c++)
         fp8->layers += o->chunks[c].count;
-    fp8->linears = calloc((size_t)(fp8->layers * FP8_PLACES), sizeof *fp8->linears);
+    training->run.fp8 = calloc((size_t)(fp8->layers * FP8_PLACES), sizeof *training->run.fp8);
     fp8->is_held = calloc((size_t)fp8->table.count, sizeof *fp8->is_held);
-    TRY(status_allocated(fp8->linears && fp8->is_held));
+    TRY(status_allocated(training->run.fp8 && fp8->is_held));
     for (int id = 0; id < fp8->table.count; id++)
         fp8->is_held[id] = model_has_layer(o, id / ROWS);
-    const struct rank *rank = model->rank;
+    const struct rank *rank = training->run.rank;
     const struct param_part part = {
         .tensor = rank->place.tensor, .tensors = rank->grid.tensor, .is_held = fp8->is_held};
     int status = param_store_sketch(
         &fp8->store, &(const struct param_store_options){
                          .table = &fp8->table, .part = &part, .device = rank->device, .dtype = DTYPE_F32});
-    return status ? status : every_linear(model, open_linear);
+    return status ? status : every_linear(training, open_linear);
 }
 
 /* ---- memory ---- */
 
 /* Returns the bytes of a cast weight; 0 in a stage without layers. */
-static size_t weight_bytes(const struct model *model, enum attach_place place) {
-    const struct model_chunk *chunk = model->options.chunks;
-    while (!chunk->count && model->fp8.layers)
+static size_t weight_bytes(const struct training_runner *training, enum attach_place place) {
+    const struct model_chunk *chunk = training->run.base->options.chunks;
+    while (!chunk->count && training->fp8.layers)
         chunk++;
-    const struct linear *linear = chunk->count ? linear_of(model, chunk->first, place) : NULL;
+    const struct linear *linear = chunk->count ? linear_of(training, chunk->first, place) : NULL;
     return linear ? fp8_bytes(linear->out, linear->in) : 0;
 }
 
-static size_t kept_bytes(const struct model *model) {
+static size_t kept_bytes(const struct training_runner *training) {
     size_t bytes = 0;
     for (int place = ATTACH_QKV; place <= ATTACH_FC2; place++)
-        bytes += weight_bytes(model, (enum attach_place)place);
-    return sharded_cuts_weights(&model->store) ? 0 : bytes * (size_t)model->fp8.layers;
+        bytes += weight_bytes(training, (enum attach_place)place);
+    return sharded_cuts_weights(&training->run.base->store) ? 0 : bytes * (size_t)training->fp8.layers;
 }
 
-size_t fp8_weight_bytes(const struct model *model) {
-    return model->fp8.linears ? param_weight_bytes(&model->fp8.store) + kept_bytes(model) : 0;
+size_t fp8_weight_bytes(const struct training_runner *training) {
+    return training->run.fp8 ? param_weight_bytes(&training->fp8.store) + kept_bytes(training) : 0;
 }
 
 /* Sets the memory of an operand in every linear. */
-static void share(struct model *model, enum fp8_operand operand, void *memory) {
-    for (int64_t i = 0; i < model->fp8.layers * FP8_PLACES; i++)
-        model->fp8.linears[i].tensor[operand].values = memory;
+static void share(struct training_runner *training, enum fp8_operand operand, void *memory) {
+    for (int64_t i = 0; i < training->fp8.layers * FP8_PLACES; i++)
+        training->run.fp8[i].tensor[operand].values = memory;
 }
 
-void fp8_place(struct model *model, struct arena *arena) {
-    const struct model_widths *widths = &model->share.widths;
-    int64_t N = model->options.max_rows, C = model->options.config.hidden_size;
+void fp8_place(struct training_runner *training, struct arena *arena) {
+    const struct model_widths *widths = &training->run.base->part.widths;
+    int64_t N = training->run.max_rows, C = training->run.base->options.config.hidden_size;
     int64_t in = C > widths->q ? C : widths->q, out = C > widths->qkv ? C : widths->qkv;
     size_t most = 0;
-    if (!model->fp8.linears)
+    if (!training->run.fp8)
         return;
     in = in > widths->ffn ? in : widths->ffn;
     out = out > widths->fc1 ? out : widths->fc1;
-    model->fp8.amax = arena_take(arena, (size_t)(model->fp8.layers * FP8_TENSORS) * sizeof *model->fp8.amax);
-    share(model, FP8_INPUT, arena_take(arena, fp8_bytes(N, in)));
-    share(model, FP8_GRADIENT, arena_take(arena, fp8_bytes(N, out)));
+    training->fp8.amax = arena_take(arena, (size_t)(training->fp8.layers * FP8_TENSORS) * sizeof *training->fp8.amax);
+    share(training, FP8_INPUT, arena_take(arena, fp8_bytes(N, in)));
+    share(training, FP8_GRADIENT, arena_take(arena, fp8_bytes(N, out)));
     for (int place = ATTACH_QKV; place <= ATTACH_FC2; place++)
-        most =
-            weight_bytes(model, (enum attach_place)place) > most ? weight_bytes(model, (enum attach_place)place) : most;
-    if (sharded_cuts_weights(&model->store))
-        share(model, FP8_WEIGHT, arena_take(arena, most));
+        most = weight_bytes(training, (enum attach_place)place) > most
+                   ? weight_bytes(training, (enum attach_place)place)
+                   : most;
+    if (sharded_cuts_weights(&training->run.base->store))
+        share(training, FP8_WEIGHT, arena_take(arena, most));
 }
 
 /* Gives a linear the addresses of its tensors, and of its cast weight. */
-static int set_addresses(struct model *model, int64_t layer, enum attach_place place) {
-    struct model_fp8 *fp8 = &model->fp8;
-    struct fp8_linear *linear = fp8_linear_at(model, layer, place);
-    int64_t local = local_layer(model, layer);
+static int set_addresses(struct training_runner *training, int64_t layer, enum attach_place place) {
+    struct model_fp8 *fp8 = &training->fp8;
+    struct fp8_linear *linear = fp8_linear_at(&training->run, layer, place);
+    int64_t local = local_layer(training->run.base, layer);
     char *weight = fp8->weights;
     for (int operand = 0; operand < FP8_OPERANDS; operand++) {
         int64_t tensor = operand * FP8_PLACES + place - ATTACH_QKV;
-        linear->tensor[operand].scale = values_of(model, layer, ROW_SCALE) + tensor;
+        linear->tensor[operand].scale = values_of(training, layer, ROW_SCALE) + tensor;
         linear->tensor[operand].inverse = linear->tensor[operand].scale + FP8_TENSORS;
         linear->tensor[operand].amax = fp8->amax + local * FP8_TENSORS + tensor;
     }
     if (!weight)
         return STATUS_OK;
-    weight += (size_t)local * kept_bytes(model) / (size_t)fp8->layers;
+    weight += (size_t)local * kept_bytes(training) / (size_t)fp8->layers;
     for (int before = ATTACH_QKV; before < (int)place; before++)
-        weight += weight_bytes(model, (enum attach_place)before);
+        weight += weight_bytes(training, (enum attach_place)before);
     linear->tensor[FP8_WEIGHT].values = weight;
     return STATUS_OK;
 }
 
-int fp8_open(struct model *model) {
-    struct model_fp8 *fp8 = &model->fp8;
-    struct rank *rank = model->rank;
-    if (!fp8->linears)
+int fp8_open(struct training_runner *training) {
+    struct model_fp8 *fp8 = &training->fp8;
+    struct rank *rank = training->run.rank;
+    if (!training->run.fp8)
         return STATUS_OK;
     int status = param_store_open(&fp8->store, NULL);
-    if (!status && kept_bytes(model))
-        status = device_alloc(rank->device, kept_bytes(model), &fp8->weights);
+    if (!status && kept_bytes(training))
+        status = device_alloc(rank->device, kept_bytes(training), &fp8->weights);
     if (status)
         return status_wrap(status, "FP8");
     status = param_store_initialise(&fp8->store, rank->exec.stream, 0);
     THEN(status, stream_zero(rank->exec.stream, fp8->amax, (size_t)(fp8->layers * FP8_TENSORS) * sizeof *fp8->amax));
-    return status ? status : every_linear(model, set_addresses);
+    return status ? status : every_linear(training, set_addresses);
 }
 
-void fp8_close(struct model *model) {
-    struct model_fp8 *fp8 = &model->fp8;
-    device_free(model->rank->device, fp8->weights);
+void fp8_close(struct training_runner *training) {
+    struct model_fp8 *fp8 = &training->fp8;
+    device_free(training->run.rank->device, fp8->weights);
     param_store_close(&fp8->store);
     param_table_free(&fp8->table);
     free(fp8->is_held);
-    free(fp8->linears);
+    free(training->run.fp8);
 }
 
 /* ---- the end of a step ---- */
 
 /* Sets the scales of `count` tensors of a layer, from number `first` on. */
-static int set_scales(struct model *model, int64_t layer, int64_t step, int first, int count, enum dtype type) {
-    const struct model_fp8_options *options = &model->options.train.fp8;
+static int set_scales(struct training_runner *training, int64_t layer, int64_t step, int first, int count,
+                      enum dtype type) {
+    const struct model_fp8_options *options = &training->options.fp8;
     struct fp8_scales call = {
         .count = count,
         .length = options->history_length,
@@ -263,33 +265,33 @@ static int set_scales(struct model *model, int64_t layer, int64_t step, int firs
         .is_most_recent = options->is_most_recent,
         .most = ldexpf(fp8_largest(type), -options->margin),
     };
-    if (!model->rank->is_planning) {
-        call.amax = model->fp8.amax + local_layer(model, layer) * FP8_TENSORS + first;
-        call.history = values_of(model, layer, ROW_HISTORY) + first;
-        call.scale = values_of(model, layer, ROW_SCALE) + first;
+    if (!training->run.rank->is_planning) {
+        call.amax = training->fp8.amax + local_layer(training->run.base, layer) * FP8_TENSORS + first;
+        call.history = values_of(training, layer, ROW_HISTORY) + first;
+        call.scale = values_of(training, layer, ROW_SCALE) + first;
         call.inverse = call.scale + FP8_TENSORS;
     }
-    return rank_run(model->rank, PHASE_OPTIMIZER, fp8_scales, &call);
+    return rank_run(training->run.rank, PHASE_OPTIMIZER, fp8_scales, &call);
 }
 
-int model_fp8_end_step(struct model *model, int64_t step) {
-    const struct model_options *o = &model->options;
-    struct model_fp8 *fp8 = &model->fp8;
-    if (!fp8->linears)
+int model_fp8_end_step(struct training_runner *training, int64_t step) {
+    const struct base_options *o = &training->run.base->options;
+    struct model_fp8 *fp8 = &training->fp8;
+    if (!training->run.fp8)
         return STATUS_OK;
     int64_t tensors = fp8->layers * FP8_TENSORS;
     int forward = FP8_GRADIENT * FP8_PLACES;
-    int status = rank_max(model->rank, RANK_TENSOR, fp8->amax, tensors, DTYPE_F32);
-    THEN(status, rank_max(model->rank, RANK_DATA, fp8->amax, tensors, DTYPE_F32));
+    int status = rank_max(training->run.rank, RANK_TENSOR, fp8->amax, tensors, DTYPE_F32);
+    THEN(status, rank_max(training->run.rank, RANK_DATA, fp8->amax, tensors, DTYPE_F32));
     for (int64_t layer = 0; layer < o->config.num_layers && !status; layer++) {
         if (!model_has_layer(o, layer))
             continue;
-        status = set_scales(model, layer, step, 0, forward, DTYPE_E4M3);
+        status = set_scales(training, layer, step, 0, forward, DTYPE_E4M3);
         if (!status)
-            status =
-                set_scales(model, layer, step, forward, FP8_PLACES, o->train.fp8.is_e4m3 ? DTYPE_E4M3 : DTYPE_E5M2);
+            status = set_scales(training, layer, step, forward, FP8_PLACES,
+                                training->options.fp8.is_e4m3 ? DTYPE_E4M3 : DTYPE_E5M2);
     }
     for (int64_t i = 0; i < fp8->layers * FP8_PLACES; i++)
-        fp8->linears[i].weight = FP8_WEIGHT_OLD;
+        training->run.fp8[i].weight = FP8_WEIGHT_OLD;
     return status;
 }

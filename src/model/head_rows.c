@@ -7,25 +7,25 @@
 
 #include <stdlib.h>
 
-int head_staging_open(struct model *model) {
-    size_t rows = (size_t)model->options.max_rows;
-    if (!model->share.has_head || model->options.use == MODEL_INFER)
+int head_staging_open(struct training_runner *training) {
+    size_t rows = (size_t)training->run.max_rows;
+    if (!training->run.base->part.has_head)
         return STATUS_OK;
     int32_t *numbers = calloc(4 * rows, sizeof *numbers);
     TRY(status_allocated(numbers));
-    model->staging = (struct head_staging){numbers, numbers + rows, numbers + 2 * rows, numbers + 3 * rows,
-                                           calloc(rows, sizeof *model->staging.loss_weight)};
-    return status_allocated(model->staging.loss_weight);
+    training->staging = (struct head_staging){numbers, numbers + rows, numbers + 2 * rows, numbers + 3 * rows,
+                                              calloc(rows, sizeof *training->staging.loss_weight)};
+    return status_allocated(training->staging.loss_weight);
 }
 
-void head_staging_close(struct model *model) {
-    free(model->staging.row);
-    free(model->staging.loss_weight);
+void head_staging_close(struct training_runner *training) {
+    free(training->staging.row);
+    free(training->staging.loss_weight);
 }
 
 /* Each new number of rows needs a prepared product, so rows are padded to a few numbers. */
-int64_t head_rows_count(const struct model *model, const struct model_batch *batch) {
-    int64_t counted = 0, multiple = model_sizes(model)->head_rows_multiple;
+int64_t head_rows_count(const struct runner *run, const struct model_batch *batch) {
+    int64_t counted = 0, multiple = model_sizes(run)->head_rows_multiple;
     for (int64_t i = 0; i < batch->rows; i++)
         counted += batch->loss_weight[i] != 0;
     int64_t filled = (counted + multiple - 1) / multiple * multiple;
@@ -52,9 +52,11 @@ static int64_t choose(const struct model_batch *batch, const struct head_staging
 }
 
 /* Finds the rows among them that lie in this rank's part of the stream. */
-static void choose_local(const struct model *model, int64_t rows, int64_t counted, struct head_rows *head) {
-    const struct head_staging *staging = &model->staging;
-    int64_t start = rank_first_stream_row(model->rank, rows), stream = rank_stream_rows(model->rank, rows);
+static void choose_local(const struct training_runner *training, int64_t rows, int64_t counted,
+                         struct head_rows *head) {
+    const struct head_staging *staging = &training->staging;
+    const struct runner *run = &training->run;
+    int64_t start = rank_first_stream_row(run->rank, rows), stream = rank_stream_rows(run->rank, rows);
     head->first = 0;
     while (head->first < counted && staging->row[head->first] < start)
         head->first++;
@@ -65,88 +67,89 @@ static void choose_local(const struct model *model, int64_t rows, int64_t counte
         staging->place[i] = -1;
     for (int64_t i = 0; i < head->local; i++)
         staging->place[staging->source[i]] = (int32_t)i;
-    for (; !model->rank->is_sequence_parallel && head->local < head->count; head->local++)
+    for (; !run->rank->is_sequence_parallel && head->local < head->count; head->local++)
         staging->source[head->local] = -1;
 }
 
-void head_rows_upload(struct model *model, const struct model_batch *batch, struct head_rows *head) {
-    const struct head_staging *staging = &model->staging;
-    struct upload *upload = &model->upload;
-    if (!model->share.has_head)
+void head_rows_upload(struct training_runner *training, const struct model_batch *batch, struct head_rows *head) {
+    const struct head_staging *staging = &training->staging;
+    struct runner *run = &training->run;
+    struct upload *upload = &run->upload;
+    if (!run->base->part.has_head)
         return;
-    head->count = head_rows_count(model, batch);
+    head->count = head_rows_count(run, batch);
     head->is_all = head->count == batch->rows;
     if (!head->is_all)
-        choose_local(model, batch->rows, choose(batch, staging, head->count), head);
+        choose_local(training, batch->rows, choose(batch, staging, head->count), head);
     size_t bytes = (size_t)head->count * 4;
     head->labels = upload_add(upload, head->is_all ? batch->labels : staging->labels, bytes);
     head->loss_weight = upload_add(upload, head->is_all ? batch->loss_weight : staging->loss_weight, bytes);
     if (head->is_all)
         return;
     head->source = upload_add(upload, staging->source, (size_t)head->local * 4);
-    head->place = upload_add(upload, staging->place, (size_t)rank_stream_rows(model->rank, batch->rows) * 4);
+    head->place = upload_add(upload, staging->place, (size_t)rank_stream_rows(run->rank, batch->rows) * 4);
 }
 
-static void *row_at(const struct model *model, void *base, int64_t row) {
-    return (char *)base + (size_t)(row * model->options.config.hidden_size) * dtype_bytes(model->options.dtype);
+static void *row_at(const struct runner *run, void *base, int64_t row) {
+    return (char *)base + (size_t)(row * run->base->options.config.hidden_size) * dtype_bytes(run->base->options.dtype);
 }
 
 int head_rows_forward(const struct pass *pass) {
-    const struct model *model = pass->model;
+    const struct runner *run = pass->run;
     const struct head_rows *head = &pass->batch->head;
-    struct rank *rank = model->rank;
-    int64_t C = model->options.config.hidden_size, elements = head->count * C;
+    struct rank *rank = run->rank;
+    int64_t C = run->base->options.config.hidden_size, elements = head->count * C;
     bool is_cut = rank->is_sequence_parallel;
-    void *out = is_cut ? row_at(model, model->scratch.whole, head->first) : model->scratch.final;
-    int status = is_cut ? stream_zero(rank->exec.stream, model->scratch.whole,
-                                      (size_t)elements * dtype_bytes(model->options.dtype))
+    void *out = is_cut ? row_at(run, run->scratch.whole, head->first) : run->scratch.final;
+    int status = is_cut ? stream_zero(rank->exec.stream, run->scratch.whole,
+                                      (size_t)elements * dtype_bytes(run->base->options.dtype))
                         : STATUS_OK;
     const struct gather_rows wanted = {.rows = head->local,
                                        .cols = C,
-                                       .type = model->options.dtype,
+                                       .type = run->base->options.dtype,
                                        .x = pass->stash->x_last,
                                        .index = head->source,
-                                       .out = model->scratch.branch};
+                                       .out = run->scratch.branch};
     THEN(status, rank_run(rank, PHASE_REST, gather_rows, &wanted));
     if (!status)
-        status = norm_forward(model, &model->final_norm,
+        status = norm_forward(run, &run->base->final_norm,
                               &(const struct norm){.rows = head->local,
-                                                   .x = model->scratch.branch,
+                                                   .x = run->scratch.branch,
                                                    .y = out,
-                                                   .mean = model->scratch.final_mean,
-                                                   .rstd = model->scratch.final_rstd});
+                                                   .mean = run->scratch.final_mean,
+                                                   .rstd = run->scratch.final_rstd});
     /* One rank has each row; the other ranks have zeros. */
     return status || !is_cut ? status
-                             : rank_sum(rank, RANK_TENSOR, model->scratch.whole, elements, model->options.dtype);
+                             : rank_sum(rank, RANK_TENSOR, run->scratch.whole, elements, run->base->options.dtype);
 }
 
 int head_rows_backward(const struct pass *pass) {
-    const struct model *model = pass->model;
+    const struct runner *run = pass->run;
     const struct head_rows *head = &pass->batch->head;
-    struct rank *rank = model->rank;
-    int64_t C = model->options.config.hidden_size;
-    void *whole = rank->is_sequence_parallel ? model->gradients.whole : model->gradients.norm;
-    int status = rank_sum(rank, RANK_TENSOR, whole, head->count * C, model->options.dtype);
+    struct rank *rank = run->rank;
+    int64_t C = run->base->options.config.hidden_size;
+    void *whole = rank->is_sequence_parallel ? run->gradients.whole : run->gradients.norm;
+    int status = rank_sum(rank, RANK_TENSOR, whole, head->count * C, run->base->options.dtype);
     if (!status)
-        status = norm_backward(model, &model->final_norm,
+        status = norm_backward(run, &run->base->final_norm,
                                &(const struct norm){.rows = head->local,
-                                                    .x = model->scratch.branch,
-                                                    .mean = model->scratch.final_mean,
-                                                    .rstd = model->scratch.final_rstd,
-                                                    .dy = row_at(model, whole, head->first),
-                                                    .dx = model->scratch.final});
+                                                    .x = run->scratch.branch,
+                                                    .mean = run->scratch.final_mean,
+                                                    .rstd = run->scratch.final_rstd,
+                                                    .dy = row_at(run, whole, head->first),
+                                                    .dx = run->scratch.final});
     const struct gather_rows back = {.rows = rank_stream_rows(rank, pass->rows),
                                      .cols = C,
-                                     .type = model->options.dtype,
-                                     .x = model->scratch.final,
+                                     .type = run->base->options.dtype,
+                                     .x = run->scratch.final,
                                      .index = head->place,
                                      .out = pass->d};
     return status ? status : rank_run(rank, PHASE_REST, gather_rows, &back);
 }
 
-void head_rows_put_back(const struct model *model, const struct model_batch *batch, float *losses) {
+void head_rows_put_back(const struct runner *run, const struct model_batch *batch, float *losses) {
     int64_t next = 0;
-    if (head_rows_count(model, batch) == batch->rows)
+    if (head_rows_count(run, batch) == batch->rows)
         return;
     for (int64_t i = 0; i < batch->rows; i++)
         next += batch->loss_weight[i] != 0;

@@ -64,10 +64,10 @@ static float attention_factor(const struct model_config *c) {
     return (float)(c->rotary.attention_factor > 0 ? c->rotary.attention_factor : 0.1 * log(c->rotary.yarn_factor) + 1);
 }
 
-int heads_upload_angles(struct model *model) {
-    const struct model_config *c = &model->options.config;
-    const struct model_angles *angles = &model->angles;
-    struct stream *stream = model->rank->exec.stream;
+int heads_upload_angles(struct runner *run) {
+    const struct model_config *c = &run->base->options.config;
+    const struct model_angles *angles = &run->angles;
+    struct stream *stream = run->rank->exec.stream;
     int64_t pairs = angles->columns / 2, count = angles->positions * pairs;
     if (!angles->columns)
         return STATUS_OK;
@@ -94,34 +94,34 @@ int heads_upload_angles(struct model *model) {
 /* ---- passes ---- */
 
 const void *heads_of(const struct block_pass *block, int64_t *stride) {
-    const struct model *model = block->pass->model;
-    const struct model_widths *widths = &model->share.widths;
-    bool has_norms = model->options.config.qk_layernorm;
+    const struct runner *run = block->pass->run;
+    const struct model_widths *widths = &run->base->part.widths;
+    bool has_norms = run->base->options.config.qk_layernorm;
     *stride = has_norms ? widths->q + widths->kv : widths->qkv;
     return has_norms ? block->saved->turned : block->saved->qkv;
 }
 
-void *heads_gradient(const struct model *model) {
-    return model->options.config.qk_layernorm ? model->gradients.turned : model->gradients.qkv;
+void *heads_gradient(const struct runner *run) {
+    return run->base->options.config.qk_layernorm ? run->gradients.turned : run->gradients.qkv;
 }
 
 static int turn(const struct block_pass *block, void *heads, int64_t stride, bool is_backward) {
-    const struct model *model = block->pass->model;
-    const struct model_widths *widths = &model->share.widths;
+    const struct runner *run = block->pass->run;
+    const struct model_widths *widths = &run->base->part.widths;
     struct rotary call = {
         .rows = block->pass->rows,
         .heads = (int)(widths->heads + widths->query_groups),
         .head_size = (int)widths->head,
-        .rotary = model->angles.columns,
-        .type = model->options.dtype,
+        .rotary = run->angles.columns,
+        .type = run->base->options.dtype,
         .positions = block->pass->batch->positions,
-        .cos = model->angles.cos,
-        .sin = model->angles.sin,
+        .cos = run->angles.cos,
+        .sin = run->angles.sin,
         .x = heads,
         .stride = stride,
         .is_backward = is_backward,
     };
-    return model->angles.columns ? rank_run(model->rank, PHASE_ATTENTION, rotary, &call) : STATUS_OK;
+    return run->angles.columns ? rank_run(run->rank, PHASE_ATTENTION, rotary, &call) : STATUS_OK;
 }
 
 /* The heads that share one norm: their columns in the product's output, and in the normalised result. */
@@ -134,50 +134,50 @@ struct heads {
 enum { NORMED_HEADS = 2 };
 
 static void list_heads(const struct block_pass *block, struct heads heads[NORMED_HEADS]) {
-    const struct block_params *params = &block->pass->model->blocks[block->layer];
-    const struct model_widths *widths = &block->pass->model->share.widths;
+    const struct block_params *params = &block->pass->run->base->blocks[block->layer];
+    const struct model_widths *widths = &block->pass->run->base->part.widths;
     const struct block_saved *saved = block->saved;
     heads[0] = (struct heads){&params->q_norm, 0, widths->heads, saved->mean_q, saved->rstd_q};
     heads[1] = (struct heads){&params->k_norm, widths->q, widths->query_groups, saved->mean_k, saved->rstd_k};
 }
 
 static struct norm heads_norm(const struct block_pass *block, const struct heads *heads) {
-    const struct model *model = block->pass->model;
-    struct norm call = norm_call(model, block->pass->rows, model->share.widths.head);
+    const struct runner *run = block->pass->run;
+    struct norm call = norm_call(run, block->pass->rows, run->base->part.widths.head);
     call.heads = (int)heads->count;
-    call.x = model_element(model, block->saved->qkv, heads->first);
-    call.x_stride = model->share.widths.qkv;
+    call.x = model_element(run, block->saved->qkv, heads->first);
+    call.x_stride = run->base->part.widths.qkv;
     call.mean = heads->mean;
     call.rstd = heads->rstd;
     return call;
 }
 
 static int norm_heads(const struct block_pass *block) {
-    const struct model *model = block->pass->model;
+    const struct runner *run = block->pass->run;
     struct heads heads[NORMED_HEADS];
     int status = STATUS_OK;
     list_heads(block, heads);
     for (int i = 0; i < NORMED_HEADS && !status; i++) {
         struct norm call = heads_norm(block, &heads[i]);
-        call.y = model_element(model, block->saved->turned, heads[i].first);
-        call.y_stride = model->share.widths.q + model->share.widths.kv;
-        status = norm_run_forward(model, heads[i].norm, &call);
+        call.y = model_element(run, block->saved->turned, heads[i].first);
+        call.y_stride = run->base->part.widths.q + run->base->part.widths.kv;
+        status = norm_run_forward(run, heads[i].norm, &call);
     }
     return status;
 }
 
 static int norm_heads_backward(const struct block_pass *block) {
-    const struct model *model = block->pass->model;
+    const struct runner *run = block->pass->run;
     struct heads heads[NORMED_HEADS];
     int status = STATUS_OK;
     list_heads(block, heads);
     for (int i = 0; i < NORMED_HEADS && !status; i++) {
         struct norm call = heads_norm(block, &heads[i]);
-        call.dx = model_element(model, model->gradients.qkv, heads[i].first);
-        call.dy = model_element(model, model->gradients.turned, heads[i].first);
-        call.y_stride = model->share.widths.q + model->share.widths.kv;
+        call.dx = model_element(run, run->gradients.qkv, heads[i].first);
+        call.dy = model_element(run, run->gradients.turned, heads[i].first);
+        call.y_stride = run->base->part.widths.q + run->base->part.widths.kv;
         call.dx_stride = call.x_stride;
-        status = norm_run_backward(model, heads[i].norm, &call);
+        status = norm_run_backward(run, heads[i].norm, &call);
     }
     return status;
 }
@@ -185,14 +185,14 @@ static int norm_heads_backward(const struct block_pass *block) {
 int heads_forward(const struct block_pass *block) {
     int64_t stride;
     const void *heads = heads_of(block, &stride);
-    int status = block->pass->model->options.config.qk_layernorm ? norm_heads(block) : STATUS_OK;
+    int status = block->pass->run->base->options.config.qk_layernorm ? norm_heads(block) : STATUS_OK;
     return status ? status : turn(block, (void *)heads, stride, false);
 }
 
 int heads_backward(const struct block_pass *block) {
-    const struct model *model = block->pass->model;
+    const struct runner *run = block->pass->run;
     int64_t stride;
     heads_of(block, &stride);
-    int status = turn(block, heads_gradient(model), stride, true);
-    return status || !model->options.config.qk_layernorm ? status : norm_heads_backward(block);
+    int status = turn(block, heads_gradient(run), stride, true);
+    return status || !run->base->options.config.qk_layernorm ? status : norm_heads_backward(block);
 }

@@ -1,40 +1,40 @@
 /* The common part of blocks, embedding and head: norms and dropout, with this model's keys and types. */
 #include "model-internal.h"
 
-struct norm norm_call(const struct model *model, int64_t rows, int64_t columns) {
-    const struct model_config *c = &model->options.config;
+struct norm norm_call(const struct runner *run, int64_t rows, int64_t columns) {
+    const struct model_config *c = &run->base->options.config;
     return (struct norm){
         .kind = c->normalization == NORMALIZATION_RMS ? NORM_RMS : NORM_LAYER,
         .rows = rows,
         .cols = columns,
-        .type = model->options.dtype,
+        .type = run->base->options.dtype,
         .epsilon = (float)c->layernorm_epsilon,
     };
 }
 
-int norm_run_forward(const struct model *model, const struct norm_params *norm, struct norm *call) {
+int norm_run_forward(const struct runner *run, const struct norm_params *norm, struct norm *call) {
     bool has_bias = norm->bias != PARAM_NONE;
-    call->gain = param_borrow(&model->store, norm->gain).data;
-    call->bias = has_bias ? param_borrow(&model->store, norm->bias).data : NULL;
-    int status = rank_run(model->rank, PHASE_NORM, norm_forward, call);
-    param_return(&model->store, norm->gain);
+    call->gain = param_borrow(&run->base->store, norm->gain).data;
+    call->bias = has_bias ? param_borrow(&run->base->store, norm->bias).data : NULL;
+    int status = rank_run(run->rank, PHASE_NORM, norm_forward, call);
+    param_return(&run->base->store, norm->gain);
     if (has_bias)
-        param_return(&model->store, norm->bias);
+        param_return(&run->base->store, norm->bias);
     return status;
 }
 
-int norm_run_backward(const struct model *model, const struct norm_params *norm, struct norm *call) {
-    call->gain = param_borrow(&model->store, norm->gain).data;
-    call->dgain = param_gradient(&model->store, norm->gain);
-    call->dbias = norm->bias != PARAM_NONE ? param_gradient(&model->store, norm->bias) : NULL;
-    int status = rank_run(model->rank, PHASE_NORM, norm_backward, call);
-    param_return(&model->store, norm->gain);
+int norm_run_backward(const struct runner *run, const struct norm_params *norm, struct norm *call) {
+    call->gain = param_borrow(&run->base->store, norm->gain).data;
+    call->dgain = param_gradient(&run->base->store, norm->gain);
+    call->dbias = norm->bias != PARAM_NONE ? param_gradient(&run->base->store, norm->bias) : NULL;
+    int status = rank_run(run->rank, PHASE_NORM, norm_backward, call);
+    param_return(&run->base->store, norm->gain);
     return status;
 }
 
 /* Completes the caller's arguments for a norm of the residual stream. */
-static struct norm stream_norm(const struct model *model, const struct norm *arguments) {
-    const struct norm of_model = norm_call(model, arguments->rows, model->options.config.hidden_size);
+static struct norm stream_norm(const struct runner *run, const struct norm *arguments) {
+    const struct norm of_model = norm_call(run, arguments->rows, run->base->options.config.hidden_size);
     struct norm call = *arguments;
     call.kind = of_model.kind;
     call.cols = of_model.cols;
@@ -43,25 +43,25 @@ static struct norm stream_norm(const struct model *model, const struct norm *arg
     return call;
 }
 
-int norm_forward(const struct model *model, const struct norm_params *norm, const struct norm *arguments) {
-    struct norm call = stream_norm(model, arguments);
-    return norm_run_forward(model, norm, &call);
+int norm_forward(const struct runner *run, const struct norm_params *norm, const struct norm *arguments) {
+    struct norm call = stream_norm(run, arguments);
+    return norm_run_forward(run, norm, &call);
 }
 
-int norm_backward(const struct model *model, const struct norm_params *norm, const struct norm *arguments) {
-    struct norm call = stream_norm(model, arguments);
-    return norm_run_backward(model, norm, &call);
+int norm_backward(const struct runner *run, const struct norm_params *norm, const struct norm *arguments) {
+    struct norm call = stream_norm(run, arguments);
+    return norm_run_backward(run, norm, &call);
 }
 
 static struct residual_dropout dropout_call(const struct pass *pass, double p, uint32_t site) {
-    const struct model *model = pass->model;
-    int64_t first = rank_first_stream_row(model->rank, pass->rows);
+    const struct runner *run = pass->run;
+    int64_t first = rank_first_stream_row(run->rank, pass->rows);
     return (struct residual_dropout){
-        .rows = rank_stream_rows(model->rank, pass->rows),
-        .cols = model->options.config.hidden_size,
-        .type = model->options.dtype,
+        .rows = rank_stream_rows(run->rank, pass->rows),
+        .cols = run->base->options.config.hidden_size,
+        .type = run->base->options.dtype,
         .dropout = {.p = (float)p,
-                    .seed = model->rank->seed,
+                    .seed = run->rank->seed,
                     .site = site,
                     .keys = {.sample = pass->batch->sample + first, .token = pass->batch->token + first}},
     };
@@ -72,12 +72,12 @@ int dropout_forward(const struct pass *pass, double p, uint32_t site, const void
     call.residual = residual;
     call.x = x;
     call.y = y;
-    return rank_run(pass->model->rank, PHASE_NORM, residual_dropout_forward, &call);
+    return rank_run(pass->run->rank, PHASE_NORM, residual_dropout_forward, &call);
 }
 
 int dropout_backward(const struct pass *pass, double p, uint32_t site, const void *dy, void *dx) {
     struct residual_dropout call = dropout_call(pass, p, site);
     call.dy = dy;
     call.dx = dx;
-    return rank_run(pass->model->rank, PHASE_NORM, residual_dropout_backward, &call);
+    return rank_run(pass->run->rank, PHASE_NORM, residual_dropout_backward, &call);
 }

@@ -110,17 +110,27 @@ struct model_stash {
     void *x_last;              /* [N, C] output of the last block; NULL if another stage continues */
 };
 
-/* The rank's share of the model: its stage, and its part of everything that is cut over tensor ranks. */
-struct model_share {
+/* The rank's part of the model: its stage, and its part of everything that is cut over tensor ranks. */
+struct base_part {
     bool has_embedding, has_head;
-    int64_t lowest; /* the layer where the backward ends because nothing below it trains; -1: the embedding */
-    bool activates_in_product; /* below `lowest`, fc1's product also computes the activation, so its input needs no
-                                  memory */
-    bool *is_held, *is_copy;   /* [table count] of the parameters */
+    bool *is_held, *is_copy; /* [table count] of the parameters */
     struct model_widths widths;
     int64_t first_head, first_token, vocab;
     int64_t vocab_stride; /* `vocab` rounded up, the row stride of logits */
     int64_t whole_vocab_stride;
+};
+
+/* Runners borrow it, and change nothing in it but the gradients and values in its store. */
+struct base {
+    struct base_options options;
+    struct rank *rank;
+    struct base_part part;
+    struct param_table table;
+    struct param_store store;
+    int token_table, position_table;
+    struct block_params *blocks; /* [L] */
+    struct norm_params final_norm;
+    struct linear head;
 };
 
 /* The gradients that the first micro batch clears: ranges on the device, chunk by chunk. */
@@ -175,56 +185,69 @@ struct model_angles {
     float *cos, *sin; /* [positions, columns / 2] */
 };
 
+/* What every pass needs: a base, and the activations of a runner. */
+struct runner {
+    const struct base *base;
+    struct rank *rank;
+    const struct hook_table *hooks; /* or NULL */
+    int64_t max_rows, max_positions;
+    int64_t lowest; /* the layer where the backward ends because nothing below it trains; -1: the embedding */
+    bool activates_in_product; /* below `lowest`, fc1's product also computes the activation, so its input needs no
+                                  memory */
+    struct model_recompute recompute;
+    struct fp8_linear *fp8; /* [layers of the stage][FP8_PLACES]; NULL: no FP8 */
+    struct upload upload;
+    size_t activation_bytes;
+    void *activations; /* the block that holds everything below, and the other arrays of the runner */
+    struct model_scratch scratch;
+    struct model_gradients gradients;
+    struct model_angles angles;
+};
+
 /* The state of FP8 products. A layer has FP8_OPERANDS rows of FP8_PLACES tensors, in this order everywhere. */
 enum { FP8_PLACES = ATTACH_FC2 - ATTACH_QKV + 1, FP8_TENSORS = FP8_OPERANDS * FP8_PLACES };
 struct model_fp8 {
     struct param_table table; /* of model_fp8_describe */
     struct param_store store;
-    bool *is_held;              /* [table count] */
-    struct fp8_linear *linears; /* [layers of the stage][FP8_PLACES]; NULL: no FP8 */
-    int64_t layers;             /* of the stage */
-    float *amax;                /* [layers][FP8_TENSORS] of this step */
-    void *weights;              /* the block of cast weights; NULL: weights are cut, and cast before each use */
+    bool *is_held;  /* [table count] */
+    int64_t layers; /* of the stage */
+    float *amax;    /* [layers][FP8_TENSORS] of this step */
+    void *weights;  /* the block of cast weights; NULL: weights are cut, and cast before each use */
 };
 
-/* It holds no state of a running pass: functions get a `struct pass`. */
-struct model {
-    struct model_options options;
-    struct rank *rank;
-    struct model_share share;
-    struct param_table table;
-    struct param_store store;
-    int token_table, position_table;
-    struct block_params *blocks; /* [L] */
-    struct norm_params final_norm;
-    struct linear head;
+struct training_runner {
+    struct runner run;
+    struct model_training options;
     struct head_staging {
         int32_t *row, *source, *place, *labels; /* `row`: in the batch, -1 for padding */
         float *loss_weight;
     } staging; /* host, [max_rows] each: the head's rows of a batch while it is uploaded */
-    struct upload upload;
-    void *activations; /* the block that holds everything below */
     struct model_cleared cleared;
     struct model_kept kept;
-    struct model_scratch scratch;
-    struct model_gradients gradients;
-    struct model_angles angles;
     struct model_fp8 fp8;
+    void *fetched_loss; /* host: a double */
+};
+
+struct inference_runner {
+    struct runner run;
+    struct model_inference options;
+    struct model_stash stash;
     struct device_step step;
     struct step_record records[STEP_RECORDS_MOST]; /* ascending */
     int record_count;
     struct model_replays replays;
-    void *fetched_loss; /* host: a double */
 };
 
-static inline const struct ops_sizes *model_sizes(const struct model *model) {
-    return model->rank->ops->sizes(model->rank->device);
+static inline const struct ops_sizes *model_sizes(const struct runner *run) {
+    return run->rank->ops->sizes(run->rank->device);
 }
 
 /* One pass of a micro batch, or of a step of inference, through a chunk. Embedding, blocks and head get it. */
 struct pass {
-    struct model *model;
-    struct model_pass asked; /* as the caller gave it; zero in inference */
+    struct runner *run;
+    struct training_runner *training;   /* NULL in inference */
+    struct inference_runner *inference; /* NULL in training */
+    struct model_pass asked;            /* as the caller gave it; zero in inference */
     const struct model_chunk *chunk;
     const struct model_stash *stash;
     const struct device_batch *batch; /* in the stash */
@@ -250,104 +273,126 @@ struct block_pass {
 };
 
 /* Returns the address of an element of an array of the model's type; NULL while planning. */
-static inline void *model_element(const struct model *model, void *base, int64_t element) {
-    return base ? (char *)base + element * (int64_t)dtype_bytes(model->options.dtype) : NULL;
+static inline void *model_element(const struct runner *run, void *start, int64_t element) {
+    return start ? (char *)start + element * (int64_t)dtype_bytes(run->base->options.dtype) : NULL;
 }
 
-/* model.c */
-struct model_stash *model_stash(struct model *model, int number);
-static inline bool chunk_has_embedding(const struct model *model, const struct model_chunk *chunk) {
-    return model->share.has_embedding && chunk->first == 0;
+/* base.c */
+static inline bool chunk_has_embedding(const struct base *base, const struct model_chunk *chunk) {
+    return base->part.has_embedding && chunk->first == 0;
 }
-static inline bool chunk_has_head(const struct model *model, const struct model_chunk *chunk) {
-    return model->share.has_head && chunk->first + chunk->count == model->options.config.num_layers;
+static inline bool chunk_has_head(const struct base *base, const struct model_chunk *chunk) {
+    return base->part.has_head && chunk->first + chunk->count == base->options.config.num_layers;
 }
 /* Returns the maximum number of layers of a chunk: what each stash has places for. */
-static inline int64_t model_chunk_layers(const struct model *model) {
+static inline int64_t base_chunk_layers(const struct base *base) {
     int64_t most = 0;
-    for (int c = 0; c < model->options.chunk_count; c++)
-        most = model->options.chunks[c].count > most ? model->options.chunks[c].count : most;
+    for (int c = 0; c < base->options.chunk_count; c++)
+        most = base->options.chunks[c].count > most ? base->options.chunks[c].count : most;
     return most;
+}
+
+/* runner.c */
+/* Begins a runner: sets what it has in common with others, from the options. */
+void runner_begin(struct runner *run, const struct base *base, const struct model_options *options);
+/* Plans batches of 1, 2, 4 and so on up to the most rows: every operation enters the rank's list of work. Only the
+ * backend knows which shape needs the most scratch, but only the work of the largest batch counts. */
+int runner_plan(struct runner *run, int (*plan)(void *self, int64_t rows), void *self);
+/* Allocates the block of activations, whose bytes were planned. */
+int runner_allocate(struct runner *run);
+/* Opens the uploads of `bytes`, and uploads the angles. */
+int runner_open_uploads(struct runner *run, size_t bytes);
+void runner_close(struct runner *run);
+
+/* stage.c */
+struct model_stash *training_stash(struct training_runner *training, int number);
+/* True when the chunk has a backward: see model_has_backward. */
+static inline bool chunk_has_backward(const struct runner *run, const struct model_chunk *chunk) {
+    int64_t end = chunk->first + chunk->count;
+    return end > run->lowest || end == run->base->options.config.num_layers;
 }
 
 /* sizes.c */
 /* Sets the group of layers of a chunk of `layers`, counted from its first, that is recomputed together with `layer`
  * from the input of the group's first layer. Returns false when the stash keeps everything that the backward needs. */
-bool model_recompute_group(const struct model *model, int64_t layers, int stash, int64_t layer, int64_t *first,
-                           int64_t *end);
+bool model_recompute_group(const struct training_runner *training, int64_t layers, int stash, int64_t layer,
+                           int64_t *first, int64_t *end);
 /* True when something before the chunk needs the gradient of the chunk's input. */
-static inline bool model_sends_gradient(const struct model *model, const struct model_chunk *chunk) {
-    return !chunk_has_embedding(model, chunk) && chunk->first > model->share.lowest;
+static inline bool model_sends_gradient(const struct runner *run, const struct model_chunk *chunk) {
+    return !chunk_has_embedding(run->base, chunk) && chunk->first > run->lowest;
 }
 /* True when the stash keeps anything of the layer for its backward. */
-bool model_keeps(const struct model *model, const struct model_chunk *chunk, int stash, int64_t layer);
-void model_place_activations(struct model *model, struct arena *arena);
-/* Returns the bytes of the blocks into which a pass or a step is uploaded. */
-size_t model_upload_bytes(const struct model *model);
+bool model_keeps(const struct training_runner *training, const struct model_chunk *chunk, int stash, int64_t layer);
+/* Place the activations of a runner. */
+void training_place(struct training_runner *training, struct arena *arena);
+void inference_place(struct inference_runner *inference, struct arena *arena);
+/* Return the bytes of the block into which a micro batch, or a step, is uploaded. */
+size_t training_upload_bytes(const struct runner *run);
+size_t inference_upload_bytes(const struct inference_runner *inference);
 /* Returns the row stride of logits for `tokens` tokens. */
 static inline int64_t model_vocab_stride(int64_t tokens) {
     return (tokens + VOCAB_STRIDE_MULTIPLE - 1) / VOCAB_STRIDE_MULTIPLE * VOCAB_STRIDE_MULTIPLE;
 }
 
 /* clear.c */
-size_t model_cleared_bytes(const struct model *model);
+size_t model_cleared_bytes(const struct training_runner *training);
 /* Uploads the ranges, once they and the gradients have their memory. STATUS_MEMORY. */
-int model_upload_cleared(struct model *model);
-int chunk_clear_gradients(const struct model *model, const struct model_chunk *chunk);
+int model_upload_cleared(struct training_runner *training);
+int chunk_clear_gradients(const struct training_runner *training, const struct model_chunk *chunk);
 
 /* block.c */
 int block_forward(const struct block_pass *pass);
 /* Gets the layer's prefix from its hooks; 0 tokens: none. */
-int block_prefix(const struct model *model, int64_t layer, int image, struct hook_prefix *prefix);
+int block_prefix(const struct runner *run, int64_t layer, int image, struct hook_prefix *prefix);
 /* Returns the operation that puts `rows` rows of keys and values into the layer's pages. The caller sets their
  * addresses. */
-struct kv_append model_kv_append(const struct model *model, const struct model_kv *kv, const int32_t *place,
+struct kv_append model_kv_append(const struct runner *run, const struct model_kv *kv, const int32_t *place,
                                  int64_t layer, int64_t rows);
 /* Replaces the gradient of the block's output, in pass->d, by that of its input. */
 int block_backward(const struct block_pass *pass);
 /* Sets share.activates_in_product. Called before activations are placed. */
-int block_choose_activation(struct model *model);
-size_t block_hook_saved_bytes(const struct model *model, int64_t layer, enum attach_place place);
+int block_choose_activation(struct runner *run);
+size_t block_hook_saved_bytes(const struct runner *run, int64_t layer, enum attach_place place);
 
 /* heads.c: norms and rotation of queries and keys, between their product and the attention. */
 /* Returns the columns of a head that are rotated by an angle that depends on the position. */
 int heads_turned_columns(const struct model_config *config);
 /* Uploads the angles, once they have their memory. */
-int heads_upload_angles(struct model *model);
+int heads_upload_angles(struct runner *run);
 /* Returns the queries and keys for the attention, side by side, and their row stride. */
 const void *heads_of(const struct block_pass *block, int64_t *stride);
 /* Called after the product that wrote saved->qkv. */
 int heads_forward(const struct block_pass *block);
 /* Returns the place where the attention leaves the gradients of both, with the same stride. */
-void *heads_gradient(const struct model *model);
+void *heads_gradient(const struct runner *run);
 /* Computes from these the gradients of the product's output, in gradients.qkv. */
 int heads_backward(const struct block_pass *block);
 
 /* fp8.c: FP8 products; without them these functions do nothing. */
 /* Makes the state, before the model is planned. STATUS_USAGE for sizes that FP8 does not have; STATUS_UNSUPPORTED when
  * the backend lacks its operations. */
-int fp8_sketch(struct model *model);
+int fp8_sketch(struct training_runner *training);
 /* Returns the device bytes of scales, histories and cast weights. */
-size_t fp8_weight_bytes(const struct model *model);
+size_t fp8_weight_bytes(const struct training_runner *training);
 /* Places the rest among the activations. */
-void fp8_place(struct model *model, struct arena *arena);
+void fp8_place(struct training_runner *training, struct arena *arena);
 /* Takes the memory of fp8_weight_bytes, after the activations are placed: all scales are 1, and histories 0. */
-int fp8_open(struct model *model);
-void fp8_close(struct model *model);
+int fp8_open(struct training_runner *training);
+void fp8_close(struct training_runner *training);
 /* Returns a linear of a layer; NULL without FP8. */
-struct fp8_linear *fp8_linear_at(const struct model *model, int64_t layer, enum attach_place place);
+struct fp8_linear *fp8_linear_at(const struct runner *run, int64_t layer, enum attach_place place);
 /* Returns true if norms write the inputs of FP8 products. They do not where the ranks' rows are gathered in between. */
-bool fp8_has_norms(const struct model *model);
+bool fp8_has_norms(const struct runner *run);
 
 /* layers.c: the parts that blocks, embedding and head share. */
 /* norm_call returns a norm of the model's kind. The other two borrow its parameters and run it. */
-struct norm norm_call(const struct model *model, int64_t rows, int64_t columns);
-int norm_run_forward(const struct model *model, const struct norm_params *norm, struct norm *call);
-int norm_run_backward(const struct model *model, const struct norm_params *norm, struct norm *call);
+struct norm norm_call(const struct runner *run, int64_t rows, int64_t columns);
+int norm_run_forward(const struct runner *run, const struct norm_params *norm, struct norm *call);
+int norm_run_backward(const struct runner *run, const struct norm_params *norm, struct norm *call);
 /* Run a norm over rows of this rank's part of the residual stream. The caller sets rows, x, mean and rstd; forward y;
  * backward dy, dx and dx_add. */
-int norm_forward(const struct model *model, const struct norm_params *norm, const struct norm *arguments);
-int norm_backward(const struct model *model, const struct norm_params *norm, const struct norm *arguments);
+int norm_forward(const struct runner *run, const struct norm_params *norm, const struct norm *arguments);
+int norm_backward(const struct runner *run, const struct norm_params *norm, const struct norm *arguments);
 /* Computes y = residual + dropout(x); residual may be NULL. `site`: see model_dropout_site. */
 int dropout_forward(const struct pass *pass, double p, uint32_t site, const void *residual, const void *x, void *y);
 int dropout_backward(const struct pass *pass, double p, uint32_t site, const void *dy, void *dx);
@@ -356,26 +401,26 @@ static inline uint32_t model_dropout_site(int64_t layer, int is_mlp) {
 }
 
 /* head_rows.c: the rows of a batch that go through the head. */
-int head_staging_open(struct model *model);
-void head_staging_close(struct model *model);
+int head_staging_open(struct training_runner *training);
+void head_staging_close(struct training_runner *training);
 /* Chooses the rows, and uploads their labels and weights; `head` receives the arrays. */
-void head_rows_upload(struct model *model, const struct model_batch *batch, struct head_rows *head);
+void head_rows_upload(struct training_runner *training, const struct model_batch *batch, struct head_rows *head);
 /* For batches in which not all rows count. The forward computes the final norm of the rows that do, whole on every
  * tensor rank, where the head reads it. The backward computes pass->d of all rows from the head's gradient, of which
  * each tensor rank has a part. In between, scratch.branch keeps the rows' x_last. */
 int head_rows_forward(const struct pass *pass);
 int head_rows_backward(const struct pass *pass);
 /* Returns how many rows go through the head, padding included; batch->rows when all do. */
-int64_t head_rows_count(const struct model *model, const struct model_batch *batch);
+int64_t head_rows_count(const struct runner *run, const struct model_batch *batch);
 /* Moves losses [rows] from the order of the head's rows to that of the batch's rows; rows outside the head get 0. */
-void head_rows_put_back(const struct model *model, const struct model_batch *batch, float *losses);
+void head_rows_put_back(const struct runner *run, const struct model_batch *batch, float *losses);
 
 /* ends.c: embedding and head. */
 /* Returns the number of ids that rows may have: the vocabulary, then the virtual tokens of all methods. */
-int64_t embedding_ids(const struct model *model);
+int64_t embedding_ids(const struct runner *run);
 /* Returns the bytes of scratch.virtual_rows; 0 when at most one method has virtual tokens, or another rank adds them.
  */
-size_t embedding_virtual_bytes(const struct model *model);
+size_t embedding_virtual_bytes(const struct runner *run);
 int embedding_pass_forward(const struct pass *pass, void *x);
 /* Computes the gradients of the embedding's parameters from pass->d. */
 int embedding_pass_backward(const struct pass *pass);
@@ -383,9 +428,9 @@ int embedding_pass_backward(const struct pass *pass);
  * head's gradients. */
 int head_pass(const struct pass *pass, bool train);
 /* Computes the losses of logits whose columns are cut over the tensor ranks; with `train` also their gradient. */
-int head_join_loss(struct model *model, const struct cross_entropy *call, bool train);
+int head_join_loss(struct runner *run, const struct cross_entropy *call, bool train);
 /* Computes the logits of rows [first, first + count) of scratch.final, in scratch.logits. */
-int head_logits(struct model *model, int64_t first, int64_t count);
+int head_logits(struct runner *run, int64_t first, int64_t count);
 
 /* units.c */
 /* Waits until the weights of a unit have arrived, and unshards them (-1: the embedding, a layer's number, num_layers:
@@ -402,8 +447,9 @@ int head_end(const struct pass *pass, int status);
 
 /* pass.c: the batch is in the stash. `use` is PARAM_FORWARD or PARAM_EVALUATION. See model_forward for x, y, dy and dx.
  */
-int pass_forward(struct model *model, const struct model_pass *asked, enum param_use use, const void *x, void *y);
-int pass_backward(struct model *model, const struct model_pass *asked, const void *dy, void *dx);
+int pass_forward(struct training_runner *training, const struct model_pass *asked, enum param_use use, const void *x,
+                 void *y);
+int pass_backward(struct training_runner *training, const struct model_pass *asked, const void *dy, void *dx);
 /* Layers first .. end - 1 of a chunk, counted within it. */
 struct layer_group {
     int64_t first, end;
@@ -411,37 +457,36 @@ struct layer_group {
 /* Returns true if the backward of `layer` begins with a second forward of a group, whose last layer it is. The group
  * kept only its input. The chunk's last group needs no second forward while the results of the first are still there
  * (`is_fresh`). */
-bool model_runs_again(const struct model *model, const struct model_chunk *chunk, int stash, int64_t layer,
+bool model_runs_again(const struct training_runner *training, const struct model_chunk *chunk, int stash, int64_t layer,
                       bool is_fresh, struct layer_group *group);
-int pass_evaluate(struct model *model, int chunk, const void *x, void *y);
+int pass_evaluate(struct training_runner *training, int chunk, const void *x, void *y);
 
 /* infer.c */
 /* Return the layers of the rank: inference has one chunk. */
-static inline int64_t model_first_layer(const struct model *model) {
-    return model->options.chunks[0].first;
+static inline int64_t base_first_layer(const struct base *base) {
+    return base->options.chunks[0].first;
 }
-static inline int64_t model_layers(const struct model *model) {
-    return model->options.chunks[0].count;
+static inline int64_t base_layers(const struct base *base) {
+    return base->options.chunks[0].count;
 }
-int64_t model_kv_page_elements(const struct model *model);
 /* Plans a step of inference. */
-int model_plan_step(struct model *model, const struct model_step_shape *shape);
+int model_plan_step(struct inference_runner *inference, const struct model_step_shape *shape);
 
 /* Uploads the arrays of a step, at the same places for all steps of a record. `record` may be NULL. */
-int step_upload(struct model *model, const struct model_step *step, const struct step_record *record);
+int step_upload(struct inference_runner *inference, const struct model_step *step, const struct step_record *record);
 /* Queues the work of a step that was uploaded, as far as its results on the device. */
-int step_run(struct model *model, const struct model_kv *kv, const struct model_step *step);
+int step_run(struct inference_runner *inference, const struct model_kv *kv, const struct model_step *step);
 
 /* records.c */
-void step_close_records(struct model *model);
+void step_close_records(struct inference_runner *inference);
 
 /* results.c: on ranks where model_gives_results. */
-size_t step_fetches_bytes(const struct model *model); /* of host memory, which step_open_fetches takes */
-int step_open_fetches(struct model *model);
-void step_close_fetches(struct model *model);
+size_t step_fetches_bytes(const struct inference_runner *inference); /* of host memory, which step_open_fetches takes */
+int step_open_fetches(struct inference_runner *inference);
+void step_close_fetches(struct inference_runner *inference);
 /* STATUS_INVALID when the results of MODEL_STEPS steps are not read yet. */
-int step_check_fetches(const struct model *model);
+int step_check_fetches(const struct inference_runner *inference);
 /* Queues the copy of the step's results to the host, after the step. `record` ran it, or NULL. */
-int step_fetch(struct model *model, const struct model_step *step, const struct step_record *record);
+int step_fetch(struct inference_runner *inference, const struct model_step *step, const struct step_record *record);
 
 #endif

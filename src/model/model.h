@@ -1,9 +1,15 @@
-/* The GPT: embedding, blocks of attention and MLP, head. It has forward and backward in pairs, and a forward over a
- * paged KV cache for inference.
+/* The GPT: embedding, blocks of attention and MLP, head. A base is the model on one rank; runners compute with it.
  *
- * A model is opened for one rank. It owns its parameter table and store (weights, gradients) and, for training, one
- * block of activations. Opening fixes all sizes (`max_rows` of a batch); nothing is allocated afterwards. All calls
- * come from the rank's thread. The model knows no PEFT method: it has places, and a hook table that a caller may fill.
+ * A base (struct base) is configuration, parameter table, store and linears of this rank's part. It owns no activation
+ * and no scratch. Any number of runners borrow it. While a weight is borrowed nothing may change it; between steps only
+ * the one training runner of a base with gradients may. A training runner has forward and backward in pairs, with their
+ * activations, gradients of activations and FP8 state. An inference runner has a forward over a paged KV cache.
+ *
+ * Both are opened in two steps. A sketch fixes all sizes, adds its bytes to a plan and notes its work in the rank's
+ * list. Then `allocate` takes the memory; nothing is allocated afterwards. Whoever opens runners on a rank gives the
+ * rank its workspace (rank_allocate_workspace) once all of them, and other users such as the optimizer, are sketched.
+ * All calls come from the rank's thread. The model knows no PEFT method: a runner has a hook table that a caller may
+ * fill.
  *
  * Functions that return a status may return STATUS_MEMORY when they open something, the errors of the device, and those
  * of the communication (STATUS_PEER). Comments name the others.
@@ -17,11 +23,11 @@
 #include "parallel/hook.h"
 #include "parallel/schedule.h"
 
-struct model;
+struct base;
+struct training_runner;
+struct inference_runner;
 
-/* ---- a model ---- */
-
-enum model_use { MODEL_TRAIN, MODEL_EVALUATE, MODEL_INFER };
+/* ---- options ---- */
 
 /* The activations that the forward does not keep and the backward recomputes: Megatron-LM's recompute_granularity and
  * recompute_method. Dropout masks are never kept, because they follow from counters. */
@@ -54,48 +60,52 @@ struct model_chunk {
 };
 enum { MODEL_CHUNKS_MAX = 64 };
 
-/* Options for MODEL_TRAIN only. */
+struct base_options {
+    struct model_config config; /* resolved */
+    enum dtype dtype;           /* of weights and activations: DTYPE_F32 or DTYPE_BF16 */
+    bool trains;                /* the parameters train and have gradients */
+    /* A pipeline stage: its runs of layers, ascending; inference has one. The stage with the first layer has the
+     * embedding, and the stage with the last layer has the head; but see below. 0: one run of all layers. */
+    int chunk_count;
+    struct model_chunk chunks[MODEL_CHUNKS_MAX];
+    bool is_after_embedding, is_before_head; /* a stage without layers has that end */
+    int layer_shards;                        /* each unit can be cut into this number of equal shards; 0: never cut */
+    /* With a storage that cuts units (parallel/sharded.h): further layers that stay whole; a unit is gathered only when
+     * it is needed; the backward waits for each sum of gradients. */
+    int kept_units;
+    bool gathers_wait, sums_wait;
+    const struct storage *storage; /* of the weights; NULL: whole */
+};
+
+/* Options of a training runner only. */
 struct model_training {
-    bool is_frozen; /* the model's parameters do not train and have no gradients; only hooks' parameters train */
     struct model_recompute recompute;
     struct model_fp8_options fp8;
     int64_t segment_rows; /* mean rows of a segment, by which planning counts attention; 0: a batch is one segment */
     int stashes;          /* the most (micro batch, chunk) pairs that wait for their backward at once; 0: 1 */
     /* With RECOMPUTE_BLOCK: stashes from this number on recompute all layers; 0: all stashes follow `recompute`. */
     int partial_stashes;
-    int layer_shards; /* each unit can be cut into this number of equal shards; 0: never cut */
-    /* With a storage that cuts units (parallel/sharded.h): further layers that stay whole; a unit is gathered only when
-     * it is needed; the backward waits for each sum of gradients. */
-    int kept_units;
-    bool gathers_wait, sums_wait;
 };
 
-/* Options for MODEL_INFER only. */
+/* Options of an inference runner only. */
 struct model_inference {
     int64_t max_logit_rows;           /* the maximum number of rows of a step whose logits are wanted */
     int64_t max_changes;              /* the maximum number of changes of logits in a step, for all rows together */
     int64_t max_sequences, max_pages; /* the rows and columns of a step's page table */
 };
 
+/* A base, and a runner of it. */
 struct model_options {
-    struct model_config config; /* resolved */
-    enum dtype dtype;           /* of weights and activations: DTYPE_F32 or DTYPE_BF16 */
-    enum model_use use;
-    int64_t max_rows;      /* rows of the largest batch */
-    int64_t max_positions; /* positions of rows are below it; 0: the model's limit */
-    /* A pipeline stage: its runs of layers, ascending; MODEL_INFER has one. The stage with the first layer has the
-     * embedding, and the stage with the last layer has the head; but see below. 0: one run of all layers. */
-    int chunk_count;
-    struct model_chunk chunks[MODEL_CHUNKS_MAX];
-    bool is_after_embedding, is_before_head; /* a stage without layers has that end */
+    struct base_options base;
+    int64_t max_rows;               /* rows of the largest batch */
+    int64_t max_positions;          /* positions of rows are below it; 0: the model's limit */
+    const struct hook_table *hooks; /* of the runner, or NULL; must outlive it */
     struct model_training train;
     struct model_inference infer;
-    const struct hook_table *hooks; /* or NULL; must outlive the model */
-    const struct storage *storage;  /* of the weights; NULL: packed for MODEL_INFER, whole otherwise */
 };
 
 /* True when the stage has the layer; -1: the embedding. */
-bool model_has_layer(const struct model_options *options, int64_t layer);
+bool model_has_layer(const struct base_options *options, int64_t layer);
 /* Returns the layer where the backward ends because nothing below it trains; -1: the embedding; num_layers: nothing
  * trains. */
 int64_t model_lowest_layer(const struct model_options *options);
@@ -103,42 +113,38 @@ int64_t model_lowest_layer(const struct model_options *options);
  * forward keeps nothing. The chunk with the head always has one. */
 bool model_has_backward(const struct model_options *options, int64_t end);
 
-/* The bytes of each part, exactly as model_open allocates them. */
+/* The bytes of each part, exactly as they are allocated. It starts zeroed; a base and each of its runners add to it. */
 struct model_plan {
-    size_t weights, gradients, activations, workspace; /* of the device */
-    size_t transfers;                                  /* of the host, for copies to and from the device */
-    size_t kv_page_bytes; /* MODEL_INFER: one page of keys and values, in all layers of this rank */
-    int64_t parameters;   /* elements that train */
+    size_t weights, gradients, activations; /* of the device */
+    size_t transfers;                       /* of the host, for copies to and from the device */
+    size_t kv_page_bytes;                   /* inference: one page of keys and values, in all layers of this rank */
+    int64_t parameters;                     /* elements that train */
     int64_t all_parameters;
     int64_t flat_elements; /* length of the store's flat arrays, for planning an optimizer */
     int64_t table_rows;    /* parameters of all stages, whether they train or not */
     size_t stream_bytes;   /* of the residual stream of the largest batch, which stages send each other */
 };
 
-/* Opens a model. `rank` must be fresh, still planning. Its workspace is allocated here, so other users of it (the
- * optimizer) must have noted their needs before. With `only_plan` nothing is allocated and *model stays NULL. Weights
- * are zero until they are loaded or initialised; those of MODEL_INFER do not exist before model_fill. STATUS_USAGE for
- * a model that cannot be cut over the tensor ranks, STATUS_INVALID for impossible chunks, STATUS_UNSUPPORTED when the
- * backend lacks an operation. */
-int model_open(const struct model_options *options, struct rank *rank, bool only_plan, struct model_plan *plan,
-               struct model **model);
-/* The same without memory and weights, for planning something that uses the model: model_store is then a sketch. */
-int model_sketch(const struct model_options *options, struct rank *rank, struct model_plan *plan, struct model **model);
+/* ---- a base ---- */
+
+/* Sketches a base: its table, and a store without memory. `rank` must be fresh, still planning, and outlives it.
+ * STATUS_USAGE for a model that cannot be cut over the tensor ranks, STATUS_INVALID for impossible chunks. The caller
+ * closes it, after its runners. */
+int base_sketch(const struct base_options *options, struct rank *rank, struct model_plan *plan, struct base **base);
+/* Gives it its weights, zero until they are loaded or initialised, and its gradients. */
+int base_allocate(struct base *base);
+/* Gives it its weights, one parameter after the other: see struct param_fill. Returns the errors of `fill` too. */
+int base_fill(struct base *base, int (*fill)(void *context, int id), void *context);
+/* Sketches and allocates a base that nothing else is planned with, and ends the planning of its rank. */
+int base_open(const struct base_options *options, struct rank *rank, struct base **base);
 /* NULL is allowed. */
-void model_close(struct model *model);
-/* Returns the elements of the residual stream of the largest batch, on this rank. */
-int64_t model_stream_elements(const struct model *model);
-/* Return parts of the model, which owns them. */
-const struct param_table *model_table(const struct model *model);
-struct param_store *model_store(struct model *model);
-const struct model_config *model_config_of(const struct model *model);
-
+void base_close(struct base *base);
+/* Return parts of the base, which owns them. */
+const struct param_table *base_table(const struct base *base);
+struct param_store *base_store(struct base *base);
+const struct model_config *base_config(const struct base *base);
 /* Sets every parameter to its initial value, keyed by seed, name and element. */
-int model_initialise(struct model *model, uint64_t seed);
-
-/* MODEL_INFER: gives the model its weights, one parameter after the other: see struct param_fill. Returns the errors of
- * `fill` too. */
-int model_fill(struct model *model, int (*fill)(void *context, int id), void *context);
+int base_initialise(struct base *base, uint64_t seed);
 
 /* Returns the model FLOPs of one token in training (3 times the forward). They are 6 per weight, counting a tied head
  * once and the position table not at all. Causal attention counts half: 6 * L * q * T, where q is the columns of all
@@ -148,6 +154,18 @@ double model_flops_per_token(const struct model_config *config, int64_t seq_leng
 double model_head_flops_per_token(const struct model_config *config);
 
 /* ---- training ---- */
+
+/* Sketches a training runner of a base, with the options of its runner: options->base is that of the base.
+ * STATUS_UNSUPPORTED when the backend lacks an operation; STATUS_USAGE for sizes that FP8 does not have. The caller
+ * closes it. */
+int training_sketch(const struct model_options *options, struct base *base, struct model_plan *plan,
+                    struct training_runner **training);
+/* Gives it its memory, after its base has its own. All ranks of a tensor group call it together. */
+int training_allocate(struct training_runner *training);
+/* NULL is allowed. */
+void training_close(struct training_runner *training);
+/* Returns the elements of the residual stream of the largest batch, on this rank. */
+int64_t training_stream_elements(const struct training_runner *training);
 
 /* A flat micro batch. All arrays are in host memory and are copied during the call. Rows belong to segments (whole
  * samples, or documents within a sample); a row sees the rows of its segment up to itself. */
@@ -189,15 +207,16 @@ struct model_pass {
  * The forward takes x, the output of the layer before, and gives y. No x exists (NULL) in the chunk with the embedding.
  * No y exists (NULL) in the chunk with the head, whose forward is part of its backward. The batch's segments must stay
  * until the backward. Layers below model_lowest_layer keep nothing. */
-int model_forward(struct model *model, const struct model_batch *batch, const struct model_pass *pass, const void *x,
-                  void *y);
+int model_forward(struct training_runner *training, const struct model_batch *batch, const struct model_pass *pass,
+                  const void *x, void *y);
 /* dy is the gradient of y. It is NULL in the chunk with the head, which adds sum(loss * loss_weight) to the device
  * number that model_loss reads. dx is that of x. It is NULL in the chunk with the embedding, and unchanged when nothing
  * before the chunk trains. */
-int model_backward(struct model *model, const struct model_pass *pass, const void *dy, void *dx);
+int model_backward(struct training_runner *training, const struct model_pass *pass, const void *dy, void *dx);
 /* Runs a forward without dropout in stash 0. The chunk with the head adds its losses to the same number. The errors of
  * model_forward. */
-int model_evaluate_chunk(struct model *model, const struct model_batch *batch, int chunk, const void *x, void *y);
+int model_evaluate_chunk(struct training_runner *training, const struct model_batch *batch, int chunk, const void *x,
+                         void *y);
 
 /* Units in the order of their use. */
 struct unit_order {
@@ -206,40 +225,48 @@ struct unit_order {
 };
 /* Lists the units that steps [count] of this rank use. `is_forward_only`: the steps are those of an evaluation. It
  * needs no values: the model may be a sketch. The caller frees order->units. STATUS_MEMORY. */
-int model_unit_order(struct model *model, const struct pipeline_step *steps, int count, bool is_forward_only,
-                     struct unit_order *order);
+int model_unit_order(struct training_runner *training, const struct pipeline_step *steps, int count,
+                     bool is_forward_only, struct unit_order *order);
 
 /* Sums the gradient of a tied table over the stages that have it. All stages call it after the last backward of a
  * global batch. */
-int model_sum_tied_gradients(struct model *model);
+int model_sum_tied_gradients(struct training_runner *training);
 
 /* Describes the scales and histories of FP8 products, as parameters that checkpoints have: docs/formats.md names them.
  * None of them trains. The caller frees the table. STATUS_MEMORY. */
 int model_fp8_describe(const struct model_config *config, int64_t history_length, struct param_table *table);
 /* Returns the store of these values, which the model owns; NULL without FP8. */
-struct param_store *model_fp8_store(struct model *model);
+struct param_store *model_fp8_store(struct training_runner *training);
 /* Ends step number `step`, from 0 on: the largest sizes of the step go to the histories, and new scales follow. All
  * ranks call it after the last backward of a global batch. It does nothing without FP8. */
-int model_fp8_end_step(struct model *model, int64_t step);
+int model_fp8_end_step(struct training_runner *training, int64_t step);
 
 /* Runs forward and backward on a model of one chunk with both ends. The errors of model_forward. */
-int model_train_step(struct model *model, const struct model_batch *batch, const struct model_pass *pass);
+int model_train_step(struct training_runner *training, const struct model_batch *batch, const struct model_pass *pass);
 /* The same without a backward. */
-int model_evaluate(struct model *model, const struct model_batch *batch);
+int model_evaluate(struct training_runner *training, const struct model_batch *batch);
 /* Queues, on the stream, a copy of the loss sum to the host, and then clears it. */
-int model_loss_fetch(struct model *model);
+int model_loss_fetch(struct training_runner *training);
 /* Returns the loss sum that was fetched last, once the stream has run; 0 on a stage without the head. */
-double model_fetched_loss(const struct model *model);
+double model_fetched_loss(const struct training_runner *training);
 /* Fetches the loss sum, waits for it, and sets *loss. */
-int model_loss(struct model *model, double *loss);
+int model_loss(struct training_runner *training, double *loss);
 /* Copies -log p(label) of each row of `batch` whose loss counts to host memory [N]. The batch must be the last one that
  * went through model_evaluate or model_train_step. */
-int model_row_losses(struct model *model, const struct model_batch *batch, float *losses);
+int model_row_losses(struct training_runner *training, const struct model_batch *batch, float *losses);
 /* Computes the logits [N, V] in fp32 of a batch without dropout, in host memory: for tests and the uncached path. The
  * errors of model_forward. */
-int model_logits(struct model *model, const struct model_batch *batch, float *logits);
+int model_logits(struct training_runner *training, const struct model_batch *batch, float *logits);
 
 /* ---- inference ---- */
+
+/* Sketches an inference runner of a base, whose stage is one run of layers, as training_sketch does. */
+int inference_sketch(const struct model_options *options, const struct base *base, struct model_plan *plan,
+                     struct inference_runner **inference);
+/* Gives it its memory. Its base may get weights later. */
+int inference_allocate(struct inference_runner *inference);
+/* NULL is allowed. */
+void inference_close(struct inference_runner *inference);
 
 /* The rows of one engine step, of any sequences, with prefill and decode mixed. All arrays are in host memory and are
  * copied during the call. */
@@ -285,7 +312,7 @@ struct model_step_shape {
 };
 /* Lists the work of such a step on this rank. Called between steps. The caller frees the list (work_free), even after a
  * failure. It lacks the work of adapters. STATUS_MEMORY. */
-int model_step_work(struct model *model, const struct model_step_shape *shape, struct work_list *list);
+int model_step_work(struct inference_runner *inference, const struct model_step_shape *shape, struct work_list *list);
 
 /* The KV cache of this rank's layers and heads: one block of [layers][page_count] pages, which the caller allocates on
  * the device. */
@@ -294,7 +321,7 @@ struct model_kv {
     int64_t page_count;
 };
 /* Returns the bytes of a cache of `page_count` pages. */
-size_t model_kv_bytes(const struct model *model, int64_t page_count);
+size_t model_kv_bytes(const struct base *base, int64_t page_count);
 /* Tokens first .. first + count - 1 of an image's prefix, which the hooks have, and their places as in struct
  * model_step. */
 struct model_prefix_rows {
@@ -303,30 +330,31 @@ struct model_prefix_rows {
     const int32_t *place; /* [count] */
 };
 /* Puts keys and values of a prefix into pages. STATUS_INVALID for more tokens than max_rows. */
-int model_kv_put_prefix(struct model *model, const struct model_kv *kv, const struct model_prefix_rows *rows);
+int model_kv_put_prefix(struct inference_runner *inference, const struct model_kv *kv,
+                        const struct model_prefix_rows *rows);
 /* The recorded steps that were replayed: their rows, padding included, and the rows that were asked for. */
 struct model_replays {
     int64_t steps, rows, asked;
 };
 /* Returns the numbers since the opening. */
-struct model_replays model_replays(const struct model *model);
+struct model_replays model_replays(const struct inference_runner *inference);
 /* Records decode steps of 1, 2, 4 and so on up to the maximum number of rows, each of which wants logits. model_infer
  * then replays them. *count receives the number of records. Called once, on a rank that holds the whole model, on a
  * device that records (device_records). They write no keys and values. The device's failure. */
-int model_record_steps(struct model *model, const struct model_kv *kv, int *count);
+int model_record_steps(struct inference_runner *inference, const struct model_kv *kv, int *count);
 /* Changes the page table without a step. */
-int model_kv_change_pages(struct model *model, const struct id_change *changes, int64_t count);
+int model_kv_change_pages(struct inference_runner *inference, const struct id_change *changes, int64_t count);
 /* Runs one step; all ranks of the model call it together. The caller may change the step's arrays when it returns. A
  * stage may start the next step as soon as its part is done. Nothing is allocated. STATUS_INVALID for a step that the
  * model was not opened for, or when the results of MODEL_STEPS steps are not read yet. */
-int model_infer(struct model *model, const struct model_kv *kv, const struct model_step *step);
+int model_infer(struct inference_runner *inference, const struct model_kv *kv, const struct model_step *step);
 /* True on the rank that gives results: the first tensor rank of the last stage. */
-bool model_gives_results(const struct model *model);
+bool model_gives_results(const struct inference_runner *inference);
 /* Waits for the oldest step whose results were not read yet, and returns them; the device may run the next step
  * meanwhile. At most MODEL_STEPS steps may have unread results. STATUS_INVALID when no step has any. */
 enum { MODEL_STEPS = 2 };
-int model_infer_results(struct model *model, const struct model_step_result *result);
+int model_infer_results(struct inference_runner *inference, const struct model_step_result *result);
 /* Called after the last step: waits until everything that was sent to the next stage has arrived. */
-int model_infer_end(struct model *model);
+int model_infer_end(struct inference_runner *inference);
 
 #endif

@@ -16,22 +16,24 @@ static int64_t longest_segment(const struct model_batch *batch) {
     return longest;
 }
 
-static int upload_batch(struct model *model, const struct model_batch *batch, struct device_batch *device) {
-    const struct model_options *o = &model->options;
-    if (batch->rows < 1 || batch->rows > o->max_rows)
+static int upload_batch(struct training_runner *training, const struct model_batch *batch,
+                        struct device_batch *device) {
+    struct runner *run = &training->run;
+    const struct model_config *c = &run->base->options.config;
+    if (batch->rows < 1 || batch->rows > run->max_rows)
         return status_fail(STATUS_INVALID, "a batch of %lld rows in a model opened for %lld", (long long)batch->rows,
-                           (long long)o->max_rows);
-    int64_t ids = embedding_ids(model);
+                           (long long)run->max_rows);
+    int64_t ids = embedding_ids(run);
     for (int64_t i = 0; i < batch->rows; i++) {
         if (batch->tokens[i] < 0 || batch->tokens[i] >= ids || batch->labels[i] < 0 ||
-            batch->labels[i] >= o->config.vocab_size)
+            batch->labels[i] >= c->vocab_size)
             return status_fail(STATUS_INVALID, "row %lld: token %d or label %d is not in the vocabulary of %lld",
-                               (long long)i, batch->tokens[i], batch->labels[i], (long long)o->config.vocab_size);
-        if (batch->positions[i] < 0 || batch->positions[i] >= o->max_positions)
+                               (long long)i, batch->tokens[i], batch->labels[i], (long long)c->vocab_size);
+        if (batch->positions[i] < 0 || batch->positions[i] >= run->max_positions)
             return status_fail(STATUS_INVALID, "row %lld: position %d of a model with %lld", (long long)i,
-                               batch->positions[i], (long long)o->max_positions);
+                               batch->positions[i], (long long)run->max_positions);
     }
-    struct upload *upload = &model->upload;
+    struct upload *upload = &run->upload;
     size_t bytes = (size_t)batch->rows * 4;
     TRY(upload_begin(upload, device->block));
     device->rows = batch->rows;
@@ -43,20 +45,22 @@ static int upload_batch(struct model *model, const struct model_batch *batch, st
     device->positions = upload_add(upload, batch->positions, bytes);
     device->sample = upload_add(upload, batch->sample, bytes);
     device->token = upload_add(upload, batch->token, bytes);
-    head_rows_upload(model, batch, &device->head);
-    return upload_end(upload, model->rank->exec.stream);
+    head_rows_upload(training, batch, &device->head);
+    return upload_end(upload, training->run.rank->exec.stream);
 }
 
 /* ---- forward and backward ---- */
 
-static struct pass pass_of(struct model *model, const struct model_pass *asked) {
-    const struct model_stash *stash = model_stash(model, asked->stash);
+static struct pass pass_of(struct training_runner *training, const struct model_pass *asked) {
+    const struct model_stash *stash = training_stash(training, asked->stash);
     struct model_pass own = *asked;
-    own.is_first_micro_batch |= param_cuts_gradients(&model->store); /* each micro batch has its own gradients */
+    own.is_first_micro_batch |=
+        param_cuts_gradients(&training->run.base->store); /* each micro batch has its own gradients */
     return (struct pass){
-        .model = model,
+        .run = &training->run,
+        .training = training,
         .asked = own,
-        .chunk = &model->options.chunks[asked->chunk],
+        .chunk = &training->run.base->options.chunks[asked->chunk],
         .stash = stash,
         .batch = &stash->batch,
         .rows = stash->batch.rows,
@@ -65,9 +69,9 @@ static struct pass pass_of(struct model *model, const struct model_pass *asked) 
 
 /* Returns the place where `layer`, counted within the chunk, stores its results. */
 static const struct block_saved *saved_of(const struct pass *pass, int64_t layer) {
-    const struct model *model = pass->model;
-    return model_keeps(model, pass->chunk, pass->asked.stash, layer) ? &pass->stash->saved[layer]
-                                                                     : &model->kept.transient[layer % 2];
+    const struct training_runner *training = pass->training;
+    return model_keeps(training, pass->chunk, pass->asked.stash, layer) ? &pass->stash->saved[layer]
+                                                                        : &training->kept.transient[layer % 2];
 }
 
 /* Returns the pass through `layer`, counted within the chunk; `y` receives the chunk's output. */
@@ -82,23 +86,24 @@ static struct block_pass block_pass_of(const struct pass *pass, int64_t layer, v
 }
 
 static size_t stream_bytes(const struct pass *pass) {
-    const struct model *model = pass->model;
-    return (size_t)(rank_stream_rows(model->rank, pass->rows) * model->options.config.hidden_size) *
-           dtype_bytes(model->options.dtype);
+    const struct training_runner *training = pass->training;
+    return (size_t)(rank_stream_rows(training->run.rank, pass->rows) * training->run.base->options.config.hidden_size) *
+           dtype_bytes(training->run.base->options.dtype);
 }
 
 /* Starts with the embedding, or with the output of the layer before; then come the blocks, if there are any. */
-int pass_forward(struct model *model, const struct model_pass *asked, enum param_use use, const void *x, void *y) {
-    struct pass pass = pass_of(model, asked);
+int pass_forward(struct training_runner *training, const struct model_pass *asked, enum param_use use, const void *x,
+                 void *y) {
+    struct pass pass = pass_of(training, asked);
     int status = STATUS_OK;
-    rank_plan_part(model->rank, WORK_FORWARD, asked->chunk);
-    void *end = chunk_has_head(model, pass.chunk) ? pass.stash->x_last : y;
+    rank_plan_part(training->run.rank, WORK_FORWARD, asked->chunk);
+    void *end = chunk_has_head(training->run.base, pass.chunk) ? pass.stash->x_last : y;
     void *first = pass.chunk->count ? saved_of(&pass, 0)->x : end;
-    if (chunk_has_embedding(model, pass.chunk)) {
+    if (chunk_has_embedding(training->run.base, pass.chunk)) {
         status = unit_begin(&pass, PARAM_UNIT_FIRST, use);
         THEN(status, unit_end(&pass, PARAM_UNIT_FIRST, embedding_pass_forward(&pass, first)));
-    } else if (!model->rank->is_planning) {
-        status = stream_copy(model->rank->exec.stream, first, x, stream_bytes(&pass));
+    } else if (!training->run.rank->is_planning) {
+        status = stream_copy(training->run.rank->exec.stream, first, x, stream_bytes(&pass));
     }
     for (int64_t layer = 0; layer < pass.chunk->count && !status; layer++) {
         struct block_pass block = block_pass_of(&pass, layer, end);
@@ -106,30 +111,30 @@ int pass_forward(struct model *model, const struct model_pass *asked, enum param
         status = unit_begin(&pass, block.layer, use);
         THEN(status, unit_end(&pass, block.layer, block_forward(&block)));
     }
-    model->kept.fresh = pass.stash;
-    param_check_returned(&model->store, "a forward");
+    training->kept.fresh = pass.stash;
+    param_check_returned(&training->run.base->store, "a forward");
     return status;
 }
 
-bool model_runs_again(const struct model *model, const struct model_chunk *chunk, int stash, int64_t layer,
+bool model_runs_again(const struct training_runner *training, const struct model_chunk *chunk, int stash, int64_t layer,
                       bool is_fresh, struct layer_group *group) {
     int64_t next_first, next_end, layers = chunk->count;
-    if (!model_recompute_group(model, layers, stash, layer, &group->first, &group->end) || layer + 1 != group->end)
+    if (!model_recompute_group(training, layers, stash, layer, &group->first, &group->end) || layer + 1 != group->end)
         return false;
     bool is_last =
-        group->end == layers || !model_recompute_group(model, layers, stash, group->end, &next_first, &next_end);
+        group->end == layers || !model_recompute_group(training, layers, stash, group->end, &next_first, &next_end);
     return !is_fresh || !is_last;
 }
 
 /* Called before the backward of `layer`. */
 static int run_again(const struct pass *pass, int64_t layer) {
-    const struct model *model = pass->model;
+    const struct training_runner *training = pass->training;
     struct layer_group group;
     int status = STATUS_OK;
-    if (!model_runs_again(model, pass->chunk, pass->asked.stash, layer, pass->is_fresh, &group))
+    if (!model_runs_again(training, pass->chunk, pass->asked.stash, layer, pass->is_fresh, &group))
         return STATUS_OK;
     for (int64_t again = group.first; again < group.end && !status; again++) {
-        struct block_pass block = block_pass_of(pass, again, model->scratch.branch);
+        struct block_pass block = block_pass_of(pass, again, training->run.scratch.branch);
         block.is_again = again + 1 == group.end;
         status = unit_begin(pass, block.layer, PARAM_RECOMPUTATION);
         THEN(status, unit_end(pass, block.layer, block_forward(&block)));
@@ -141,15 +146,15 @@ static int run_again(const struct pass *pass, int64_t layer) {
 static int layer_done(const struct pass *pass, int64_t layer) {
     const struct model_pass *asked = &pass->asked;
     int status = unit_end_gradients(pass, layer);
-    if (!status && !param_cuts_gradients(&pass->model->store))
+    if (!status && !param_cuts_gradients(&pass->training->run.base->store))
         status = asked->is_last_micro_batch
-                     ? gradient_sum_over_tensor(pass->model->rank, &pass->model->store, (int)layer)
+                     ? gradient_sum_over_tensor(pass->training->run.rank, &pass->training->run.base->store, (int)layer)
                      : STATUS_OK;
     return !status && asked->layer_done ? asked->layer_done(asked->context, (int)layer) : status;
 }
 
 static int run_blocks_backward(const struct pass *pass) {
-    int64_t lowest = pass->model->share.lowest;
+    int64_t lowest = pass->training->run.lowest;
     int status = STATUS_OK;
     for (int64_t layer = pass->chunk->count - 1; layer >= 0 && !status; layer--) {
         struct block_pass block = block_pass_of(pass, layer, NULL);
@@ -173,155 +178,158 @@ static int run_head(const struct pass *pass, enum param_use use) {
 
 /* Starts with the head, or with the gradient from the next layer; then come the blocks and the embedding. */
 static int run_backward(const struct pass *pass, const void *dy) {
-    struct model *model = pass->model;
-    bool has_head = chunk_has_head(model, pass->chunk);
-    bool clears = pass->asked.is_first_micro_batch && !param_cuts_gradients(&model->store);
-    int status = clears ? chunk_clear_gradients(model, pass->chunk) : STATUS_OK;
+    struct training_runner *training = pass->training;
+    bool has_head = chunk_has_head(training->run.base, pass->chunk);
+    bool clears = pass->asked.is_first_micro_batch && !param_cuts_gradients(&training->run.base->store);
+    int status = clears ? chunk_clear_gradients(training, pass->chunk) : STATUS_OK;
     if (!status && has_head)
         status = run_head(pass, PARAM_BACKWARD);
-    else if (!status && !model->rank->is_planning)
-        status = stream_copy(model->rank->exec.stream, pass->d, dy, stream_bytes(pass));
+    else if (!status && !training->run.rank->is_planning)
+        status = stream_copy(training->run.rank->exec.stream, pass->d, dy, stream_bytes(pass));
     if (!status && has_head)
-        status = layer_done(pass, model->options.config.num_layers);
+        status = layer_done(pass, training->run.base->options.config.num_layers);
     THEN(status, run_blocks_backward(pass));
-    if (status || !chunk_has_embedding(model, pass->chunk))
+    if (status || !chunk_has_embedding(training->run.base, pass->chunk))
         return status;
-    if (model->share.lowest < 0) {
+    if (training->run.lowest < 0) {
         status = unit_begin(pass, PARAM_UNIT_FIRST, PARAM_BACKWARD);
         THEN(status, unit_end(pass, PARAM_UNIT_FIRST, embedding_pass_backward(pass)));
     }
     return status ? status : layer_done(pass, -1);
 }
 
-int pass_backward(struct model *model, const struct model_pass *asked, const void *dy, void *dx) {
-    struct pass pass = pass_of(model, asked);
-    pass.d = model_sends_gradient(model, pass.chunk) ? dx : model->gradients.stream;
-    pass.is_fresh = model->kept.fresh == pass.stash;
-    model->kept.fresh = NULL;
-    if (!model_has_backward(&model->options, pass.chunk->first + pass.chunk->count))
+int pass_backward(struct training_runner *training, const struct model_pass *asked, const void *dy, void *dx) {
+    struct pass pass = pass_of(training, asked);
+    pass.d = model_sends_gradient(&training->run, pass.chunk) ? dx : training->run.gradients.stream;
+    pass.is_fresh = training->kept.fresh == pass.stash;
+    training->kept.fresh = NULL;
+    if (!chunk_has_backward(&training->run, pass.chunk))
         return STATUS_OK;
-    rank_plan_part(model->rank, WORK_BACKWARD, asked->chunk);
+    rank_plan_part(training->run.rank, WORK_BACKWARD, asked->chunk);
     int status = run_backward(&pass, dy);
-    param_check_returned(&model->store, "a backward");
+    param_check_returned(&training->run.base->store, "a backward");
     return status;
 }
 
-int pass_evaluate(struct model *model, int chunk, const void *x, void *y) {
+int pass_evaluate(struct training_runner *training, int chunk, const void *x, void *y) {
     struct model_pass asked = {.chunk = chunk};
-    struct pass pass = pass_of(model, &asked);
-    int status = pass_forward(model, &asked, PARAM_EVALUATION, x, y);
-    if (!status && chunk_has_head(model, pass.chunk))
+    struct pass pass = pass_of(training, &asked);
+    int status = pass_forward(training, &asked, PARAM_EVALUATION, x, y);
+    if (!status && chunk_has_head(training->run.base, pass.chunk))
         status = run_head(&pass, PARAM_EVALUATION);
-    model->kept.fresh = NULL;
-    param_check_returned(&model->store, "an evaluation");
+    training->kept.fresh = NULL;
+    param_check_returned(&training->run.base->store, "an evaluation");
     return status;
 }
 
 /* ---- from outside ---- */
 
-int model_forward(struct model *model, const struct model_batch *batch, const struct model_pass *pass, const void *x,
-                  void *y) {
-    int status = upload_batch(model, batch, &model_stash(model, pass->stash)->batch);
-    return status ? status : pass_forward(model, pass, PARAM_FORWARD, x, y);
+int model_forward(struct training_runner *training, const struct model_batch *batch, const struct model_pass *pass,
+                  const void *x, void *y) {
+    int status = upload_batch(training, batch, &training_stash(training, pass->stash)->batch);
+    return status ? status : pass_forward(training, pass, PARAM_FORWARD, x, y);
 }
 
-int model_backward(struct model *model, const struct model_pass *pass, const void *dy, void *dx) {
-    return pass_backward(model, pass, dy, dx);
+int model_backward(struct training_runner *training, const struct model_pass *pass, const void *dy, void *dx) {
+    return pass_backward(training, pass, dy, dx);
 }
 
-int model_sum_tied_gradients(struct model *model) {
-    struct rank *rank = model->rank;
-    if (rank_group_size(rank, RANK_EMBEDDING) < 2 || model->options.config.untie_embeddings_and_output_weights ||
-        !param_trains(&model->store, model->token_table))
+int model_sum_tied_gradients(struct training_runner *training) {
+    struct rank *rank = training->run.rank;
+    if (rank_group_size(rank, RANK_EMBEDDING) < 2 ||
+        training->run.base->options.config.untie_embeddings_and_output_weights ||
+        !param_trains(&training->run.base->store, training->run.base->token_table))
         return STATUS_OK;
-    return gradient_sum(rank, RANK_EMBEDDING, &model->store, model->token_table);
+    return gradient_sum(rank, RANK_EMBEDDING, &training->run.base->store, training->run.base->token_table);
 }
 
-int model_evaluate_chunk(struct model *model, const struct model_batch *batch, int chunk, const void *x, void *y) {
-    int status = upload_batch(model, batch, &model_stash(model, 0)->batch);
-    return status ? status : pass_evaluate(model, chunk, x, y);
+int model_evaluate_chunk(struct training_runner *training, const struct model_batch *batch, int chunk, const void *x,
+                         void *y) {
+    int status = upload_batch(training, batch, &training_stash(training, 0)->batch);
+    return status ? status : pass_evaluate(training, chunk, x, y);
 }
 
-int model_train_step(struct model *model, const struct model_batch *batch, const struct model_pass *pass) {
-    int status = model_forward(model, batch, pass, NULL, NULL);
-    return status ? status : model_backward(model, pass, NULL, NULL);
+int model_train_step(struct training_runner *training, const struct model_batch *batch, const struct model_pass *pass) {
+    int status = model_forward(training, batch, pass, NULL, NULL);
+    return status ? status : model_backward(training, pass, NULL, NULL);
 }
 
-int model_evaluate(struct model *model, const struct model_batch *batch) {
-    return model_evaluate_chunk(model, batch, 0, NULL, NULL);
+int model_evaluate(struct training_runner *training, const struct model_batch *batch) {
+    return model_evaluate_chunk(training, batch, 0, NULL, NULL);
 }
 
-int model_loss_fetch(struct model *model) {
-    struct stream *stream = model->rank->exec.stream;
-    if (!model->share.has_head)
+int model_loss_fetch(struct training_runner *training) {
+    struct stream *stream = training->run.rank->exec.stream;
+    if (!training->run.base->part.has_head)
         return STATUS_OK;
-    int status = stream_copy_to_host(stream, model->fetched_loss, model->scratch.loss_sum, sizeof(double));
-    return status ? status : stream_zero(stream, model->scratch.loss_sum, sizeof(double));
+    int status = stream_copy_to_host(stream, training->fetched_loss, training->run.scratch.loss_sum, sizeof(double));
+    return status ? status : stream_zero(stream, training->run.scratch.loss_sum, sizeof(double));
 }
 
-double model_fetched_loss(const struct model *model) {
-    return model->share.has_head ? *(const double *)model->fetched_loss : 0;
+double model_fetched_loss(const struct training_runner *training) {
+    return training->run.base->part.has_head ? *(const double *)training->fetched_loss : 0;
 }
 
-int model_loss(struct model *model, double *loss) {
-    int status = model_loss_fetch(model);
-    if (!status && model->share.has_head)
-        status = rank_finish(model->rank);
-    *loss = status ? 0 : model_fetched_loss(model);
+int model_loss(struct training_runner *training, double *loss) {
+    int status = model_loss_fetch(training);
+    if (!status && training->run.base->part.has_head)
+        status = rank_finish(training->run.rank);
+    *loss = status ? 0 : model_fetched_loss(training);
     return status;
 }
 
-int model_row_losses(struct model *model, const struct model_batch *batch, float *losses) {
-    struct stream *stream = model->rank->exec.stream;
-    if (!model->share.has_head)
+int model_row_losses(struct training_runner *training, const struct model_batch *batch, float *losses) {
+    struct stream *stream = training->run.rank->exec.stream;
+    if (!training->run.base->part.has_head)
         return STATUS_OK;
-    size_t bytes = (size_t)head_rows_count(model, batch) * sizeof *losses;
-    int status = stream_copy_to_host(stream, losses, model->scratch.losses, bytes);
-    THEN(status, rank_finish(model->rank));
+    size_t bytes = (size_t)head_rows_count(&training->run, batch) * sizeof *losses;
+    int status = stream_copy_to_host(stream, losses, training->run.scratch.losses, bytes);
+    THEN(status, rank_finish(training->run.rank));
     if (!status)
-        head_rows_put_back(model, batch, losses);
+        head_rows_put_back(&training->run, batch, losses);
     return status;
 }
 
 /* Copies one chunk of scratch.logits to host rows of V floats. */
-static int fetch_logits(struct model *model, int64_t count, float *out) {
-    int64_t V = model->options.config.vocab_size, stride = model->share.vocab_stride;
-    size_t width = dtype_bytes(model->options.dtype);
+static int fetch_logits(struct training_runner *training, int64_t count, float *out) {
+    int64_t V = training->run.base->options.config.vocab_size, stride = training->run.base->part.vocab_stride;
+    size_t width = dtype_bytes(training->run.base->options.dtype);
     char *host = malloc((size_t)(count * stride) * width);
     TRY(status_allocated(host));
-    int status =
-        stream_copy_to_host(model->rank->exec.stream, host, model->scratch.logits, (size_t)(count * stride) * width);
-    THEN(status, rank_finish(model->rank));
+    int status = stream_copy_to_host(training->run.rank->exec.stream, host, training->run.scratch.logits,
+                                     (size_t)(count * stride) * width);
+    THEN(status, rank_finish(training->run.rank));
     for (int64_t i = 0; i < count && !status; i++)
         for (int64_t v = 0; v < V; v++)
-            out[i * V + v] = model->options.dtype == DTYPE_F32 ? ((float *)host)[i * stride + v]
-                                                               : bf16_to_float(((uint16_t *)host)[i * stride + v]);
+            out[i * V + v] = training->run.base->options.dtype == DTYPE_F32
+                                 ? ((float *)host)[i * stride + v]
+                                 : bf16_to_float(((uint16_t *)host)[i * stride + v]);
     free(host);
     return status;
 }
 
 /* Reads the logits of the batch's rows, chunk by chunk. */
-static int read_logits(struct model *model, int64_t rows, float *logits) {
-    int status = norm_forward(model, &model->final_norm,
+static int read_logits(struct training_runner *training, int64_t rows, float *logits) {
+    int status = norm_forward(&training->run, &training->run.base->final_norm,
                               &(const struct norm){.rows = rows,
-                                                   .x = model_stash(model, 0)->x_last,
-                                                   .y = model->scratch.final,
-                                                   .mean = model->scratch.final_mean,
-                                                   .rstd = model->scratch.final_rstd});
-    int64_t most = model_sizes(model)->head_rows;
+                                                   .x = training_stash(training, 0)->x_last,
+                                                   .y = training->run.scratch.final,
+                                                   .mean = training->run.scratch.final_mean,
+                                                   .rstd = training->run.scratch.final_rstd});
+    int64_t most = model_sizes(&training->run)->head_rows;
     for (int64_t first = 0; first < rows && !status; first += most) {
         int64_t count = rows - first < most ? rows - first : most;
-        status = head_logits(model, first, count);
-        THEN(status, fetch_logits(model, count, logits + first * model->options.config.vocab_size));
+        status = head_logits(&training->run, first, count);
+        THEN(status, fetch_logits(training, count, logits + first * training->run.base->options.config.vocab_size));
     }
     return status;
 }
 
-int model_logits(struct model *model, const struct model_batch *batch, float *logits) {
+int model_logits(struct training_runner *training, const struct model_batch *batch, float *logits) {
     const struct model_pass asked = {0};
-    struct pass pass = pass_of(model, &asked);
-    int status = upload_batch(model, batch, &model_stash(model, 0)->batch);
-    THEN(status, pass_forward(model, &asked, PARAM_EVALUATION, NULL, NULL));
+    struct pass pass = pass_of(training, &asked);
+    int status = upload_batch(training, batch, &training_stash(training, 0)->batch);
+    THEN(status, pass_forward(training, &asked, PARAM_EVALUATION, NULL, NULL));
     THEN(status, head_begin(&pass, PARAM_EVALUATION));
-    return status ? status : head_end(&pass, read_logits(model, batch->rows, logits));
+    return status ? status : head_end(&pass, read_logits(training, batch->rows, logits));
 }

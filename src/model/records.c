@@ -5,21 +5,21 @@
  * cache. A step of fewer rows is padded. A record begins after the upload and ends before the results are fetched. */
 #include "model-internal.h"
 
-static const struct hook_upload *hooks_of(const struct model *model) {
-    const struct hook_table *hooks = model->options.hooks;
+static const struct hook_upload *hooks_of(const struct inference_runner *inference) {
+    const struct hook_table *hooks = inference->run.hooks;
     return hooks && hooks->upload.bytes ? &hooks->upload : NULL;
 }
 
 /* Returns the smallest record that can run the step, or NULL. Phases are measured operation by operation, so a measured
  * step has none. */
-static const struct step_record *find_record(const struct model *model, const struct model_step *step) {
-    const struct hook_upload *hooks = hooks_of(model);
+static const struct step_record *find_record(const struct inference_runner *inference, const struct model_step *step) {
+    const struct hook_upload *hooks = hooks_of(inference);
     int level = hooks ? hooks->level(hooks->self) : 0;
     bool is_decode = step->logit_rows == step->rows && step->sample && !step->labels;
-    if (!is_decode || model->rank->timer.is_on)
+    if (!is_decode || inference->run.rank->timer.is_on)
         return NULL;
-    for (int i = 0; i < model->record_count; i++) {
-        const struct step_record *record = &model->records[i];
+    for (int i = 0; i < inference->record_count; i++) {
+        const struct step_record *record = &inference->records[i];
         if (step->rows <= record->rows && step->page_change_count <= record->rows && record->level == level)
             return record;
     }
@@ -32,101 +32,101 @@ static struct model_step padding_of(const struct step_record *record, const stru
 }
 
 /* Runs the step before it is recorded: libraries choose and load what they need. */
-static int run_once(struct model *model, const struct model_kv *kv, struct step_record *record) {
+static int run_once(struct inference_runner *inference, const struct model_kv *kv, struct step_record *record) {
     static const struct sample_row unread;
     const struct model_step padding = padding_of(record, &unread);
-    int status = step_run(model, kv, &padding);
-    return status ? status : stream_wait(model->rank->exec.stream);
+    int status = step_run(inference, kv, &padding);
+    return status ? status : stream_wait(inference->run.rank->exec.stream);
 }
 
-static int record_once(struct model *model, const struct model_kv *kv, struct step_record *record) {
-    struct stream *stream = model->rank->exec.stream;
+static int record_once(struct inference_runner *inference, const struct model_kv *kv, struct step_record *record) {
+    struct stream *stream = inference->run.rank->exec.stream;
     static const struct sample_row unread;
     const struct model_step padding = padding_of(record, &unread);
     TRY(stream_record_begin(stream));
-    int status = step_run(model, kv, &padding);
+    int status = step_run(inference, kv, &padding);
     int ended = stream_record_end(stream, &record->recording);
     return status ? status : ended;
 }
 
 /* Does it to the record's step, with its hooks. */
-static int do_once(struct model *model, const struct model_kv *kv, struct step_record *record,
-                   int (*what)(struct model *model, const struct model_kv *kv, struct step_record *record)) {
+static int do_once(struct inference_runner *inference, const struct model_kv *kv, struct step_record *record,
+                   int (*what)(struct inference_runner *inference, const struct model_kv *kv,
+                               struct step_record *record)) {
     static const struct sample_row unread;
-    const struct hook_upload *hooks = hooks_of(model);
+    const struct hook_upload *hooks = hooks_of(inference);
     const struct model_step none = {.sample = &unread, .has_top = true};
-    TRY(step_upload(model, &none, record));
+    TRY(step_upload(inference, &none, record));
     if (record->level)
         hooks->act_by_row(hooks->self, record->level, record->rows);
-    int status = what(model, kv, record);
+    int status = what(inference, kv, record);
     if (record->level)
         hooks->act_by_row(hooks->self, 0, 0);
     return status;
 }
 
-static int add_record(struct model *model, const struct model_kv *kv, int64_t rows, int level) {
-    struct step_record *record = &model->records[model->record_count];
+static int add_record(struct inference_runner *inference, const struct model_kv *kv, int64_t rows, int level) {
+    struct step_record *record = &inference->records[inference->record_count];
     *record = (struct step_record){.rows = rows, .level = level};
-    int status = do_once(model, kv, record, record_once);
-    model->record_count += record->recording != NULL;
+    int status = do_once(inference, kv, record, record_once);
+    inference->record_count += record->recording != NULL;
     return status;
 }
 
-static int record_rows(struct model *model, const struct model_kv *kv, int64_t rows) {
+static int record_rows(struct inference_runner *inference, const struct model_kv *kv, int64_t rows) {
     struct step_record bare = {.rows = rows}, hooked = {.rows = rows, .level = HOOK_LEVEL_EACH};
-    int levels = hooks_of(model) ? hooks_of(model)->levels : 0;
-    int status = do_once(model, kv, &bare, run_once);
+    int levels = hooks_of(inference) ? hooks_of(inference)->levels : 0;
+    int status = do_once(inference, kv, &bare, run_once);
     if (!status && levels)
-        status = do_once(model, kv, &hooked, run_once);
+        status = do_once(inference, kv, &hooked, run_once);
     for (int level = 0; level <= levels && !status; level++)
-        status = add_record(model, kv, rows, level);
+        status = add_record(inference, kv, rows, level);
     return status;
 }
 
-int model_record_steps(struct model *model, const struct model_kv *kv, int *count) {
-    const struct model_inference *o = &model->options.infer;
+int model_record_steps(struct inference_runner *inference, const struct model_kv *kv, int *count) {
+    const struct model_inference *o = &inference->options;
     int64_t most = o->max_sequences < o->max_logit_rows ? o->max_sequences : o->max_logit_rows;
-    most = most < model->options.max_rows ? most : model->options.max_rows;
+    most = most < inference->run.max_rows ? most : inference->run.max_rows;
     int status = STATUS_OK;
     for (int64_t rows = 1, last = 0; last < most && !status; rows *= 2) {
         last = rows < most ? rows : most;
-        status = record_rows(model, kv, last);
+        status = record_rows(inference, kv, last);
     }
-    *count = model->record_count;
-    return status ? status : stream_wait(model->rank->exec.stream);
+    *count = inference->record_count;
+    return status ? status : stream_wait(inference->run.rank->exec.stream);
 }
 
-static int replay(struct model *model, const struct step_record *record, int64_t asked) {
-    model->replays.steps++;
-    model->replays.rows += record->rows;
-    model->replays.asked += asked;
-    return stream_replay(model->rank->exec.stream, record->recording);
+static int replay(struct inference_runner *inference, const struct step_record *record, int64_t asked) {
+    inference->replays.steps++;
+    inference->replays.rows += record->rows;
+    inference->replays.asked += asked;
+    return stream_replay(inference->run.rank->exec.stream, record->recording);
 }
 
-struct model_replays model_replays(const struct model *model) {
-    return model->replays;
+struct model_replays model_replays(const struct inference_runner *inference) {
+    return inference->replays;
 }
 
-static int check_step(const struct model *model, const struct model_step *step) {
-    const struct model_options *o = &model->options;
-    return step->rows < 1 || step->rows > o->max_rows || step->logit_rows > o->infer.max_logit_rows ||
-                   step->page_change_count > o->infer.max_sequences * o->infer.max_pages ||
-                   step->change_count > o->infer.max_changes
+static int check_step(const struct inference_runner *inference, const struct model_step *step) {
+    const struct model_inference *o = &inference->options;
+    return step->rows < 1 || step->rows > inference->run.max_rows || step->logit_rows > o->max_logit_rows ||
+                   step->page_change_count > o->max_sequences * o->max_pages || step->change_count > o->max_changes
                ? status_fail(STATUS_INVALID, "an engine step beyond what the model was opened for")
-           : model_gives_results(model) ? step_check_fetches(model)
-                                        : STATUS_OK;
+           : model_gives_results(inference) ? step_check_fetches(inference)
+                                            : STATUS_OK;
 }
 
-int model_infer(struct model *model, const struct model_kv *kv, const struct model_step *step) {
-    const struct step_record *record = find_record(model, step);
-    int status = check_step(model, step);
-    THEN(status, step_upload(model, step, record));
-    THEN(status, record ? replay(model, record, step->rows) : step_run(model, kv, step));
-    return status || !model_gives_results(model) ? status : step_fetch(model, step, record);
+int model_infer(struct inference_runner *inference, const struct model_kv *kv, const struct model_step *step) {
+    const struct step_record *record = find_record(inference, step);
+    int status = check_step(inference, step);
+    THEN(status, step_upload(inference, step, record));
+    THEN(status, record ? replay(inference, record, step->rows) : step_run(inference, kv, step));
+    return status || !model_gives_results(inference) ? status : step_fetch(inference, step, record);
 }
 
-void step_close_records(struct model *model) {
-    for (int i = 0; i < model->record_count; i++)
-        recording_close(model->records[i].recording);
-    model->record_count = 0;
+void step_close_records(struct inference_runner *inference) {
+    for (int i = 0; i < inference->record_count; i++)
+        recording_close(inference->records[i].recording);
+    inference->record_count = 0;
 }

@@ -5,48 +5,48 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool model_gives_results(const struct model *model) {
-    return model->share.has_head && model->rank->place.tensor == 0;
+bool model_gives_results(const struct inference_runner *inference) {
+    return inference->run.base->part.has_head && inference->run.rank->place.tensor == 0;
 }
 
-size_t step_fetches_bytes(const struct model *model) {
-    return model_gives_results(model) ? MODEL_STEPS * model_results_bytes(model->options.infer.max_logit_rows, true)
-                                      : 0;
+size_t step_fetches_bytes(const struct inference_runner *inference) {
+    return model_gives_results(inference) ? MODEL_STEPS * model_results_bytes(inference->options.max_logit_rows, true)
+                                          : 0;
 }
 
-int step_open_fetches(struct model *model) {
-    struct device *device = model->rank->device;
-    size_t bytes = model_results_bytes(model->options.infer.max_logit_rows, true);
+int step_open_fetches(struct inference_runner *inference) {
+    struct device *device = inference->run.rank->device;
+    size_t bytes = model_results_bytes(inference->options.max_logit_rows, true);
     int status = STATUS_OK;
-    for (int i = 0; i < MODEL_STEPS && !status && model_gives_results(model); i++) {
-        status = device_host_alloc(device, bytes, &model->step.fetches[i].host);
-        THEN(status, event_open(device, &model->step.fetches[i].has_arrived));
+    for (int i = 0; i < MODEL_STEPS && !status && model_gives_results(inference); i++) {
+        status = device_host_alloc(device, bytes, &inference->step.fetches[i].host);
+        THEN(status, event_open(device, &inference->step.fetches[i].has_arrived));
     }
-    if (status || !model_gives_results(model))
+    if (status || !model_gives_results(inference))
         return status;
-    model->step.parts = calloc((size_t)model->rank->grid.tensor, sizeof *model->step.parts);
-    return status_allocated(model->step.parts);
+    inference->step.parts = calloc((size_t)inference->run.rank->grid.tensor, sizeof *inference->step.parts);
+    return status_allocated(inference->step.parts);
 }
 
-void step_close_fetches(struct model *model) {
+void step_close_fetches(struct inference_runner *inference) {
     for (int i = 0; i < MODEL_STEPS; i++) {
-        event_close(model->step.fetches[i].has_arrived);
-        device_host_free(model->rank->device, model->step.fetches[i].host);
+        event_close(inference->step.fetches[i].has_arrived);
+        device_host_free(inference->run.rank->device, inference->step.fetches[i].host);
     }
-    for (int t = 1; t < model->rank->grid.tensor && model->step.parts; t++)
-        comm_forget(&model->step.parts[t]);
-    free(model->step.parts);
+    for (int t = 1; t < inference->run.rank->grid.tensor && inference->step.parts; t++)
+        comm_forget(&inference->step.parts[t]);
+    free(inference->step.parts);
 }
 
-int step_check_fetches(const struct model *model) {
-    return model->step.fetched - model->step.given < MODEL_STEPS
+int step_check_fetches(const struct inference_runner *inference) {
+    return inference->step.fetched - inference->step.given < MODEL_STEPS
                ? STATUS_OK
                : status_fail(STATUS_INVALID, "the results of %d steps are not read yet", MODEL_STEPS);
 }
 
-int step_fetch(struct model *model, const struct model_step *step, const struct step_record *record) {
-    struct stream *stream = model->rank->exec.stream;
-    struct step_fetch *fetch = &model->step.fetches[model->step.fetched % MODEL_STEPS];
+int step_fetch(struct inference_runner *inference, const struct model_step *step, const struct step_record *record) {
+    struct stream *stream = inference->run.rank->exec.stream;
+    struct step_fetch *fetch = &inference->step.fetches[inference->step.fetched % MODEL_STEPS];
     int status = STATUS_OK;
     fetch->rows = step->sample || step->labels ? step->logit_rows : 0;
     fetch->stride = record ? record->rows : fetch->rows;
@@ -54,10 +54,10 @@ int step_fetch(struct model *model, const struct model_step *step, const struct 
     fetch->has_top = step->sample && step->has_top;
     fetch->has_labels = step->labels != NULL;
     if (fetch->rows)
-        status = stream_copy_to_host(stream, fetch->host, model->step.results,
+        status = stream_copy_to_host(stream, fetch->host, inference->step.results,
                                      model_results_bytes(fetch->stride, fetch->has_top));
     THEN(status, event_record(fetch->has_arrived, stream));
-    model->step.fetched += !status;
+    inference->step.fetched += !status;
     return status;
 }
 
@@ -79,13 +79,13 @@ static void give(const struct step_fetch *fetch, const struct model_step_result 
     }
 }
 
-int model_infer_results(struct model *model, const struct model_step_result *result) {
-    if (model->step.given == model->step.fetched)
+int model_infer_results(struct inference_runner *inference, const struct model_step_result *result) {
+    if (inference->step.given == inference->step.fetched)
         return status_fail(STATUS_INVALID, "no step has results to read");
-    const struct step_fetch *fetch = &model->step.fetches[model->step.given++ % MODEL_STEPS];
+    const struct step_fetch *fetch = &inference->step.fetches[inference->step.given++ % MODEL_STEPS];
     int status = event_wait(fetch->has_arrived);
-    if (!status && model->rank->world)
-        status = comm_check(model->rank->world);
+    if (!status && inference->run.rank->world)
+        status = comm_check(inference->run.rank->world);
     if (!status)
         give(fetch, result);
     return status;

@@ -2,8 +2,8 @@
 #include "model-internal.h"
 
 int64_t model_lowest_layer(const struct model_options *options) {
-    int64_t layers = options->config.num_layers;
-    if (!options->train.is_frozen || hook_table_tokens(options->hooks)->count)
+    int64_t layers = options->base.config.num_layers;
+    if (options->base.trains || hook_table_tokens(options->hooks)->count)
         return -1;
     for (int64_t layer = 0; layer < layers; layer++)
         if (hook_table_changes(options->hooks, layer))
@@ -12,14 +12,14 @@ int64_t model_lowest_layer(const struct model_options *options) {
 }
 
 bool model_has_backward(const struct model_options *options, int64_t end) {
-    return end > model_lowest_layer(options) || end == options->config.num_layers;
+    return end > model_lowest_layer(options) || end == options->base.config.num_layers;
 }
 
-struct model_stash *model_stash(struct model *model, int number) {
-    return number < 0 ? model->kept.transient_stash : &model->kept.stashes[number];
+struct model_stash *training_stash(struct training_runner *training, int number) {
+    return number < 0 ? training->kept.transient_stash : &training->kept.stashes[number];
 }
 
-bool model_has_layer(const struct model_options *options, int64_t layer) {
+bool model_has_layer(const struct base_options *options, int64_t layer) {
     if (layer < 0)
         return !options->chunk_count || (options->chunks[0].first == 0 && !options->is_after_embedding);
     for (int c = 0; c < options->chunk_count; c++)
@@ -28,6 +28,7 @@ bool model_has_layer(const struct model_options *options, int64_t layer) {
     return !options->chunk_count;
 }
 
-int64_t model_stream_elements(const struct model *model) {
-    return rank_stream_rows(model->rank, model->options.max_rows) * model->options.config.hidden_size;
+int64_t training_stream_elements(const struct training_runner *training) {
+    const struct runner *run = &training->run;
+    return rank_stream_rows(run->rank, run->max_rows) * run->base->options.config.hidden_size;
 }

@@ -48,12 +48,6 @@ void work_also_reads(struct work_list *list, int64_t elements, enum dtype type) 
     work->bytes += bytes;
 }
 
-void work_forget(struct work_list *list, enum work_part part) {
-    for (int i = 0; i < list->count; i++)
-        if (list->items[i].part == part)
-            list->items[i].count = 0;
-}
-
 void work_free(struct work_list *list) {
     free(list->items);
     *list = (struct work_list){0};

@@ -58,8 +58,6 @@ struct work_list {
 int work_note(struct work_list *list, const struct work_item *item);
 /* Adds elements of weights to the bytes that the last added operation reads. */
 void work_also_reads(struct work_list *list, int64_t elements, enum dtype type);
-/* Sets the counts of a part to 0, because it will be planned again. The scratch stays. */
-void work_forget(struct work_list *list, enum work_part part);
 /* Frees the list; a zeroed one is allowed. */
 void work_free(struct work_list *list);
 

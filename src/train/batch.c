@@ -63,10 +63,10 @@ static int start_sums(void *context, int layer) {
 static int finish_gradients(struct trainer *trainer) {
     const struct tuner *tuner = trainer->run.tuner;
     bool sums = tuner || param_cuts_gradients(trainer->store);
-    int status = tuner ? tuner->end(trainer->tuner.self) : param_settle_gradients(trainer->store);
+    int status = tuner ? tuner->end(trainer->model.tuner.self) : param_settle_gradients(trainer->store);
     if (sums && !status)
         status = gradient_sum_all_over_tensor(&trainer->rank, trainer->store);
-    return status || tuner ? status : model_sum_tied_gradients(trainer->model);
+    return status || tuner ? status : model_sum_tied_gradients(trainer->model.runner);
 }
 
 static int await_weights(void *context, int layer) {
@@ -87,12 +87,12 @@ static int train_micro_batch(void *context, const struct pipeline_step *step, co
                               .context = trainer};
     if (step->kind == PIPELINE_BACKWARD) {
         double start = clock_seconds();
-        int status = model_backward(trainer->model, &pass, in, out);
+        int status = model_backward(trainer->model.runner, &pass, in, out);
         trainer->last_backward += is_last ? clock_seconds() - start : 0;
         return status;
     }
     struct model_batch batch = view_batch(&trainer->micros[step->micro_batch]);
-    return model_forward(trainer->model, &batch, &pass, in, out);
+    return model_forward(trainer->model.runner, &batch, &pass, in, out);
 }
 
 int train_sum_loss(struct trainer *trainer, double *loss) {
@@ -103,7 +103,7 @@ int train_sum_loss(struct trainer *trainer, double *loss) {
 
 /* Runs the steps of a batch. Weights that are cut are gathered in the order of their use. */
 static int run_steps(struct trainer *trainer, bool is_forward_only, const struct pipeline_worker *worker) {
-    const struct param_store *store = model_store(trainer->model);
+    const struct param_store *store = base_store(trainer->model.base);
     const struct unit_order *order = &trainer->order[is_forward_only];
     int status = sharded_follow(store, order->units, order->count);
     THEN(status, pipeline_run(&trainer->pipeline, is_forward_only, worker));
@@ -121,18 +121,18 @@ int train_global_batch(struct trainer *trainer, int64_t *tokens, int64_t *labels
     *labels = counts[ROWS_LABELS];
     weigh_rows(trainer, *labels);
     if (trainer->run.tuner)
-        status = trainer->run.tuner->begin(trainer->tuner.self, trainer->consumed_samples);
+        status = trainer->run.tuner->begin(trainer->model.tuner.self, trainer->consumed_samples);
     if (!status)
         status = run_steps(trainer, false, &(const struct pipeline_worker){train_micro_batch, trainer});
     THEN(status, finish_gradients(trainer));
     THEN(status, gradient_sync_layer(&trainer->sync, -1));
-    return status ? status : model_loss_fetch(trainer->model);
+    return status ? status : model_loss_fetch(trainer->model.runner);
 }
 
 static int evaluate_micro_batch(void *context, const struct pipeline_step *step, const void *in, void *out) {
     struct trainer *trainer = context;
     struct model_batch batch = view_batch(&trainer->micros[step->micro_batch]);
-    return model_evaluate_chunk(trainer->model, &batch, step->chunk, in, out);
+    return model_evaluate_chunk(trainer->model.runner, &batch, step->chunk, in, out);
 }
 
 int train_evaluate_batch(struct trainer *trainer, int64_t first, int64_t *labels) {

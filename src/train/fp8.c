@@ -15,7 +15,7 @@ int train_fp8_describe(const struct train_run *run, struct fp8_part *part) {
 }
 
 void train_fp8_open(struct trainer *trainer, struct fp8_part *part) {
-    const struct param_store *store = model_fp8_store(trainer->model);
+    const struct param_store *store = model_fp8_store(trainer->model.runner);
     part->flat = ckpt_flat_weights(store, trainer->rank.exec.stream);
     part->flat.is_copy = trainer->rank.data->rank > 0;
     part->flat.copy_of = train_first_copy(trainer);
@@ -25,7 +25,7 @@ void train_fp8_open(struct trainer *trainer, struct fp8_part *part) {
 
 /* Returns true if the files have histories of the run's length. */
 static bool has_histories(const struct trainer *trainer, const struct ckpt_tensors *tensors) {
-    const struct param_table *table = model_fp8_store(trainer->model)->map.table;
+    const struct param_table *table = model_fp8_store(trainer->model.runner)->map.table;
     for (int id = 0; id < table->count; id++) {
         const struct safetensor *tensor = ckpt_find_tensor(tensors, table->rows[id].slices[0].name);
         if (tensor && tensor->dims == 2 && tensor->shape[0] != table->rows[id].shape[0])
@@ -36,7 +36,7 @@ static bool has_histories(const struct trainer *trainer, const struct ckpt_tenso
 
 int train_fp8_load(struct trainer *trainer) {
     const char *directory = trainer->run.checkpoint;
-    struct param_store *store = model_fp8_store(trainer->model);
+    struct param_store *store = model_fp8_store(trainer->model.runner);
     struct ckpt_tensors *tensors;
     if (!store || !*directory)
         return STATUS_OK;

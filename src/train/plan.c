@@ -21,8 +21,9 @@ static int measure_data(const struct train_run *run, const struct gpt_data *data
 }
 
 /* Adds the elements of units that a global batch gathers, where weights are cut. */
-static int add_gathers(struct model *model, const struct pipeline_shape *shape, int stage, int64_t *gathered) {
-    const struct param_store *store = model_store(model);
+static int add_gathers(const struct train_model *model, const struct pipeline_shape *shape, int stage,
+                       int64_t *gathered) {
+    const struct param_store *store = base_store(model->base);
     int units = param_map_unit_count(store->map.table), layers = UNIT_SLOTS_OF_LAYERS + store->sharing.kept_units;
     int steps = pipeline_step_count(shape);
     struct pipeline_step *list = calloc((size_t)steps, sizeof *list);
@@ -34,7 +35,7 @@ static int add_gathers(struct model *model, const struct pipeline_shape *shape, 
     int status = status_allocated(is_there);
     if (!status) {
         pipeline_steps(shape, stage, list);
-        status = model_unit_order(model, list, steps, false, &order);
+        status = model_unit_order(model->runner, list, steps, false, &order);
     }
     if (!status) {
         unit_slots_count_fetches(units, layers, order.units, order.count, memory, fetches);
@@ -51,61 +52,63 @@ static int add_gathers(struct model *model, const struct pipeline_shape *shape, 
 }
 
 /* Lists the messages of a global batch among the ranks that share the weights. `trained` elements train. */
-static int plan_messages(struct rank *rank, const struct model_options *options, const struct pipeline_shape *shape,
-                         struct model *model, int64_t trained) {
+static int plan_messages(struct rank *rank, const struct base_options *options, const struct pipeline_shape *shape,
+                         const struct train_model *model, int64_t trained) {
     struct gradient_sync_traffic traffic = {.dtype = options->dtype};
-    int times = param_cuts_gradients(model_store(model)) ? shape->micro_batches : 1, status = STATUS_OK;
-    if (options->train.layer_shards > 1) {
+    const struct param_store *store = base_store(model->base);
+    int times = param_cuts_gradients(store) ? shape->micro_batches : 1, status = STATUS_OK;
+    if (options->layer_shards > 1) {
         traffic.scattered = trained * times;
-        traffic.gathered = sharded_cuts_weights(model_store(model)) && !options->train.is_frozen ? 0 : trained;
+        traffic.gathered = sharded_cuts_weights(store) && options->trains ? 0 : trained;
     } else {
         traffic.reduced = trained;
     }
-    if (sharded_cuts_weights(model_store(model)))
+    if (sharded_cuts_weights(store))
         status = add_gathers(model, shape, rank->place.pipeline, &traffic.gathered);
     return status ? status : gradient_sync_plan(rank, &traffic);
-}
-
-/* Adds the work of a global batch, other than the passes of its micro batches, to the rank's list. */
-static int plan_update(struct rank *rank, const struct model_options *options, const struct pipeline_shape *shape,
-                       const struct model_plan *of_model, struct model *model, const struct param_store *adapter) {
-    int64_t trained = adapter ? adapter->map.flat_elements : of_model->flat_elements;
-    int64_t message = (int64_t)(of_model->stream_bytes / dtype_bytes(options->dtype));
-    int shards = options->train.layer_shards ? options->train.layer_shards : 1;
-    int status = pipeline_plan(rank, shape, message, options->dtype);
-    THEN(status, plan_messages(rank, options, shape, model, trained));
-    return status ? status : optimizer_plan(rank, trained, shards, options->dtype);
 }
 
 /* A frozen weight has no gradient, which saves 2 of the 2 operations forward and 4 backward. */
 static const double frozen_share = 4.0 / 6;
 
+/* Sketches base, tuner and runner. */
+static int sketch(const struct train_run *run, struct rank *rank, struct pipeline_shape *shape,
+                  struct model_options *options, struct model_plan *plan, struct train_model *model) {
+    TRY(train_model_options(run, rank, &model->tuner, options, shape));
+    if (run->tuner) {
+        TRY(run->tuner->open(run->tuner->description, options, rank, &model->tuner));
+        /* its hooks decide which activations are kept */
+        TRY(train_model_options(run, rank, &model->tuner, options, shape));
+    }
+    TRY(base_sketch(&options->base, rank, plan, &model->base));
+    return training_sketch(options, model->base, plan, &model->runner);
+}
+
+void train_model_close(const struct train_run *run, struct train_model *model) {
+    training_close(model->runner);
+    base_close(model->base);
+    if (model->tuner.self)
+        run->tuner->close(model->tuner.self);
+    *model = (struct train_model){0};
+}
+
 int train_plan_fill(const struct train_run *run, struct rank *rank, const struct gpt_data *data,
-                    struct tuner_part *tuner, struct train_plan *plan) {
+                    struct train_model *model, struct train_plan *plan) {
     struct model_options options;
     struct pipeline_shape shape;
-    struct model_plan of_model;
+    struct model_plan of_model = {0};
     struct gpt_data_bytes of_data;
-    struct model *model = NULL;
     rank->is_sequence_parallel = run->config.parallel.sequence_parallel && rank->grid.tensor > 1;
-    int status = train_model_options(run, rank, tuner, &options, &shape);
-    if (!status && run->tuner)
-        status = run->tuner->open(run->tuner->description, &options, rank, tuner);
-    if (!status && run->tuner) /* its hooks decide which activations are kept */
-        status = train_model_options(run, rank, tuner, &options, &shape);
-    THEN(status, model_sketch(&options, rank, &of_model, &model));
-    THEN(status, measure_data(run, data, &of_data));
-    if (status) {
-        model_close(model);
-        return status;
-    }
-    const struct param_store *adapter = run->tuner ? tuner->store : NULL;
+    TRY(sketch(run, rank, &shape, &options, &of_model, model));
+    TRY(measure_data(run, data, &of_data));
+    const struct param_store *adapter = run->tuner ? model->tuner.store : NULL;
+    const struct base_options *base = &options.base;
     int64_t trained = adapter ? adapter->map.flat_elements : of_model.flat_elements;
-    int shards = options.train.layer_shards ? options.train.layer_shards : 1;
-    status = plan_update(rank, &options, &shape, &of_model, model, adapter);
-    model_close(model);
-    if (status)
-        return status;
+    int64_t message = (int64_t)(of_model.stream_bytes / dtype_bytes(base->dtype));
+    int shards = base->layer_shards ? base->layer_shards : 1;
+    TRY(pipeline_plan(rank, &shape, message, base->dtype));
+    TRY(plan_messages(rank, base, &shape, model, trained));
+    TRY(optimizer_plan(rank, trained, shards, base->dtype));
     double share = adapter ? frozen_share : 1;
     *plan = (struct train_plan){
         .ranks = rank_grid_size(&rank->grid),
@@ -115,9 +118,9 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
         .weights = of_model.weights + (adapter ? param_weight_bytes(adapter) : 0),
         .gradients = of_model.gradients + (adapter ? param_gradient_bytes(adapter) : 0),
         .optimizer =
-            optimizer_bytes(trained / shards, adapter ? adapter->map.table->count : of_model.table_rows, options.dtype),
+            optimizer_bytes(trained / shards, adapter ? adapter->map.table->count : of_model.table_rows, base->dtype),
         .activations = of_model.activations + pipeline_bytes(&shape, rank->place.pipeline, of_model.stream_bytes) +
-                       (adapter ? tuner->bytes : 0),
+                       (adapter ? model->tuner.bytes : 0),
         .workspace = work_scratch(&rank->work),
         .data = batch_bytes(run, rank->grid.data) + run->tuning_bytes + of_data.maps + of_data.process,
         .of_data = of_data,
@@ -126,7 +129,7 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
         .flops_per_token = model_flops_per_token(&run->config.model, run->config.data.seq_length) * share,
         .head_flops_per_token = model_head_flops_per_token(&run->config.model) * share,
     };
-    return train_saver_bytes(run, rank, tuner, &plan->checkpoint);
+    return train_saver_bytes(run, rank, &model->tuner, &plan->checkpoint);
 }
 
 struct train_bytes train_plan_bytes(const struct train_plan *plan) {

@@ -47,7 +47,8 @@ struct train_plan {
 /* Plans every rank of the run. *plan is that of the rank that takes most (the first of several), with the sum of this
  * host. Opens the datasets' files to check that they exist; writes nothing. `world`: the processes that will be the
  * ranks, all of which call this; NULL: the ranks will be threads of this process. STATUS_USAGE for an impossible
- * layout, STATUS_MEMORY, and the errors of gpt_data_open and model_open. */
+ * layout, STATUS_MEMORY, and the errors of gpt_data_open, base_sketch and
+ * training_sketch. */
 int train_plan_make(const struct train_run *run, int ranks, struct comm *world, struct train_plan *plan);
 /* Adds the program to a plan that was just made, before the run takes any of its memory. `world`: as in
  * train_plan_make. */
@@ -60,7 +61,8 @@ int train_plan_grid(const struct train_run *run, int ranks, struct rank_grid *gr
 const char *train_plan_obstacle(const struct train_run *run, int ranks);
 /* Plans rank `number` of `ranks` on a device, which may be a sketch. Opens no files and allocates none of the memory:
  * `data` of the plan lacks the samples' index maps. `work`, if not NULL, receives the rank's work of a global batch;
- * the caller frees it (work_free). STATUS_USAGE for an impossible layout, STATUS_MEMORY, and the errors of model_open.
+ * the caller frees it (work_free). STATUS_USAGE for an impossible layout, STATUS_MEMORY, and the errors of base_sketch
+ * and training_sketch.
  */
 int train_plan_rank(const struct train_run *run, int ranks, int number, struct device *device, struct train_plan *plan,
                     struct work_list *work);

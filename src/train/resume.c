@@ -7,7 +7,7 @@
 static const char master_prefix[] = "master.", mean_prefix[] = "exp_avg.", square_prefix[] = "exp_avg_sq.";
 
 const struct param_table *train_state_table(const struct trainer *trainer) {
-    return trainer->run.tuner ? trainer->tuner.state_table : trainer->store->map.table;
+    return trainer->run.tuner ? trainer->model.tuner.state_table : trainer->store->map.table;
 }
 
 /* ---- the optimizer's arrays ---- */
@@ -92,7 +92,7 @@ static int load_weights(struct trainer *trainer, struct optimizer_arrays *state,
     array.only_trainable = trainer->run.tuner != NULL;
     struct ckpt_tensors *tensors = NULL;
     if (trainer->run.tuner)
-        return trainer->run.tuner->load(trainer->tuner.self, directory, &array);
+        return trainer->run.tuner->load(trainer->model.tuner.self, directory, &array);
     int status = ckpt_open_model(directory, &tensors);
     THEN(status, ckpt_read(tensors, trainer->store->map.table, &array, 1));
     ckpt_close(tensors);
@@ -114,7 +114,7 @@ static int load_checkpoint(struct trainer *trainer, struct optimizer_arrays *sta
 }
 
 static int read_base(struct trainer *trainer) {
-    struct param_store *store = model_store(trainer->model);
+    struct param_store *store = base_store(trainer->model.base);
     struct ckpt_flat flat = ckpt_flat_weights(store, trainer->rank.exec.stream);
     flat.threads = device_threads(trainer->device);
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
@@ -128,11 +128,11 @@ static int read_base(struct trainer *trainer) {
 
 int train_load_base(struct trainer *trainer) {
     uint64_t seed = (uint64_t)trainer->run.config.train.seed;
-    int status = *trainer->run.model_directory ? read_base(trainer) : model_initialise(trainer->model, seed);
+    int status = *trainer->run.model_directory ? read_base(trainer) : base_initialise(trainer->model.base, seed);
     status = comm_agree(trainer->world, status); /* the next steps may sum over ranks */
-    return status
-               ? status
-               : trainer->run.tuner->start(trainer->run.tuner->description, trainer->tuner.self, trainer->model, seed);
+    return status ? status
+                  : trainer->run.tuner->start(trainer->run.tuner->description, trainer->model.tuner.self,
+                                              trainer->model.base, seed);
 }
 
 /* Returns the directory of the values when there is no checkpoint; NULL: initial values. */
@@ -145,8 +145,9 @@ static const char *initial_directory(const struct trainer *trainer) {
 int train_load(struct trainer *trainer) {
     const char *directory = initial_directory(trainer);
     if (!*trainer->run.checkpoint && !directory) {
-        int status = trainer->run.tuner ? STATUS_OK /* it has started with them */
-                                        : model_initialise(trainer->model, (uint64_t)trainer->run.config.train.seed);
+        int status = trainer->run.tuner
+                         ? STATUS_OK /* it has started with them */
+                         : base_initialise(trainer->model.base, (uint64_t)trainer->run.config.train.seed);
         return status ? status : optimizer_reset(&trainer->optimizer);
     }
     struct optimizer_arrays state;

@@ -104,8 +104,8 @@ int train_saver_open(struct trainer *trainer) {
         saver->weights = optimizer_master_array(optimizer);
     else if (!status)
         status = model_write_config(&run->model, store->map.type, &trainer->run.ends, &saver->config_text);
-    THEN(status, describe(&trainer->run, train_state_table(trainer), trainer->tuner.self, &saver->weights, saver->parts,
-                          &save));
+    THEN(status, describe(&trainer->run, train_state_table(trainer), trainer->model.tuner.self, &saver->weights,
+                          saver->parts, &save));
     save.model.threads = device_threads(trainer->device);
     save.model.world = trainer->world;
     save.model.config_text = saver->config_text;
@@ -170,7 +170,7 @@ int trainer_save_begin(struct trainer *trainer) {
     THEN(status, trainer_await_weights(trainer));
     THEN(status, train_state_write(trainer, &state_text));
     if (!status && trainer->run.tuner)
-        status = trainer->run.tuner->refresh(trainer->tuner.self);
+        status = trainer->run.tuner->refresh(trainer->model.tuner.self);
     if (!status) {
         double start = clock_seconds();
         status = ckpt_saver_begin(saver->saver, trainer->iteration, state_text);
@@ -234,7 +234,7 @@ int trainer_export(struct trainer *trainer, const char *directory, bool is_share
     struct optimizer_arrays *state;
     int status = optimizer_arrays_open(trainer, &state, &arrays);
     struct ckpt_array values = status ? (struct ckpt_array){0} : optimizer_master_array(arrays);
-    THEN(status, tuner->export(trainer->tuner.self, tuner, &values, directory, is_shared));
+    THEN(status, tuner->export(trainer->model.tuner.self, tuner, &values, directory, is_shared));
     optimizer_arrays_close(state);
     return status;
 }

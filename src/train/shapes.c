@@ -62,16 +62,16 @@ static int find_first_backward(const struct pipeline_split *split, const struct 
 
 /* Sets how the ranks with the same weights share them. Adapters are small, so a frozen model only ever shares weights.
  */
-static void set_sharding(const struct run_config *run, const struct rank_grid *grid, struct model_options *options) {
+static void set_sharding(const struct run_config *run, const struct rank_grid *grid, struct base_options *options) {
     enum sharding sharding = run_sharding(run);
     int shards = grid->data * grid->context;
-    options->train.layer_shards = sharding >= SHARDING_OPTIM ? shards : 0;
-    options->train.kept_units = (int)run->parallel.fsdp_keep_gathered;
-    options->train.gathers_wait = !run->parallel.overlap_param_gather;
-    options->train.sums_wait = !run->parallel.overlap_grad_reduce;
+    options->layer_shards = sharding >= SHARDING_OPTIM ? shards : 0;
+    options->kept_units = (int)run->parallel.fsdp_keep_gathered;
+    options->gathers_wait = !run->parallel.overlap_param_gather;
+    options->sums_wait = !run->parallel.overlap_grad_reduce;
     if (shards > 1 && sharding == SHARDING_OPTIM_GRADS_PARAMS)
         options->storage = &storage_sharded;
-    else if (shards > 1 && sharding == SHARDING_OPTIM_GRADS && !options->train.is_frozen)
+    else if (shards > 1 && sharding == SHARDING_OPTIM_GRADS && options->trains)
         options->storage = &storage_sharded_gradients;
 }
 
@@ -81,25 +81,25 @@ int train_model_options(const struct train_run *run, const struct rank *rank, co
     struct pipeline_split split = train_pipeline_split(&run->config, grid);
     *shape = train_pipeline_shape(&run->config, grid);
     *options = (struct model_options){
-        .config = run->config.model,
-        .dtype = run_dtype(&run->config),
-        .use = MODEL_TRAIN,
-        .train.is_frozen = run->tuner != NULL,
+        .base.config = run->config.model,
+        .base.dtype = run_dtype(&run->config),
+        .base.trains = run->tuner == NULL,
         .hooks = tuner->hooks,
         .train.recompute = recompute_of(&run->config),
         .train.fp8 = fp8_of(&run->config),
         .max_rows = run->config.train.micro_batch_size * run->config.data.seq_length,
         .train.segment_rows = run->config.data.seq_length,
-        .chunk_count = shape->chunks,
+        .base.chunk_count = shape->chunks,
         .train.partial_stashes = (int)run->config.parallel.num_microbatches_with_partial_activation_checkpoints,
     };
-    set_sharding(&run->config, grid, options);
+    set_sharding(&run->config, grid, &options->base);
     int status = find_first_backward(&split, options, shape);
     THEN(status, pipeline_stashes(shape, rank->place.pipeline, &options->train.stashes));
-    options->is_after_embedding = rank->place.pipeline > 0;
-    options->is_before_head = rank->place.pipeline < shape->stages - 1;
+    options->base.is_after_embedding = rank->place.pipeline > 0;
+    options->base.is_before_head = rank->place.pipeline < shape->stages - 1;
     for (int c = 0; c < shape->chunks && !status; c++)
-        status = pipeline_layers(&split, rank->place.pipeline, c, &options->chunks[c].first, &options->chunks[c].count);
+        status = pipeline_layers(&split, rank->place.pipeline, c, &options->base.chunks[c].first,
+                                 &options->base.chunks[c].count);
     return status;
 }
 

@@ -42,7 +42,7 @@ static void take_rank(struct survey *survey, const struct train_plan *rank_plan,
 struct sketched {
     struct train_plan plan;
     struct rank rank;
-    struct tuner_part tuner;
+    struct train_model model;
 };
 
 /* Plans rank `number`. The caller forgets *sketched, even after a failure. */
@@ -50,12 +50,11 @@ static int plan_sketched(const struct train_run *run, const struct rank_grid *gr
                          const struct gpt_data *data, struct sketched *sketched) {
     *sketched = (struct sketched){0};
     rank_sketch(&sketched->rank, grid, number, device);
-    return train_plan_fill(run, &sketched->rank, data, &sketched->tuner, &sketched->plan);
+    return train_plan_fill(run, &sketched->rank, data, &sketched->model, &sketched->plan);
 }
 
 static void forget(const struct train_run *run, struct sketched *sketched) {
-    if (sketched->tuner.self)
-        run->tuner->close(sketched->tuner.self);
+    train_model_close(run, &sketched->model);
     rank_close(&sketched->rank);
 }
 
@@ -97,8 +96,8 @@ static int plan_place(struct survey *survey, int first) {
         rank->place = sketched.plan.place = rank_grid_place(grid, r);
         if (rank->place.pipeline != place.pipeline)
             break;
-        status =
-            r > first ? train_saver_bytes(survey->run, rank, &sketched.tuner, &sketched.plan.checkpoint) : STATUS_OK;
+        status = r > first ? train_saver_bytes(survey->run, rank, &sketched.model.tuner, &sketched.plan.checkpoint)
+                           : STATUS_OK;
         if (!status)
             take_rank(survey, &sketched.plan, survey->seats[r].is_here);
     }

@@ -14,6 +14,13 @@
 #include "parallel/pipeline.h"
 #include "parallel/site.h"
 
+/* The model of a rank, and what trains it. */
+struct train_model {
+    struct base *base;
+    struct tuner_part tuner; /* zeroed: the base itself trains */
+    struct training_runner *runner;
+};
+
 struct trainer {
     struct train_run run;
     struct train_plan plan;
@@ -28,8 +35,7 @@ struct trainer {
     int64_t micro_count;      /* micro batches of this rank in a global batch */
     struct gpt_batch *micros; /* [micro_count]: all at once, because a row's loss weight depends on the labels of all */
     struct tuning_data *rows; /* NULL: pretraining */
-    struct model *model;
-    struct tuner_part tuner;
+    struct train_model model;
     struct param_store *store; /* the parameters that train: the model's or the tuner's */
     struct pipeline pipeline;
     struct unit_order order[2]; /* in a global batch, and in a batch of an evaluation; none if no weights are cut */
@@ -94,10 +100,12 @@ int train_model_options(const struct train_run *run, const struct rank *rank, co
 struct gpt_data_options train_data_options(const struct train_run *run);
 
 /* plan.c */
-/* Fills `plan`. Afterwards `rank` is still planning, and has noted the needs of model and optimizer. `data` has the
- * open files; NULL: they are not counted. */
+/* Sketches the model and fills `plan`. Afterwards `rank` is still planning, and has noted the needs of model and
+ * optimizer. `data` has the open files; NULL: they are not counted. The caller closes the model, even after a failure.
+ */
 int train_plan_fill(const struct train_run *run, struct rank *rank, const struct gpt_data *data,
-                    struct tuner_part *tuner, struct train_plan *plan);
+                    struct train_model *model, struct train_plan *plan);
+void train_model_close(const struct train_run *run, struct train_model *model);
 
 /* state.c: trainer_state.json */
 /* Makes the text; the caller frees *text. STATUS_MEMORY. */

@@ -48,7 +48,7 @@ struct tuner {
     int (*open)(const void *description, const struct model_options *model, struct rank *rank, struct tuner_part *part);
     void (*close)(void *self);
     /* Called once the base has its weights: takes the memory, and sets initial values. */
-    int (*start)(const void *description, void *self, struct model *base, uint64_t seed);
+    int (*start)(const void *description, void *self, struct base *base, uint64_t seed);
     /* Called before and after the passes of a global batch: `begin` clears the gradients, `end` finishes them. `sample`
      * is the number of the first sample, a key of dropout; TUNER_NO_DROPOUT before a validation. */
     int (*begin)(void *self, int64_t sample);

@@ -11,7 +11,7 @@ struct rank *trainer_rank(struct trainer *trainer) {
 }
 
 void *trainer_tuner(struct trainer *trainer) {
-    return trainer->tuner.self;
+    return trainer->model.tuner.self;
 }
 
 int64_t trainer_iteration(const struct trainer *trainer) {
@@ -27,7 +27,7 @@ const struct rank_site *trainer_site(const struct trainer *trainer) {
 }
 
 struct trainer_times trainer_times(const struct trainer *trainer) {
-    double of_units = sharded_counts(model_store(trainer->model)).waited_seconds;
+    double of_units = sharded_counts(base_store(trainer->model.base)).waited_seconds;
     return (struct trainer_times){.waited = trainer->sync.waited_seconds + of_units,
                                   .last_backward = trainer->last_backward};
 }
@@ -70,9 +70,9 @@ int trainer_step(struct trainer *trainer, struct train_record *record) {
     double lr = schedule_lr(&trainer->schedule, trainer->iteration + 1);
     int status = train_global_batch(trainer, &tokens, &labels);
     THEN(status, optimizer_start(&trainer->optimizer, lr));
-    THEN(status, model_fp8_end_step(trainer->model, trainer->iteration));
+    THEN(status, model_fp8_end_step(trainer->model.runner, trainer->iteration));
     THEN(status, rank_finish(&trainer->rank));
-    loss = model_fetched_loss(trainer->model);
+    loss = model_fetched_loss(trainer->model.runner);
     THEN(status, train_sum_loss(trainer, &loss));
     if (status)
         return status;
@@ -126,13 +126,13 @@ int trainer_evaluate(struct trainer *trainer, struct validation_record *record, 
     int status = train_agree(trainer);
     THEN(status, trainer_await_weights(trainer));
     if (!status && trainer->run.tuner) /* the tuner's weights have changed */
-        status = trainer->run.tuner->begin(trainer->tuner.self, TUNER_NO_DROPOUT);
+        status = trainer->run.tuner->begin(trainer->model.tuner.self, TUNER_NO_DROPOUT);
     for (int64_t i = 0; i < count && !status && !trainer->stop; i++) {
         status = train_evaluate_batch(trainer, first + i * batch_size, &more);
         labels += more;
         THEN(status, train_agree(trainer));
     }
-    THEN(status, model_loss(trainer->model, &loss));
+    THEN(status, model_loss(trainer->model.runner, &loss));
     THEN(status, train_sum_loss(trainer, &loss));
     THEN(status, train_sum_over_data(trainer, &labels, 1, DTYPE_I64));
     double mean = labels > 0 ? loss / (double)labels : 0;

@@ -160,18 +160,17 @@ static void close_rank(void *self) {
     rank_close(&((struct trainer *)self)->rank);
 }
 
-static void close_tuner(void *self) {
+static void close_plan(void *self) {
     struct trainer *trainer = self;
-    if (trainer->tuner.self)
-        trainer->run.tuner->close(trainer->tuner.self);
+    train_model_close(&trainer->run, &trainer->model);
 }
 
-/* Planning opens the tuner, because the model is opened with its hooks. */
+/* Planning sketches the base, the tuner and the runner, which get their memory in open_model. */
 static int open_plan(void *self) {
     struct trainer *trainer = self;
-    int status = train_plan_fill(&trainer->run, &trainer->rank, &trainer->data, &trainer->tuner, &trainer->plan);
+    int status = train_plan_fill(&trainer->run, &trainer->rank, &trainer->data, &trainer->model, &trainer->plan);
     if (status)
-        close_tuner(trainer);
+        close_plan(trainer);
     return status;
 }
 
@@ -200,26 +199,20 @@ static int open_batches(void *self) {
 
 static int open_model(void *self) {
     struct trainer *trainer = self;
-    struct model_options options;
-    struct pipeline_shape shape;
-    int status = train_model_options(&trainer->run, &trainer->rank, &trainer->tuner, &options, &shape);
-    THEN(status, model_open(&options, &trainer->rank, false, NULL, &trainer->model));
-    if (!status)
-        trainer->store = trainer->run.tuner ? trainer->tuner.store : model_store(trainer->model);
-    return status;
-}
-
-static void close_model(void *self) {
-    model_close(((struct trainer *)self)->model);
+    struct train_model *model = &trainer->model;
+    trainer->store = trainer->run.tuner ? model->tuner.store : base_store(model->base);
+    int status = base_allocate(model->base);
+    THEN(status, training_allocate(model->runner));
+    return status ? status : rank_allocate_workspace(&trainer->rank);
 }
 
 static int open_pipeline(void *self) {
     struct trainer *trainer = self;
     struct model_options options;
     struct pipeline_shape shape;
-    TRY(train_model_options(&trainer->run, &trainer->rank, &trainer->tuner, &options, &shape));
-    return pipeline_open(&trainer->pipeline, &trainer->rank, &shape, model_stream_elements(trainer->model),
-                         options.dtype);
+    TRY(train_model_options(&trainer->run, &trainer->rank, &trainer->model.tuner, &options, &shape));
+    return pipeline_open(&trainer->pipeline, &trainer->rank, &shape, training_stream_elements(trainer->model.runner),
+                         options.base.dtype);
 }
 
 static void close_pipeline(void *self) {
@@ -237,11 +230,11 @@ static int open_order(void *self) {
     struct trainer *trainer = self;
     const struct pipeline *pipeline = &trainer->pipeline;
     int steps = pipeline_step_count(&pipeline->shape);
-    if (!sharded_cuts_weights(model_store(trainer->model)))
+    if (!sharded_cuts_weights(base_store(trainer->model.base)))
         return STATUS_OK;
-    int status = model_unit_order(trainer->model, pipeline->steps, steps, false, &trainer->order[0]);
+    int status = model_unit_order(trainer->model.runner, pipeline->steps, steps, false, &trainer->order[0]);
     if (!status)
-        status = model_unit_order(trainer->model, pipeline->forward_steps, steps / 2, true, &trainer->order[1]);
+        status = model_unit_order(trainer->model.runner, pipeline->forward_steps, steps / 2, true, &trainer->order[1]);
     if (status)
         close_order(trainer);
     return status;
@@ -321,9 +314,9 @@ static const struct opening_step steps[] = {
     {take_algorithms, NULL, true},
     {heed_signals, NULL, true},
     {open_rank, close_rank, false},
-    {open_plan, close_tuner, false},
+    {open_plan, close_plan, false},
     {open_batches, close_batches, false},
-    {open_model, close_model, false},
+    {open_model, NULL, false},
     {open_pipeline, close_pipeline, false},
     {open_order, close_order, false},
     {open_sync, close_sync, true},

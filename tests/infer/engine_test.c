@@ -6,6 +6,7 @@
 #include "infer/sequences.h"
 #include "pretrained/pretrained.h"
 #include "support/allocations.h"
+#include "support/runner.h"
 #include "support/test.h"
 #include "support/tiny_model.h"
 
@@ -39,23 +40,25 @@ static int32_t token_at(int text, int i) {
 
 /* log p of each next token of `text` by the training forward over the whole text. */
 static void uncached(int text, int64_t count, float *logprobs) {
-    struct pretrained base;
+    struct pretrained files;
     int32_t tokens[T], positions[T], labels[T];
     uint32_t zero[T] = {0};
     float weight[T] = {0};
-    test_ok(pretrained_open(model_directory(), NULL, &base));
+    test_ok(pretrained_open(model_directory(), NULL, &files));
     struct device *device;
     struct rank rank;
-    struct model *model;
+    struct base *base;
+    struct training_runner *model;
     test_ok(device_open(test_device(), DEVICE_FIRST, 1, &device));
     test_ok(rank_open_single(&rank, device, 1));
-    struct model_options options = {.config = base.config, .dtype = DTYPE_F32, .use = MODEL_EVALUATE, .max_rows = T};
-    test_ok(model_open(&options, &rank, false, NULL, &model));
-    struct param_store *store = model_store(model);
+    struct model_options options = {
+        .base.config = files.config, .base.dtype = DTYPE_F32, .base.trains = true, .max_rows = T};
+    test_ok(test_open_training(&options, &rank, NULL, &base, &model));
+    struct param_store *store = base_store(base);
     struct ckpt_flat flat = ckpt_flat_weights(store, rank.exec.stream);
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
-    test_ok(ckpt_read(base.tensors, store->map.table, &array, 1));
-    pretrained_close(&base);
+    test_ok(ckpt_read(files.tensors, store->map.table, &array, 1));
+    pretrained_close(&files);
     for (int i = 0; i < count; i++) {
         tokens[i] = token_at(text, i);
         labels[i] = token_at(text, i + 1);
@@ -74,7 +77,7 @@ static void uncached(int text, int64_t count, float *logprobs) {
     test_ok(model_row_losses(model, &batch, logprobs));
     for (int i = 0; i < count; i++)
         logprobs[i] = -logprobs[i];
-    model_close(model);
+    test_close_training(&base, &model);
     rank_close(&rank);
     device_close(device);
 }

@@ -77,10 +77,16 @@ COUNTED(void, device_free, struct device *device, void *memory) {
     __real_device_free(device, memory);
 }
 
-COUNTED(int, model_open, const struct model_options *options, struct rank *rank, bool only_plan,
-        struct model_plan *plan, struct model **model) {
+COUNTED(int, inference_allocate, struct inference_runner *inference) {
     taken_for = HELD_WORKSPACE;
-    int status = __real_model_open(options, rank, only_plan, plan, model);
+    int status = __real_inference_allocate(inference);
+    taken_for = HELD_CACHE;
+    return status;
+}
+
+COUNTED(int, rank_allocate_workspace, struct rank *rank) {
+    taken_for = HELD_WORKSPACE;
+    int status = __real_rank_allocate_workspace(rank);
     taken_for = HELD_CACHE;
     return status;
 }

@@ -60,7 +60,8 @@ struct trained {
     struct rank rank;
     struct device *device;
     struct peft *peft; /* NULL: the base alone */
-    struct model *model;
+    struct base *base;
+    struct training_runner *model;
 };
 
 static void read_base(struct model_config *config) {
@@ -75,7 +76,7 @@ static void read_base(struct model_config *config) {
 
 static void load_base(struct trained *t) {
     struct ckpt_tensors *tensors;
-    struct param_store *store = model_store(t->model);
+    struct param_store *store = base_store(t->base);
     struct ckpt_flat flat = ckpt_flat_weights(store, t->rank.exec.stream);
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
     test_ok(ckpt_open_model(base_directory(), &tensors));
@@ -85,28 +86,28 @@ static void load_base(struct trained *t) {
 
 /* `config` NULL: the base alone. */
 static void trained_open(struct trained *t, const struct peft_config *config, enum dtype dtype, struct comm *world) {
-    struct model_options options = {.dtype = dtype, .use = MODEL_TRAIN, .train.is_frozen = true, .max_rows = TOKENS};
+    struct model_options options = {.base.dtype = dtype, .max_rows = TOKENS};
     struct peft_options adapters = {.adapters = config, .count = 1, .model = &options, .trains = true};
     *t = (struct trained){0};
-    read_base(&options.config);
+    read_base(&options.base.config);
     test_ok(device_open(test_device(), DEVICE_FIRST, 1, &t->device));
     test_ok(rank_open(&t->rank, &(const struct rank_grid){1, 1, 1, 1, 1}, world, t->device, 1));
     if (config) {
         test_ok(peft_open(&adapters, &t->rank, &t->peft));
         options.hooks = peft_hooks(t->peft);
     }
-    test_ok(model_open(&options, &t->rank, false, NULL, &t->model));
+    test_ok(test_open_training(&options, &t->rank, NULL, &t->base, &t->model));
     load_base(t);
     if (!config)
         return;
     test_ok(peft_allocate(t->peft));
-    peft_set_base(t->peft, model_store(t->model));
+    peft_set_base(t->peft, base_store(t->base));
     test_ok(peft_initialise(t->peft, 3));
     test_ok(peft_begin(t->peft));
 }
 
 static void trained_close(struct trained *t) {
-    model_close(t->model);
+    test_close_training(&t->base, &t->model);
     if (t->peft)
         peft_close(t->peft);
     rank_close(&t->rank);

@@ -12,14 +12,15 @@ struct task {
 };
 
 static void is_empty(const struct engine *engine) {
-    assert_null(engine->base.tensors);
+    assert_null(engine->files.tensors);
     assert_null(engine->device);
     assert_null(engine->rank.device);
     assert_null(engine->holders);
     assert_null(engine->leader);
     assert_null(engine->follower);
     assert_null(engine->bank);
-    assert_null(engine->model);
+    assert_null(engine->base);
+    assert_null(engine->runner);
     assert_null(engine->host);
     assert_null(engine->kv.pages);
     assert_null(engine->loading.files);

@@ -5,6 +5,7 @@
 #include "infer/engine.h"
 #include "infer/score.h"
 #include "pretrained/pretrained.h"
+#include "support/runner.h"
 #include "support/store.h"
 #include "support/test.h"
 
@@ -64,7 +65,7 @@ static inline void fill_zeros(struct peft *peft, struct stream *stream) {
 /* Random values, written as a finished training writes them. */
 static inline int make_adapter(struct comm *world, void *context) {
     const struct made *made = context;
-    struct model_options options = {.dtype = DTYPE_F32, .use = MODEL_TRAIN, .max_rows = ROWS};
+    struct model_options options = {.base.dtype = DTYPE_F32, .base.trains = true, .max_rows = ROWS};
     struct peft_config config = {.type = made->type};
     if (made->type == PEFT_LORA)
         config.r = config.lora_alpha = (double)made->number;
@@ -75,9 +76,9 @@ static inline int make_adapter(struct comm *world, void *context) {
     struct rank rank;
     struct peft *peft;
     struct peft_texts texts;
-    read_base(&options.config);
-    options.chunks[0].count = options.config.num_layers;
-    options.chunk_count = 1;
+    read_base(&options.base.config);
+    options.base.chunks[0].count = options.base.config.num_layers;
+    options.base.chunk_count = 1;
     test_ok(device_open(test_device(), DEVICE_FIRST, 1, &device));
     test_ok(rank_open(&rank, &(const struct rank_grid){1, 1, 1, 1, 1}, world, device, 1));
     test_ok(peft_open(&adapters, &rank, &peft));
@@ -86,7 +87,7 @@ static inline int make_adapter(struct comm *world, void *context) {
     test_ok(peft_initialise(peft, 3));
     if (made->type == PEFT_LORA)
         fill_zeros(peft, rank.exec.stream);
-    test_ok(peft_texts_make(&config, 1, &options.config, base_directory(), &(struct peft_notes){0}, &texts));
+    test_ok(peft_texts_make(&config, 1, &options.base.config, base_directory(), &(struct peft_notes){0}, &texts));
     test_ok(peft_export(
         peft, &(struct peft_export){.texts = texts.items, .text_count = texts.count, .directory = made->directory}));
     peft_texts_free(&texts);
@@ -138,16 +139,17 @@ struct trained {
     struct rank rank;
     struct peft_files *files;
     struct peft *peft;
-    struct model *model;
+    struct base *base;
+    struct training_runner *model;
 };
 
 static inline void trained_open(struct trained *t, const struct stack *stack) {
     struct directories directories;
-    struct model_options options = {.dtype = DTYPE_F32, .use = MODEL_TRAIN, .train.is_frozen = true, .max_rows = ROWS};
+    struct model_options options = {.base.dtype = DTYPE_F32, .max_rows = ROWS};
     struct ckpt_tensors *tensors;
     *t = (struct trained){0};
     find_stack(stack, &directories);
-    read_base(&options.config);
+    read_base(&options.base.config);
     test_ok(device_open(test_device(), DEVICE_FIRST, 1, &t->device));
     test_ok(rank_open_single(&t->rank, t->device, 1));
     test_ok(peft_files_open((const char *const *)directories.name, stack->count, true, &t->files));
@@ -156,8 +158,8 @@ static inline void trained_open(struct trained *t, const struct stack *stack) {
     adapters.trains = true;
     test_ok(peft_open(&adapters, &t->rank, &t->peft));
     options.hooks = peft_hooks(t->peft);
-    test_ok(model_open(&options, &t->rank, false, NULL, &t->model));
-    struct param_store *store = model_store(t->model);
+    test_ok(test_open_training(&options, &t->rank, NULL, &t->base, &t->model));
+    struct param_store *store = base_store(t->base);
     struct ckpt_flat flat = ckpt_flat_weights(store, t->rank.exec.stream);
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
     test_ok(ckpt_open_model(base_directory(), &tensors));
@@ -173,7 +175,7 @@ static inline void trained_open(struct trained *t, const struct stack *stack) {
 }
 
 static inline void trained_close(struct trained *t) {
-    model_close(t->model);
+    test_close_training(&t->base, &t->model);
     peft_close(t->peft);
     peft_files_close(t->files);
     rank_close(&t->rank);

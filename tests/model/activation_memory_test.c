@@ -68,14 +68,14 @@ static struct model_options options_of(const struct task *task) {
     struct model_config config = tiny_model(&(const struct tiny_model){
         .layers = task->layers, .hidden = H, .heads = HEADS, .ffn = 4 * H, .positions = S, .vocab = VOCAB});
     config.hidden_dropout = config.attention_dropout = 0.1;
-    return (struct model_options){.config = config,
-                                  .dtype = DTYPE_BF16,
-                                  .use = MODEL_TRAIN,
+    return (struct model_options){.base.config = config,
+                                  .base.dtype = DTYPE_BF16,
+                                  .base.trains = true,
                                   .train.recompute = task->recompute,
                                   .max_rows = S * B};
 }
 
-static int forward(struct model *model) {
+static int forward(struct training_runner *model) {
     static const int64_t segment_start[B + 1] = {0, S, 2 * S};
     int32_t tokens[S * B], positions[S * B];
     uint32_t sample[S * B], token[S * B];
@@ -106,20 +106,21 @@ static int run_rank(struct comm *world, void *context) {
     struct model_plan plan;
     struct device *device;
     struct rank rank;
-    struct model *model = NULL;
+    struct base *base = NULL;
+    struct training_runner *model = NULL;
     test_ok(device_open("cpu", DEVICE_FIRST, 1, &device));
     test_ok(rank_open(&rank, &grid, world, device, 1));
     rank.is_sequence_parallel = task->is_sequence_parallel && task->tensors > 1;
-    test_ok(model_open(&options, &rank, false, &plan, &model));
+    test_ok(test_open_training(&options, &rank, &plan, &base, &model));
     unsigned char *block = find_block(plan.activations); /* before others are mapped */
-    test_ok(model_initialise(model, 1));
+    test_ok(base_initialise(base, 1));
     canaries(block, plan.activations, false);
     int status = forward(model);
     if (!status && world->rank == world->size - 1) {
         task->written = (double)canaries(block, plan.activations, true);
         task->planned = (double)plan.activations;
     }
-    model_close(model);
+    test_close_training(&base, &model);
     rank_close(&rank);
     device_close(device);
     return status;
@@ -161,10 +162,9 @@ static double planned(struct model_options options) {
     struct device *device;
     struct rank rank;
     struct model_plan plan;
-    struct model *none;
     test_ok(device_open("cpu", DEVICE_FIRST, 1, &device));
     rank_sketch(&rank, &(const struct rank_grid){1, 1, 1, 1, 1}, 0, device);
-    test_ok(model_open(&options, &rank, true, &plan, &none));
+    test_ok(test_plan_training(&options, &rank, &plan));
     rank_close(&rank);
     device_close(device);
     return (double)plan.activations / ((double)S * B * H);
@@ -176,8 +176,8 @@ static void each_held_micro_batch_keeps_its_own(void **state) {
     (void)state;
     struct task task = {.layers = 8, .recompute = {.how = RECOMPUTE_BLOCK, .num_layers = 2}};
     struct model_options options = options_of(&task);
-    options.chunk_count = 1;
-    options.chunks[0] = (struct model_chunk){4, 4};
+    options.base.chunk_count = 1;
+    options.base.chunks[0] = (struct model_chunk){4, 4};
     options.train.stashes = 1;
     options.train.partial_stashes = 2;
     double one = planned(options);

@@ -6,10 +6,10 @@
 
 enum { T = 8, SAMPLES = 3, ROWS = T * SAMPLES, V = TEST_VOCAB, DEADLINE = 60 /* seconds */ };
 
-static struct model_options make_options(enum model_use use) {
-    return (struct model_options){.config = test_config(2, T),
-                                  .dtype = DTYPE_F32,
-                                  .use = use,
+static struct model_options make_options(bool trains) {
+    return (struct model_options){.base.config = test_config(2, T),
+                                  .base.dtype = DTYPE_F32,
+                                  .base.trains = trains,
                                   .max_rows = ROWS,
                                   .infer.max_logit_rows = 1,
                                   .infer.max_sequences = 1,
@@ -52,7 +52,7 @@ static void a_config_is_written_and_read(void **state) {
         "\"layer_types\":[\"sliding_attention\",\"full_attention\"]}",
         "{\"model_type\":\"phi3\",\"vocab_size\":9,\"partial_rotary_factor\":0.5}",
     };
-    struct model_config none = make_options(MODEL_TRAIN).config;
+    struct model_config none = make_options(true).base.config;
     (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         assert_int_equal(failing_try_all(write_and_read, (void *)(uintptr_t)texts[i], 300), 0);
@@ -63,7 +63,7 @@ static void a_config_is_written_and_read(void **state) {
 /* ---- training ---- */
 
 static int train_rank(struct comm *world, void *context) {
-    struct model_options options = make_options(MODEL_TRAIN);
+    struct model_options options = make_options(true);
     struct test_model t;
     struct model_batch batch = test_batch(SAMPLES, T, V, 0, NULL);
     struct model_pass pass = {.is_first_micro_batch = true, .is_last_micro_batch = true};
@@ -72,7 +72,7 @@ static int train_rank(struct comm *world, void *context) {
     const struct rank_grid grid = {*(int *)context, 1, 1, 1, 1};
     int status = test_model_open_rank(&t, &options, &grid, world, grid.tensor > 1);
     if (!status)
-        status = model_initialise(t.model, 77);
+        status = base_initialise(t.base, 77);
     if (!status)
         status = model_train_step(t.model, &batch, &pass);
     if (!status)
@@ -99,15 +99,14 @@ static void models_that_train_open_and_close(void **state) {
 static int plan(const struct model_options *options, struct device *device) {
     struct rank rank = {0};
     struct model_plan found;
-    struct model *none;
     rank_sketch(&rank, &(const struct rank_grid){2, 1, 1, 1, 2}, 1, device);
-    int status = model_open(options, &rank, true, &found, &none);
+    int status = test_plan_training(options, &rank, &found);
     rank_close(&rank);
     return status;
 }
 
 static int evaluate(void *context) {
-    const struct model_options options = make_options(MODEL_EVALUATE);
+    const struct model_options options = make_options(false);
     struct model_batch batch = test_batch(SAMPLES, T, V, 0, NULL);
     struct test_model t;
     float logits[ROWS * V];
@@ -132,7 +131,7 @@ static void models_that_evaluate_open_and_close(void **state) {
 
 static int fill(void *context, int id) {
     struct test_model *t = context;
-    return param_initialise(model_store(t->model), t->rank.exec.stream, 77, id);
+    return param_initialise(base_store(t->base), t->rank.exec.stream, 77, id);
 }
 
 static int infer_row(struct test_model *t, const struct model_kv *kv) {
@@ -140,20 +139,24 @@ static int infer_row(struct test_model *t, const struct model_kv *kv) {
     int32_t token, is_greedy;
     const struct model_step_result result = {
         .token = &token, .logprob = &logprob[0], .label_logprob = &logprob[1], .is_greedy = &is_greedy};
-    int status = model_infer(t->model, kv, test_one_row());
-    return status ? status : model_infer_results(t->model, &result);
+    int status = model_infer(t->inference, kv, test_one_row());
+    return status ? status : model_infer_results(t->inference, &result);
 }
 
 static int infer(void *context) {
-    const struct model_options options = make_options(MODEL_INFER);
-    struct test_model t;
+    const struct model_options options = make_options(false);
+    struct test_model t = {0};
     struct model_kv kv = {.page_count = 2};
     (void)context;
-    int status = test_model_open_rank(&t, &options, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false);
+    int status = device_open(test_device(), DEVICE_FIRST, 1, &t.device);
     if (!status)
-        status = model_fill(t.model, fill, &t);
+        status = rank_open_single(&t.rank, t.device, 1);
     if (!status)
-        status = device_alloc(t.device, model_kv_bytes(t.model, kv.page_count), &kv.pages);
+        status = test_open_inference(&options, &t.rank, NULL, &t.base, &t.inference);
+    if (!status)
+        status = base_fill(t.base, fill, &t);
+    if (!status)
+        status = device_alloc(t.device, model_kv_bytes(t.base, kv.page_count), &kv.pages);
     if (!status)
         status = infer_row(&t, &kv);
     device_free(t.device, kv.pages);

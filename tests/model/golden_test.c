@@ -53,8 +53,8 @@ static void compare(const char *name, enum dtype dtype, double loss_bound, doubl
     struct golden g;
     golden_open(&g, name);
     struct test_model t;
-    test_model_open(&t,
-                    (struct model_options){.config = g.config, .dtype = dtype, .use = MODEL_TRAIN, .max_rows = g.N});
+    test_model_open(
+        &t, (struct model_options){.base.config = g.config, .base.dtype = dtype, .base.trains = true, .max_rows = g.N});
     test_model_load(&t, g.directory);
     struct model_batch batch = golden_batch(&g, 0, g.B);
     float *logits = malloc((size_t)(g.N * g.config.vocab_size) * sizeof *logits);
@@ -77,11 +77,11 @@ static void compare(const char *name, enum dtype dtype, double loss_bound, doubl
         if (!(fabs(loss - expected[0]) <= loss_bound * expected[0]))
             fail_msg("%s: loss %.9g, expected %.9g", name, loss, expected[0]);
         struct test_values values = test_model_values(&t);
-        for (int id = 0; id < model_table(t.model)->count; id++) {
+        for (int id = 0; id < base_table(t.base)->count; id++) {
             error =
                 gradient_error(&values, &g, id, dtype == DTYPE_BF16); /* what nearly cancels has its roundings alone */
             if (!(error <= gradient_bound))
-                fail_msg("%s: gradient of %s is off by %g of its largest", name, model_table(t.model)->rows[id].name,
+                fail_msg("%s: gradient of %s is off by %g of its largest", name, base_table(t.base)->rows[id].name,
                          error);
         }
         test_values_free(&values);
@@ -118,21 +118,22 @@ static void a_plan_is_what_opening_allocates(void **state) {
     (void)state;
     struct model_config config = tiny_model(&(const struct tiny_model){
         .layers = 2, .hidden = 48, .heads = 3, .ffn = 100, .positions = 32, .vocab = 77, .init_std = 0.02});
-    struct model_options options = {.config = config, .dtype = DTYPE_BF16, .use = MODEL_TRAIN, .max_rows = 64};
+    struct model_options options = {
+        .base.config = config, .base.dtype = DTYPE_BF16, .base.trains = true, .max_rows = 64};
     struct device *device;
     struct rank rank;
-    struct model *model;
+    struct base *base;
+    struct training_runner *model;
     struct model_plan plan, again;
     test_ok(device_open(test_device(), DEVICE_FIRST, 1, &device));
     test_ok(rank_open_single(&rank, device, 1));
-    test_ok(model_open(&options, &rank, true, &plan, &model));
-    assert_null(model);
-    test_ok(model_open(&options, &rank, false, &again, &model));
+    test_ok(test_plan_training(&options, &rank, &plan));
+    test_ok(test_open_training(&options, &rank, &again, &base, &model));
     assert_memory_equal(&plan, &again, sizeof plan);
-    assert_int_equal(rank.exec.workspace_bytes, plan.workspace);
+    assert_int_equal(rank.exec.workspace_bytes, work_scratch(&rank.work));
     int64_t block = 4 * 48 * 48 + 4 * 48 + 2 * 48 * 100 + 100 + 48 + 4 * 48;
     assert_int_equal(plan.parameters, (77 + 32) * 48 + 2 * block + 2 * 48);
-    model_close(model);
+    test_close_training(&base, &model);
     rank_close(&rank);
     device_close(device);
 }

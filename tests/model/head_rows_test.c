@@ -9,13 +9,13 @@
 enum { T = 40, SAMPLES = 16, ROWS = T * SAMPLES, STASHES = 2, V = TEST_VOCAB };
 
 static struct model_options make_options(bool is_untied) {
-    struct model_options options = {.config = test_config(1, T),
-                                    .dtype = DTYPE_F32,
-                                    .use = MODEL_TRAIN,
+    struct model_options options = {.base.config = test_config(1, T),
+                                    .base.dtype = DTYPE_F32,
+                                    .base.trains = true,
                                     .train.stashes = STASHES,
                                     .max_rows = ROWS};
-    options.config.hidden_dropout = 0.1;
-    options.config.untie_embeddings_and_output_weights = is_untied;
+    options.base.config.hidden_dropout = 0.1;
+    options.base.config.untie_embeddings_and_output_weights = is_untied;
     return options;
 }
 
@@ -67,8 +67,8 @@ static int spoil_gradients(struct test_model *t) {
 /* Two micro batches are held at once, the second of the next pattern. */
 static int train(struct test_model *t, int first, float other, struct answer *answer) {
     struct model_batch batch[STASHES];
-    struct model *model = t->model;
-    int status = model_initialise(model, 77);
+    struct training_runner *model = t->model;
+    int status = base_initialise(t->base, 77);
     if (!status)
         status = spoil_gradients(t);
     for (int m = 0; m < STASHES && !status; m++) {
@@ -114,7 +114,7 @@ static int run_rank(struct comm *world, void *context) {
         status = status_fail(STATUS_INVALID, "pattern %d: losses %.9g and %.9g, of all rows %.9g and %.9g", run->first,
                              answer.loss, answer.validation, run->answer.loss, run->answer.validation);
     if (!status) /* sums of at most 1280 fp32 products in another order, and with 0 rows of fill */
-        status = test_compare_gradients(model_store(t.model), t.rank.exec.stream, &run->all, 2e-6f, NULL);
+        status = test_compare_gradients(base_store(t.base), t.rank.exec.stream, &run->all, 2e-6f, NULL);
     test_model_close(&t);
     return status;
 }
@@ -145,7 +145,7 @@ static void a_batch_that_counts_nothing_gives_zeros(void **state) {
     struct model_batch batch;
     double loss;
     test_model_open(&t, make_options(false));
-    test_ok(model_initialise(t.model, 77));
+    test_ok(base_initialise(t.base, 77));
     test_ok(spoil_gradients(&t));
     batch = make_batch(&patterns[0], 0, 0);
     struct model_pass pass = {.is_first_micro_batch = true, .is_last_micro_batch = true};
@@ -167,7 +167,7 @@ static void row_losses_stand_at_their_rows(void **state) {
         struct model_batch batch;
         float all[ROWS], counted[ROWS];
         test_model_open(&t, make_options(false));
-        test_ok(model_initialise(t.model, 77));
+        test_ok(base_initialise(t.base, 77));
         batch = make_batch(&patterns[p], 1, 0);
         test_ok(model_evaluate(t.model, &batch));
         test_ok(model_row_losses(t.model, &batch, all));
@@ -208,7 +208,7 @@ static void the_head_works_on_rows_that_count(void **state) {
     struct model_batch batch;
     struct ops table;
     test_model_open(&t, make_options(false));
-    test_ok(model_initialise(t.model, 77));
+    test_ok(base_initialise(t.base, 77));
     noted.real = t.rank.ops;
     table = *t.rank.ops;
     table.gemm = noted_gemm;
@@ -239,7 +239,7 @@ static void the_head_works_on_as_many_rows_as_suit_the_backend(void **state) {
     struct test_model t;
     double loss[2];
     test_model_open(&t, make_options(false));
-    test_ok(model_initialise(t.model, 77));
+    test_ok(base_initialise(t.base, 77));
     struct ops table = *t.rank.ops;
     noted.real = t.rank.ops;
     table.gemm = noted_gemm;

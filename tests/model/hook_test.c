@@ -234,13 +234,13 @@ static void a_hook_equals_folded_weights(void **state) {
                             .backward_input = hook_backward_input};
         test_ok(hook_table_add(&table, LAYER, p->place, &hook));
         struct model_options options = {
-            .config = small_config(), .dtype = DTYPE_F32, .use = MODEL_TRAIN, .max_rows = ROWS};
+            .base.config = small_config(), .base.dtype = DTYPE_F32, .base.trains = true, .max_rows = ROWS};
         struct test_model plain, hooked;
         test_model_open(&plain, options);
         options.hooks = &table;
         test_model_open(&hooked, options);
-        test_ok(model_initialise(plain.model, 3));
-        test_ok(model_initialise(hooked.model, 3));
+        test_ok(base_initialise(plain.base, 3));
+        test_ok(base_initialise(hooked.base, 3));
         draw_bias(&plain, p);
         draw_bias(&hooked, p);
         float kept[3 * C * F];
@@ -295,10 +295,12 @@ static void prefix_gradients_equal_differences(void **state) {
     test_ok(hook_table_init(&table, LAYERS));
     test_ok(hook_table_add_prefix(&table, LAYER, &(struct prefix_hook){.self = &device, .prefix = give_prefix}));
     struct test_model t;
-    test_model_open(
-        &t, (struct model_options){
-                .config = small_config(), .dtype = DTYPE_F32, .use = MODEL_TRAIN, .max_rows = ROWS, .hooks = &table});
-    test_ok(model_initialise(t.model, 3));
+    test_model_open(&t, (struct model_options){.base.config = small_config(),
+                                               .base.dtype = DTYPE_F32,
+                                               .base.trains = true,
+                                               .max_rows = ROWS,
+                                               .hooks = &table});
+    test_ok(base_initialise(t.base, 3));
     test_ok(device_alloc(t.device, sizeof values + sizeof gradients, &device));
     float *at = device;
     test_ok(test_write(t.rank.exec.stream, at, values, sizeof values));

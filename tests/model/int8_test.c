@@ -183,7 +183,7 @@ static int round_values(const struct param_store *store, int id, void *data, str
 
 static int fill(void *context, int id) {
     const struct filling *filling = context;
-    struct param_store *store = model_store(filling->test->model);
+    struct param_store *store = base_store(filling->test->base);
     struct stream *stream = filling->test->rank.exec.stream;
     struct param_range range = {.first = store->map.places[id].offset,
                                 .count = param_local_elements(store, id),
@@ -225,9 +225,9 @@ static void infer(struct test_model *test, const struct golden *g, float logprob
                                     .labels = g->labels};
     const struct model_step_result result = {
         .token = token, .logprob = drawn, .label_logprob = logprob, .is_greedy = is_greedy};
-    test_ok(device_alloc(test->device, model_kv_bytes(test->model, kv.page_count), &kv.pages));
-    test_ok(model_infer(test->model, &kv, &step));
-    test_ok(model_infer_results(test->model, &result));
+    test_ok(device_alloc(test->device, model_kv_bytes(test->base, kv.page_count), &kv.pages));
+    test_ok(model_infer(test->inference, &kv, &step));
+    test_ok(model_infer_results(test->inference, &result));
     device_free(test->device, kv.pages);
 }
 
@@ -237,18 +237,15 @@ static void run(const char *name, const struct storage *storage, bool is_rounded
     struct test_model test;
     struct filling filling = {.test = &test, .is_rounded = is_rounded};
     golden_open(&g, name);
-    struct model_options options = {.config = g.config,
-                                    .use = MODEL_INFER,
+    struct model_options options = {.base.config = g.config,
                                     .max_rows = g.T,
                                     .infer.max_logit_rows = g.T,
                                     .infer.max_sequences = 1,
                                     .infer.max_pages = (g.T + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS,
-                                    .storage = storage};
-    test_ok(device_open(test_device(), 0, 2, &test.device));
-    test_ok(rank_open_single(&test.rank, test.device, 1));
-    test_ok(model_open(&options, &test.rank, false, plan, &test.model));
+                                    .base.storage = storage};
+    test_inference_open(&test, options, plan);
     test_ok(ckpt_open_model(g.directory, &filling.tensors));
-    test_ok(model_fill(test.model, fill, &filling));
+    test_ok(base_fill(test.base, fill, &filling));
     infer(&test, &g, logprob);
     *count = g.T;
     ckpt_close(filling.tensors);

@@ -131,7 +131,7 @@ static int result(struct scene *s, const struct scene *whole, int which, const f
 
 /* Every parameter's: those of other layers are zero in both. */
 static int compare_gradients(const struct scene *s, const struct scene *whole) {
-    int moved = 0, status = test_compare_gradients(model_store(s->test.model), s->test.rank.exec.stream, &whole->values,
+    int moved = 0, status = test_compare_gradients(base_store(s->test.base), s->test.rank.exec.stream, &whole->values,
                                                    BOUND, &moved);
     if (!status && moved == 0 && s->layer != CROSS_ENTROPY)
         status = status_fail(STATUS_INVALID, "%s: no parameter has a gradient", names[s->layer]);
@@ -150,12 +150,13 @@ static int64_t own_rows(const struct scene *s) {
 
 /* Over the batch of the first stash. */
 static struct pass pass_over(const struct scene *s) {
-    struct model *model = s->test.model;
-    return (struct pass){.model = model,
+    struct training_runner *model = s->test.model;
+    return (struct pass){.run = &model->run,
+                         .training = model,
                          .asked = {.is_first_micro_batch = true},
-                         .chunk = &model->options.chunks[0],
-                         .stash = model_stash(model, 0),
-                         .batch = &model_stash(model, 0)->batch,
+                         .chunk = &s->test.base->options.chunks[0],
+                         .stash = training_stash(model, 0),
+                         .batch = &training_stash(model, 0)->batch,
                          .rows = ROWS};
 }
 
@@ -172,16 +173,16 @@ static int embedding(struct scene *s, const struct scene *whole) {
 }
 
 static int norm(struct scene *s, const struct scene *whole) {
-    const struct norm_params *params = &s->test.model->blocks[0].norm1;
+    const struct norm_params *params = &s->test.base->blocks[0].norm1;
     int64_t first = first_row(s), rows = own_rows(s);
     float *x = fill(s, 1, first, rows, C, NULL), *dy = fill(s, 2, first, rows, C, NULL);
     float *y = block_of(s, rows * C), *dx = block_of(s, rows * C), *mean = block_of(s, rows), *rstd = block_of(s, rows);
     const struct norm call = {.rows = rows, .x = x, .y = y, .mean = mean, .rstd = rstd, .dy = dy, .dx = dx};
-    int status = norm_forward(s->test.model, params, &call);
+    int status = norm_forward(&s->test.model->run, params, &call);
     if (!status)
         status = result(s, whole, 0, y, C, first, rows, C, NULL);
     if (!status)
-        status = norm_backward(s->test.model, params, &call);
+        status = norm_backward(&s->test.model->run, params, &call);
     if (!status)
         status = result(s, whole, 1, dx, C, first, rows, C, NULL);
     return status;
@@ -189,7 +190,7 @@ static int norm(struct scene *s, const struct scene *whole) {
 
 /* Which outputs of a column linear, or inputs of a row linear, a rank has. */
 static void map_columns(const struct scene *s, const struct linear *linear, int64_t map[WIDEST]) {
-    const struct param_store *store = &s->test.model->store;
+    const struct param_store *store = &s->test.base->store;
     struct param_rect rects[PARAM_MAX_SLICES];
     int count = param_part_rects(&store->map.part, store->map.table, linear->weight, rects);
     for (int r = 0; r < count; r++)
@@ -211,14 +212,14 @@ static int linear(struct scene *s, const struct scene *whole, const struct linea
     float *dy = fill(s, 2, first[!is_column], rows[!is_column], linear->out, out);
     float *dx = block_of(s, ROWS * linear->in);
     struct linear_call call = {.rank = &s->test.rank,
-                               .store = &s->test.model->store,
+                               .store = &s->test.base->store,
                                .hooks = &no_hooks,
                                .dtype = DTYPE_F32,
                                .rows = ROWS,
                                .x = x,
                                .y = y,
-                               .whole = s->test.model->scratch.whole,
-                               .whole_gradient = s->test.model->gradients.whole,
+                               .whole = s->test.model->run.scratch.whole,
+                               .whole_gradient = s->test.model->run.gradients.whole,
                                .dy = dy,
                                .dx = dx,
                                .overwrite_gradients = true};
@@ -235,7 +236,7 @@ static int linear(struct scene *s, const struct scene *whole, const struct linea
 /* The heads between their two linears and after their norm, with dropout of weights and of the result: a block whose
  * MLP gives nothing. */
 static int attention(struct scene *s, const struct scene *whole) {
-    struct model *model = s->test.model;
+    struct training_runner *model = s->test.model;
     int64_t first = first_row(s), rows = own_rows(s);
     size_t bytes = (size_t)(rows * C) * sizeof(float);
     float *x = fill(s, 1, first, rows, C, NULL), *d = fill(s, 2, first, rows, C, NULL), *out = block_of(s, rows * C);
@@ -243,7 +244,7 @@ static int attention(struct scene *s, const struct scene *whole) {
     struct pass pass = pass_over(s);
     struct block_pass block = {.pass = &pass, .saved = &pass.stash->saved[0], .out = out};
     pass.asked.has_dropout = true;
-    pass.d = model->gradients.stream;
+    pass.d = model->run.gradients.stream;
     int status = stream_copy(stream, block.saved->x, x, bytes);
     if (!status)
         status = block_forward(&block);
@@ -259,31 +260,32 @@ static int attention(struct scene *s, const struct scene *whole) {
 }
 
 static int loss(struct scene *s, const struct scene *whole) {
-    struct model *model = s->test.model;
-    int64_t map[WIDEST], stride = model->share.vocab_stride;
-    float *logits = model->scratch.logits;
-    for (int64_t v = 0; v < model->share.vocab; v++)
-        map[v] = model->share.first_token + v;
+    struct training_runner *model = s->test.model;
+    const struct base_part *part = &s->test.base->part;
+    int64_t map[WIDEST], stride = part->vocab_stride;
+    float *logits = model->run.scratch.logits;
+    for (int64_t v = 0; v < part->vocab; v++)
+        map[v] = part->first_token + v;
     struct cross_entropy call = {.rows = ROWS,
-                                 .vocab = model->share.vocab,
-                                 .first_label = model->share.first_token,
+                                 .vocab = part->vocab,
+                                 .first_label = part->first_token,
                                  .stride = stride,
                                  .type = DTYPE_F32,
                                  .logits = logits,
-                                 .labels = model_stash(model, 0)->batch.head.labels,
-                                 .loss = model->scratch.losses,
-                                 .dloss = model_stash(model, 0)->batch.head.loss_weight};
-    int status = put_numbers(s, logits, 1, 8, 0, ROWS, model->share.vocab, stride, map);
+                                 .labels = training_stash(model, 0)->batch.head.labels,
+                                 .loss = model->run.scratch.losses,
+                                 .dloss = training_stash(model, 0)->batch.head.loss_weight};
+    int status = put_numbers(s, logits, 1, 8, 0, ROWS, part->vocab, stride, map);
     if (!status)
-        status = whole ? head_join_loss(model, &call, true)
+        status = whole ? head_join_loss(&model->run, &call, true)
                        : rank_run(&s->test.rank, PHASE_LOSS, cross_entropy_fused, &call);
     if (!status)
-        status = result(s, whole, 0, model->scratch.losses, 1, 0, ROWS, 1, NULL);
-    return status ? status : result(s, whole, 1, logits, stride, 0, ROWS, model->share.vocab, map);
+        status = result(s, whole, 0, model->run.scratch.losses, 1, 0, ROWS, 1, NULL);
+    return status ? status : result(s, whole, 1, logits, stride, 0, ROWS, part->vocab, map);
 }
 
 static int run_layer(struct scene *s, const struct scene *whole) {
-    const struct block_params *block = &s->test.model->blocks[0];
+    const struct block_params *block = &s->test.base->blocks[0];
     switch (s->layer) {
     case EMBEDDING:
         return embedding(s, whole);
@@ -308,9 +310,9 @@ static int run_layer(struct scene *s, const struct scene *whole) {
 
 static struct model_options make_options(void) {
     struct model_options options = {
-        .config = test_config(1, T), .dtype = DTYPE_F32, .use = MODEL_TRAIN, .max_rows = ROWS};
-    options.config.hidden_dropout = 0.1;
-    options.config.attention_dropout = 0.2;
+        .base.config = test_config(1, T), .base.dtype = DTYPE_F32, .base.trains = true, .max_rows = ROWS};
+    options.base.config.hidden_dropout = 0.1;
+    options.base.config.attention_dropout = 0.2;
     return options;
 }
 
@@ -320,7 +322,7 @@ static int play(struct scene *s, const struct scene *whole) {
     struct model_batch batch = test_batch(SAMPLES, T, V, 0, &weight);
     for (int i = 0; i < ROWS; i++)
         weight[i] = 1.0f / (float)(16 + i);
-    struct param_store *store = model_store(s->test.model);
+    struct param_store *store = base_store(s->test.base);
     int status = fill_weights(&s->test, s->layer);
     if (!status)
         status = model_train_step(s->test.model, &batch, &(struct model_pass){.is_first_micro_batch = true});

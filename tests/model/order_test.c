@@ -17,28 +17,28 @@ static void check(const struct scene *scene, const char *expected) {
                                          .is_forward_only = scene->is_forward_only};
     const struct rank_grid grid = {1, 1, 1, 1, scene->stages};
     struct pipeline_step steps[STEPS_MOST];
-    struct model_options options = {.config = test_config(LAYERS, ROWS),
-                                    .dtype = DTYPE_F32,
-                                    .use = MODEL_TRAIN,
-                                    .train.is_frozen = scene->is_frozen,
+    struct model_options options = {.base.config = test_config(LAYERS, ROWS),
+                                    .base.dtype = DTYPE_F32,
+                                    .base.trains = !scene->is_frozen,
                                     .train.recompute = scene->recompute,
                                     .max_rows = ROWS,
                                     .train.stashes = scene->micro_batches * scene->chunks,
-                                    .chunk_count = scene->chunks};
+                                    .base.chunk_count = scene->chunks};
     struct model_plan plan;
-    struct model *model;
+    struct base *base;
+    struct training_runner *model;
     struct device *device;
     struct rank rank;
     struct unit_order order;
     int layers = LAYERS / (scene->stages * scene->chunks);
     char found[UNITS_MOST + 1];
-    options.config.untie_embeddings_and_output_weights = scene->is_untied;
+    options.base.config.untie_embeddings_and_output_weights = scene->is_untied;
     for (int c = 0; c < scene->chunks; c++)
-        options.chunks[c] = (struct model_chunk){(c * scene->stages + scene->stage) * layers, layers};
+        options.base.chunks[c] = (struct model_chunk){(c * scene->stages + scene->stage) * layers, layers};
     pipeline_steps(&shape, scene->stage, steps);
     test_ok(device_sketch(&(const struct device_facts){.kind = test_device(), .threads = 1}, &device));
     rank_sketch(&rank, &grid, scene->stage, device);
-    test_ok(model_sketch(&options, &rank, &plan, &model));
+    test_ok(test_sketch_training(&options, &rank, &plan, &base, &model));
     test_ok(model_unit_order(model, steps, pipeline_step_count(&shape), scene->is_forward_only, &order));
     assert_in_range(order.count, 1, UNITS_MOST);
     for (int64_t i = 0; i < order.count; i++)
@@ -46,7 +46,7 @@ static void check(const struct scene *scene, const char *expected) {
     found[order.count] = '\0';
     free(order.units);
     assert_string_equal(found, expected);
-    model_close(model);
+    test_close_training(&base, &model);
     rank_close(&rank);
     device_close(device);
 }

@@ -11,8 +11,11 @@ static struct model_options make_options(struct model_recompute recompute) {
         .layers = LAYERS, .hidden = 16, .heads = 2, .ffn = 48, .positions = T, .vocab = V, .init_std = 0.2});
     config.hidden_dropout = config.embedding_dropout = 0.1;
     config.attention_dropout = 0.2;
-    return (struct model_options){
-        .config = config, .dtype = DTYPE_F32, .use = MODEL_TRAIN, .train.recompute = recompute, .max_rows = ROWS};
+    return (struct model_options){.base.config = config,
+                                  .base.dtype = DTYPE_F32,
+                                  .base.trains = true,
+                                  .train.recompute = recompute,
+                                  .max_rows = ROWS};
 }
 
 struct outcome {
@@ -23,14 +26,14 @@ struct outcome {
 };
 
 static struct outcome train(struct model_recompute recompute) {
-    struct test_model t;
+    struct test_model t = {0};
     struct outcome outcome = {0};
     struct model_plan plan;
     struct model_options options = make_options(recompute);
     test_ok(device_open(test_device(), DEVICE_FIRST, 2, &t.device));
     test_ok(rank_open_single(&t.rank, t.device, 1));
-    test_ok(model_open(&options, &t.rank, false, &plan, &t.model));
-    test_ok(model_initialise(t.model, 3));
+    test_ok(test_open_training(&options, &t.rank, &plan, &t.base, &t.model));
+    test_ok(base_initialise(t.base, 3));
     for (uint32_t micro = 0; micro < 2; micro++) {
         struct model_batch batch = test_batch(SAMPLES, T, V, micro, NULL);
         struct model_pass pass = {
@@ -38,7 +41,7 @@ static struct outcome train(struct model_recompute recompute) {
         test_ok(model_train_step(t.model, &batch, &pass));
         test_ok(model_loss(t.model, &outcome.losses[micro]));
     }
-    const struct param_store *store = model_store(t.model);
+    const struct param_store *store = base_store(t.base);
     outcome.count = store->map.flat_elements;
     outcome.activations = plan.activations;
     outcome.gradients = test_copy(t.rank.exec.stream, test_array(store, PARAM_GRADIENTS), param_gradient_bytes(store));

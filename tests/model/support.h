@@ -6,6 +6,7 @@
 #include "ckpt/ckpt.h"
 #include "model/model.h"
 #include "support/device.h"
+#include "support/runner.h"
 #include "support/store.h"
 #include "support/test.h"
 #include "support/tiny_model.h"
@@ -31,13 +32,24 @@ static inline struct model_config test_config(int64_t layers, int64_t positions)
 struct test_model {
     struct device *device;
     struct rank rank;
-    struct model *model;
+    struct base *base;
+    struct training_runner *model; /* one of the two is open */
+    struct inference_runner *inference;
 };
 
 static inline void test_model_open(struct test_model *t, struct model_options options) {
+    *t = (struct test_model){0};
     test_ok(device_open(test_device(), DEVICE_FIRST, 2, &t->device));
     test_ok(rank_open_single(&t->rank, t->device, 1));
-    test_ok(model_open(&options, &t->rank, false, NULL, &t->model));
+    test_ok(test_open_training(&options, &t->rank, NULL, &t->base, &t->model));
+}
+
+/* Its weights come from base_fill. */
+static inline void test_inference_open(struct test_model *t, struct model_options options, struct model_plan *plan) {
+    *t = (struct test_model){0};
+    test_ok(device_open(test_device(), DEVICE_FIRST, 2, &t->device));
+    test_ok(rank_open_single(&t->rank, t->device, 1));
+    test_ok(test_open_inference(&options, &t->rank, plan, &t->base, &t->inference));
 }
 
 /* A rank of a grid, on one thread. What was opened is there to be closed, whatever failed. */
@@ -48,7 +60,7 @@ static inline int test_model_open_rank(struct test_model *t, const struct model_
     if (!status)
         status = rank_open(&t->rank, grid, world, t->device, 1);
     t->rank.is_sequence_parallel = is_sequence_parallel;
-    return status ? status : model_open(options, &t->rank, false, NULL, &t->model);
+    return status ? status : test_open_training(options, &t->rank, NULL, &t->base, &t->model);
 }
 
 /* A step of inference: token 0 at position 0 of sequence 0, whose pages are 0 and 1, with its logits. */
@@ -70,7 +82,8 @@ static inline const struct model_step *test_one_row(void) {
 }
 
 static inline void test_model_close(struct test_model *t) {
-    model_close(t->model);
+    inference_close(t->inference);
+    test_close_training(&t->base, &t->model);
     rank_close(&t->rank);
     device_close(t->device);
 }
@@ -87,7 +100,7 @@ static inline struct model_config test_read_config(const char *directory) {
 }
 
 static inline void test_model_load(struct test_model *t, const char *directory) {
-    struct param_store *store = model_store(t->model);
+    struct param_store *store = base_store(t->base);
     struct ckpt_tensors *tensors;
     test_ok(ckpt_open_model(directory, &tensors));
     struct ckpt_flat flat = ckpt_flat_weights(store, t->rank.exec.stream);
@@ -98,7 +111,7 @@ static inline void test_model_load(struct test_model *t, const char *directory) 
 
 /* The model's weights and gradients, in host memory. */
 static inline struct test_values test_model_values(struct test_model *t) {
-    return test_values(model_store(t->model), t->rank.exec.stream);
+    return test_values(base_store(t->base), t->rank.exec.stream);
 }
 
 /* A weight or gradient of a parameter, by our name. */

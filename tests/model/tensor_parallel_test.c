@@ -30,8 +30,8 @@ static struct model_batch make_batch(int micro) {
     return test_batch(SAMPLES, T, TEST_VOCAB, (uint32_t)micro, NULL);
 }
 
-static int train(struct model *model, double losses[MICRO_BATCHES]) {
-    int status = model_initialise(model, 77);
+static int train(struct base *base, struct training_runner *model, double losses[MICRO_BATCHES]) {
+    int status = base_initialise(base, 77);
     for (int m = 0; m < MICRO_BATCHES && !status; m++) {
         struct model_batch batch = make_batch(m);
         struct model_pass pass = {
@@ -49,12 +49,12 @@ static int run_rank(struct comm *world, void *context) {
     double losses[MICRO_BATCHES];
     int status = test_model_open_rank(&t, &run->options, &run->grid, world, run->is_sequence_parallel);
     if (!status)
-        status = train(t.model, losses);
+        status = train(t.base, t.model, losses);
     for (int m = 0; m < MICRO_BATCHES && !status; m++)
         if (!(fabs(losses[m] - run->whole->losses[m]) <= 1e-6 * run->whole->losses[m]))
             status = status_fail(STATUS_INVALID, "loss %d: %.9g, whole %.9g", m, losses[m], run->whole->losses[m]);
     if (!status) /* sums of 40 to 300 fp32 products in another order */
-        status = test_compare_gradients(model_store(t.model), t.rank.exec.stream, &run->whole->values, 2e-6f, NULL);
+        status = test_compare_gradients(base_store(t.base), t.rank.exec.stream, &run->whole->values, 2e-6f, NULL);
     test_model_close(&t);
     return status;
 }
@@ -62,9 +62,10 @@ static int run_rank(struct comm *world, void *context) {
 static void check(struct model_config config, bool is_sequence_parallel) {
     struct whole whole;
     struct test_model test;
-    struct model_options options = {.config = config, .dtype = DTYPE_F32, .use = MODEL_TRAIN, .max_rows = ROWS};
+    struct model_options options = {
+        .base.config = config, .base.dtype = DTYPE_F32, .base.trains = true, .max_rows = ROWS};
     test_model_open(&test, options);
-    test_ok(train(test.model, whole.losses));
+    test_ok(train(test.base, test.model, whole.losses));
     whole.values = test_model_values(&test);
     for (int tensors = 2; tensors <= 4; tensors *= 2) {
         struct run run = {.options = options,
@@ -114,7 +115,7 @@ struct snapshot {
 /* Keeps the gradients of the parameters that this call says are final. */
 static int keep(void *context, int layer) {
     struct snapshot *snapshot = context;
-    const struct param_store *store = model_store(snapshot->test->model);
+    const struct param_store *store = base_store(snapshot->test->base);
     int status = STATUS_OK;
     if (layer != snapshot->last - 1)
         return status_fail(STATUS_INVALID, "layer %d after layer %d", layer, snapshot->last);
@@ -131,13 +132,13 @@ static void a_layer_is_done_when_its_gradients_are_final(void **state) {
     for (int is_untied = 0; is_untied < 2; is_untied++) {
         struct test_model test;
         struct model_options options = {
-            .config = make_config(is_untied), .dtype = DTYPE_F32, .use = MODEL_TRAIN, .max_rows = ROWS};
+            .base.config = make_config(is_untied), .base.dtype = DTYPE_F32, .base.trains = true, .max_rows = ROWS};
         struct model_batch batch = make_batch(0);
         test_model_open(&test, options);
-        test_ok(model_initialise(test.model, 77));
-        size_t bytes = param_gradient_bytes(model_store(test.model));
+        test_ok(base_initialise(test.base, 77));
+        size_t bytes = param_gradient_bytes(base_store(test.base));
         struct snapshot snapshot = {
-            .test = &test, .last = (int)options.config.num_layers + 1, .gradients = calloc(1, bytes)};
+            .test = &test, .last = (int)options.base.config.num_layers + 1, .gradients = calloc(1, bytes)};
         struct model_pass pass = {
             .is_first_micro_batch = true, .has_dropout = true, .layer_done = keep, .context = &snapshot};
         test_ok(model_train_step(test.model, &batch, &pass));

@@ -67,21 +67,21 @@ static int check_sums(const struct rank *rank, const struct param_store *store, 
 static int run_rank(struct comm *world, void *context) {
     const struct rank_grid grid = {1, 1, 1, DATA, STAGES};
     int stage = rank_grid_place(&grid, world->rank).pipeline;
-    const struct model_options options = {.config = test_config(LAYERS, T),
-                                          .dtype = DTYPE_F32,
-                                          .use = MODEL_TRAIN,
+    const struct model_options options = {.base.config = test_config(LAYERS, T),
+                                          .base.dtype = DTYPE_F32,
+                                          .base.trains = true,
                                           .max_rows = T,
                                           .train.stashes = 1,
-                                          .train.layer_shards = DATA,
-                                          .chunk_count = 1,
-                                          .chunks = {{stage * LAYERS / STAGES, LAYERS / STAGES}},
-                                          .storage = context};
+                                          .base.layer_shards = DATA,
+                                          .base.chunk_count = 1,
+                                          .base.chunks = {{stage * LAYERS / STAGES, LAYERS / STAGES}},
+                                          .base.storage = context};
     struct test_model test;
     int status = test_model_open_rank(&test, &options, &grid, world, false);
     if (!status)
-        status = model_initialise(test.model, 3);
+        status = base_initialise(test.base, 3);
     if (!status) {
-        const struct param_store *store = model_store(test.model);
+        const struct param_store *store = base_store(test.base);
         int id = param_table_find(store->map.table, "embedding.token.weight", 0);
         status = write_gradient(&test.rank, store, id);
         if (!status)

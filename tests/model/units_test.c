@@ -34,24 +34,23 @@ static int part_open(struct part *part, const struct scene *scene, struct comm *
     int stage = rank_grid_place(&grid, world->rank).pipeline;
     int64_t layers = LAYERS / (scene->stages * scene->chunks);
     *part = (struct part){.scene = scene};
-    part->options = (struct model_options){.config = test_config(LAYERS, T),
-                                           .dtype = DTYPE_F32,
-                                           .use = MODEL_TRAIN,
-                                           .train.is_frozen = scene->is_frozen,
+    part->options = (struct model_options){.base.config = test_config(LAYERS, T),
+                                           .base.dtype = DTYPE_F32,
+                                           .base.trains = !scene->is_frozen,
                                            .train.recompute = scene->recompute,
                                            .max_rows = ROWS,
                                            .train.stashes = scene->chunks,
-                                           .chunk_count = scene->chunks,
-                                           .storage = counting_begin(&storage_whole)};
-    part->options.config.untie_embeddings_and_output_weights = scene->is_untied;
+                                           .base.chunk_count = scene->chunks,
+                                           .base.storage = counting_begin(&storage_whole)};
+    part->options.base.config.untie_embeddings_and_output_weights = scene->is_untied;
     for (int c = 0; c < scene->chunks; c++)
-        part->options.chunks[c] = (struct model_chunk){(c * scene->stages + stage) * layers, layers};
+        part->options.base.chunks[c] = (struct model_chunk){(c * scene->stages + stage) * layers, layers};
     int status = test_model_open_rank(&part->test, &part->options, &grid, world, scene->is_sequence_parallel);
     if (!status)
         status = counting_check(); /* units alternate in planning, too */
     if (!status)
-        status = model_initialise(part->test.model, 3);
-    size_t bytes = status ? 0 : (size_t)model_stream_elements(part->test.model) * sizeof(float);
+        status = base_initialise(part->test.base, 3);
+    size_t bytes = status ? 0 : (size_t)training_stream_elements(part->test.model) * sizeof(float);
     if (!status)
         status = device_alloc_zeroed(part->test.device, bytes, &part->x);
     if (!status)
@@ -70,10 +69,10 @@ static void part_close(struct part *part) {
 
 /* Whether the rank's stage has what comes before the layers, or after them. */
 static bool has_first(const struct part *part) {
-    return part->options.chunks[0].first == 0;
+    return part->options.base.chunks[0].first == 0;
 }
 static bool has_last(const struct part *part) {
-    const struct model_chunk *last = &part->options.chunks[part->options.chunk_count - 1];
+    const struct model_chunk *last = &part->options.base.chunks[part->options.base.chunk_count - 1];
     return last->first + last->count == LAYERS;
 }
 
@@ -81,7 +80,7 @@ static bool has_last(const struct part *part) {
 static int expect_layers(const struct part *part, enum param_use use, int times) {
     int status = STATUS_OK;
     for (int layer = 0; layer < LAYERS && !status; layer++)
-        status = counting_expect(layer, use, model_has_layer(&part->options, layer) ? times : 0, true);
+        status = counting_expect(layer, use, model_has_layer(&part->options.base, layer) ? times : 0, true);
     return status;
 }
 
@@ -124,14 +123,14 @@ static int expect_recomputation(const struct part *part) {
 /* ---- passes ---- */
 
 static struct model_pass pass_of(const struct part *part, int chunk) {
-    const struct model_chunk *layers = &part->options.chunks[chunk];
+    const struct model_chunk *layers = &part->options.base.chunks[chunk];
     bool has_backward = model_has_backward(&part->options, layers->first + layers->count);
     return (struct model_pass){
         .chunk = chunk, .stash = has_backward ? chunk : -1, .is_first_micro_batch = true, .is_last_micro_batch = true};
 }
 
 static int train(struct part *part) {
-    struct model *model = part->test.model;
+    struct training_runner *model = part->test.model;
     const struct model_batch batch = test_batch(SAMPLES, T, TEST_VOCAB, 0, NULL);
     int status = STATUS_OK;
     for (int c = 0; c < part->scene->chunks && !status; c++) {
@@ -222,7 +221,7 @@ static void so_in_a_frozen_model(void **state) {
 
 static int fill(void *context, int id) {
     struct test_model *test = context;
-    return param_initialise(model_store(test->model), test->rank.exec.stream, 77, id);
+    return param_initialise(base_store(test->base), test->rank.exec.stream, 77, id);
 }
 
 static void so_for_logits(void **state) {
@@ -230,12 +229,12 @@ static void so_for_logits(void **state) {
     for (int is_untied = 0; is_untied < 2; is_untied++) {
         struct test_model test;
         float logits[ROWS * TEST_VOCAB];
-        struct model_options options = {.config = test_config(LAYERS, T),
-                                        .use = MODEL_EVALUATE,
+        struct model_options options = {.base.config = test_config(LAYERS, T),
+                                        .base.trains = true,
                                         .max_rows = ROWS,
-                                        .storage = counting_begin(&storage_whole)};
+                                        .base.storage = counting_begin(&storage_whole)};
         const struct model_batch batch = test_batch(SAMPLES, T, TEST_VOCAB, 0, NULL);
-        options.config.untie_embeddings_and_output_weights = is_untied;
+        options.base.config.untie_embeddings_and_output_weights = is_untied;
         test_model_open(&test, options);
         counting_reset();
         test_ok(model_logits(test.model, &batch, logits));
@@ -251,19 +250,18 @@ static void so_in_a_step_of_inference_with_packed_weights(void **state) {
     for (int is_untied = 0; is_untied < 2; is_untied++) {
         struct test_model test;
         struct model_kv kv = {.page_count = 2};
-        struct model_options options = {.config = test_config(LAYERS, T),
-                                        .use = MODEL_INFER,
+        struct model_options options = {.base.config = test_config(LAYERS, T),
                                         .max_rows = ROWS,
                                         .infer.max_logit_rows = 1,
                                         .infer.max_sequences = 1,
                                         .infer.max_pages = 2,
-                                        .storage = counting_begin(&storage_packed)};
-        options.config.untie_embeddings_and_output_weights = is_untied;
-        test_model_open(&test, options);
-        test_ok(model_fill(test.model, fill, &test));
-        test_ok(device_alloc(test.device, model_kv_bytes(test.model, kv.page_count), &kv.pages));
+                                        .base.storage = counting_begin(&storage_packed)};
+        options.base.config.untie_embeddings_and_output_weights = is_untied;
+        test_inference_open(&test, options, NULL);
+        test_ok(base_fill(test.base, fill, &test));
+        test_ok(device_alloc(test.device, model_kv_bytes(test.base, kv.page_count), &kv.pages));
         counting_reset();
-        test_ok(model_infer(test.model, &kv, test_one_row()));
+        test_ok(model_infer(test.inference, &kv, test_one_row()));
         test_ok(counting_check());
         for (int layer = 0; layer < LAYERS; layer++)
             test_ok(counting_expect(layer, PARAM_EVALUATION, 1, true));

@@ -8,21 +8,23 @@ enum { T = 32, B = 3, N = B * T, L = 3 };
 static const double C = TEST_HIDDEN, F = TEST_FFN, V = TEST_VOCAB, LAYERS = L, ROWS = N;
 
 static struct model_options train_options(void) {
-    struct model_options options = {
-        .config = test_config(L, T), .dtype = DTYPE_F32, .use = MODEL_TRAIN, .max_rows = N, .train.segment_rows = T};
-    options.config.vocab_size = 4 * TEST_VOCAB; /* divides */
+    struct model_options options = {.base.config = test_config(L, T),
+                                    .base.dtype = DTYPE_F32,
+                                    .base.trains = true,
+                                    .max_rows = N,
+                                    .train.segment_rows = T};
+    options.base.config.vocab_size = 4 * TEST_VOCAB; /* divides */
     return options;
 }
 
 /* The list of a rank of a grid, planned alone. */
 static void plan(struct test_model *t, const struct model_options *options, struct rank_grid grid, int number,
                  bool is_sequence_parallel) {
-    struct model_plan unused;
     *t = (struct test_model){0};
     test_ok(device_open(test_device(), DEVICE_FIRST, 1, &t->device));
     rank_sketch(&t->rank, &grid, number, t->device);
     t->rank.is_sequence_parallel = is_sequence_parallel;
-    test_ok(model_open(options, &t->rank, true, &unused, &t->model));
+    test_ok(test_plan_training(options, &t->rank, NULL));
 }
 
 static const struct rank_grid alone = {1, 1, 1, 1, 1};
@@ -54,7 +56,7 @@ static void the_flops_of_a_step_are_the_formula(void **state) {
     struct model_options options = train_options();
     double layers = LAYERS * BLOCK, head = 4 * V * C, pairs = B * T * (T + 1) / 2.0;
     for (int precision = 0; precision < 2; precision++) {
-        options.dtype = precision ? DTYPE_BF16 : DTYPE_F32;
+        options.base.dtype = precision ? DTYPE_BF16 : DTYPE_F32;
         plan(&t, &options, alone, 0, false);
         is_about(flops_of(&t, OP_gemm, WORK_FORWARD), 2 * ROWS * layers);
         is_about(flops_of(&t, OP_gemm, WORK_BACKWARD), ROWS * (4 * layers + 6 * head));
@@ -70,22 +72,26 @@ static void model_flops_are_three_forwards(void **state) {
     (void)state;
     struct test_model t;
     struct model_options options = train_options();
-    options.use = MODEL_EVALUATE;
+    struct work_list list;
+    const struct model_step_shape shape = {.rows = N, .logit_rows = N, .seen = (T + 1) / 2.0};
+    options.infer = (struct model_inference){.max_logit_rows = N, .max_sequences = B, .max_pages = 2};
     for (int family = 0; family < 2; family++) {
         if (family) {
-            options.config.normalization = NORMALIZATION_RMS;
-            options.config.swiglu = true;
-            options.config.num_query_groups = TEST_HEADS / 2;
-            options.config.add_bias_linear = false;
-            options.config.position_embedding = POSITION_ROPE;
-            options.config.rotary.base = 10000;
-            options.config.rotary.percent = 1;
-            test_ok(model_family_choose(&options.config));
+            options.base.config.normalization = NORMALIZATION_RMS;
+            options.base.config.swiglu = true;
+            options.base.config.num_query_groups = TEST_HEADS / 2;
+            options.base.config.add_bias_linear = false;
+            options.base.config.position_embedding = POSITION_ROPE;
+            options.base.config.rotary.base = 10000;
+            options.base.config.rotary.percent = 1;
+            test_ok(model_family_choose(&options.base.config));
         }
-        plan(&t, &options, alone, 0, false);
+        test_inference_open(&t, options, NULL);
+        test_ok(model_step_work(t.inference, &shape, &list));
         double diagonal = LAYERS * 2 * C * ROWS;
-        is_about(3 * (work_model_flops(&t.rank.work, WORK_FORWARD) - diagonal),
-                 ROWS * model_flops_per_token(&options.config, T));
+        is_about(3 * (work_model_flops(&list, WORK_FORWARD) - diagonal),
+                 ROWS * model_flops_per_token(&options.base.config, T));
+        work_free(&list);
         test_model_close(&t);
     }
 }
@@ -109,7 +115,7 @@ static void a_frozen_model_has_no_weight_gradients(void **state) {
     (void)state;
     struct test_model t;
     struct model_options options = train_options();
-    options.train.is_frozen = true;
+    options.base.trains = false;
     plan(&t, &options, alone, 0, false);
     is_about(flops_of(&t, OP_gemm, WORK_FORWARD), 2 * ROWS * LAYERS * BLOCK);
     is_about(flops_of(&t, OP_gemm, WORK_BACKWARD), 4 * ROWS * 4 * V * C); /* the head, and the gradient of its input */
@@ -153,50 +159,43 @@ static void gradients_of_shared_parameters_are_summed(void **state) {
     plan(&t, &options, (struct rank_grid){2, 1, 1, 1, 1}, 0, true);
     is_about(work_group_bytes(&t.rank.work, WORK_GRADIENTS, RANK_TENSOR), (LAYERS * 4 + 2) * C * sizeof(float));
     test_model_close(&t);
-    options.chunk_count = 1;
-    options.chunks[0] = (struct model_chunk){0, 2};
+    options.base.chunk_count = 1;
+    options.base.chunks[0] = (struct model_chunk){0, 2};
     plan(&t, &options, (struct rank_grid){1, 1, 1, 1, 2}, 0, false);
     is_about(work_group_bytes(&t.rank.work, WORK_GRADIENTS, RANK_EMBEDDING), 4 * V * C * sizeof(float));
     assert_true(work_group_bytes(&t.rank.work, WORK_FORWARD, RANK_EMBEDDING) <= 0);
     test_model_close(&t);
 }
 
-/* A forward reads every weight once, but for the position table, which it gathers rows of. The workspace is the most
+/* The workspace is the most
  * that an item asks for. */
 static void bytes_are_those_of_the_opened_model(void **state) {
     (void)state;
     struct test_model t;
     struct model_options options = train_options();
-    options.use = MODEL_EVALUATE;
-    test_model_open(&t, options);
-    double table = (double)param_table_elements(model_table(t.model), false) - T * C;
-    is_about(work_sum(&t.rank.work, WORK_FORWARD).lasting, table * sizeof(float));
-    assert_int_equal(work_scratch(&t.rank.work), t.rank.exec.workspace_bytes);
-    test_model_close(&t);
-    options.use = MODEL_TRAIN;
     test_model_open(&t, options);
     assert_int_equal(work_scratch(&t.rank.work), t.rank.exec.workspace_bytes);
     assert_true(t.rank.exec.workspace_bytes > 0);
     /* Gradients that micro batches only add to are cleared: positions, norms, and biases beside the products. */
     double cleared = 0;
-    for (int i = 0; i < model_table(t.model)->count; i++)
-        if (!model_table(t.model)->rows[i].is_linear)
-            cleared += (double)param_elements(&model_table(t.model)->rows[i]) * sizeof(float);
+    for (int i = 0; i < base_table(t.base)->count; i++)
+        if (!base_table(t.base)->rows[i].is_linear)
+            cleared += (double)param_elements(&base_table(t.base)->rows[i]) * sizeof(float);
     is_about(work_sum(&t.rank.work, WORK_GRADIENTS).bytes, cleared);
     test_model_close(&t);
 }
 
-/* A model that was planned before it is opened is walked twice, and counted once. */
-static void a_second_walk_counts_once(void **state) {
+/* Runners of one rank take turns: their work adds up, and the largest workspace is enough for all. */
+static void plans_add_up_runners(void **state) {
     (void)state;
     struct test_model t;
     struct model_options options = train_options();
     plan(&t, &options, alone, 0, false);
     double once = work_sum(&t.rank.work, WORK_BACKWARD).bytes;
-    int64_t items = t.rank.work.count;
-    test_ok(model_open(&options, &t.rank, true, NULL, &t.model));
-    is_about(work_sum(&t.rank.work, WORK_BACKWARD).bytes, once);
-    assert_true(t.rank.work.count >= items);
+    size_t scratch = work_scratch(&t.rank.work);
+    test_ok(test_plan_training(&options, &t.rank, NULL));
+    is_about(work_sum(&t.rank.work, WORK_BACKWARD).bytes, 2 * once);
+    assert_int_equal(work_scratch(&t.rank.work), scratch);
     test_model_close(&t);
 }
 
@@ -206,17 +205,16 @@ static void a_decode_step_reads_weights_and_pages(void **state) {
     struct test_model t;
     struct work_list list = {0};
     enum { SEQUENCES = 5, SEEN = 11 };
-    struct model_options options = {.config = test_config(L, T),
-                                    .dtype = DTYPE_F32,
-                                    .use = MODEL_INFER,
+    struct model_options options = {.base.config = test_config(L, T),
+                                    .base.dtype = DTYPE_F32,
                                     .max_rows = 8,
                                     .infer.max_logit_rows = 8,
                                     .infer.max_sequences = 8,
                                     .infer.max_pages = 2};
-    test_model_open(&t, options);
+    test_inference_open(&t, options, NULL);
     const struct model_step_shape shape = {.rows = SEQUENCES, .logit_rows = SEQUENCES, .seen = SEEN};
-    test_ok(model_step_work(t.model, &shape, &list));
-    double weights = (double)param_table_elements(model_table(t.model), false) - T * C;
+    test_ok(model_step_work(t.inference, &shape, &list));
+    double weights = (double)param_table_elements(base_table(t.base), false) - T * C;
     double pages = SEQUENCES * SEEN * 2 * LAYERS * C;
     is_about(work_sum(&list, WORK_FORWARD).lasting, (weights + pages) * sizeof(float));
     is_about(work_model_flops(&list, WORK_FORWARD), SEQUENCES * (2 * weights + 4 * LAYERS * C * SEEN));
@@ -235,7 +233,7 @@ int main(void) {
         cmocka_unit_test(tensor_ranks_share_the_work_and_sum),
         cmocka_unit_test(gradients_of_shared_parameters_are_summed),
         cmocka_unit_test(bytes_are_those_of_the_opened_model),
-        cmocka_unit_test(a_second_walk_counts_once),
+        cmocka_unit_test(plans_add_up_runners),
         cmocka_unit_test(a_decode_step_reads_weights_and_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

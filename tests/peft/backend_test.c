@@ -134,7 +134,7 @@ static const struct ops_sizes *more_scratch(struct device *device) {
 
 static size_t bank_bytes(struct rank *rank) {
     struct model_options options = {
-        .config = tuned_base(false), .use = MODEL_INFER, .max_rows = 8, .infer.max_sequences = 1, .infer.max_pages = 1};
+        .base.config = tuned_base(false), .max_rows = 8, .infer.max_sequences = 1, .infer.max_pages = 1};
     struct peft_bank *bank;
     test_ok(peft_bank_open(&options, rank, &bank));
     size_t bytes = peft_bank_fixed_bytes(bank);

@@ -142,7 +142,7 @@ static void start_noting(struct prompt_run *run, struct ops *table) {
         noted.real = run->rank.ops;
         run->rank.ops = table;
     }
-    noted = (struct noted){.real = noted.real, .base = model_store(run->model), .adapters = peft_store(run->peft)};
+    noted = (struct noted){.real = noted.real, .base = base_store(run->base), .adapters = peft_store(run->peft)};
 }
 
 /* ---- methods ---- */
@@ -181,7 +181,7 @@ static struct noted backward_of(const struct prompt_stack *stack) {
     struct model_batch batch;
     struct model_pass pass = {.is_first_micro_batch = true, .is_last_micro_batch = true, .has_dropout = true};
     test_ok(prompt_open(&run, stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
-    struct test_values before = test_values(model_store(run.model), run.rank.exec.stream);
+    struct test_values before = test_values(base_store(run.base), run.rank.exec.stream);
     test_ok(peft_begin(run.peft));
     prompt_batch(run.peft, 0, &batch);
     test_ok(model_forward(run.model, &batch, &pass, NULL, NULL));
@@ -190,7 +190,7 @@ static struct noted backward_of(const struct prompt_stack *stack) {
     struct noted backward = noted;
     test_ok(peft_end(run.peft));
     assert_int_equal(noted.foreign, 0);
-    struct test_values after = test_values(model_store(run.model), run.rank.exec.stream);
+    struct test_values after = test_values(base_store(run.base), run.rank.exec.stream);
     assert_memory_equal(before.weights, after.weights, param_weight_bytes(before.store));
     test_values_free(&before);
     test_values_free(&after);
@@ -244,7 +244,7 @@ static void the_base_has_no_memory_for_gradients(void **state) {
     struct prompt_stack stack = stack_of(&methods[0]);
     struct prompt_run run;
     test_ok(prompt_open(&run, &stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
-    struct param_store *base = model_store(run.model), *own = peft_store(run.peft);
+    struct param_store *base = base_store(run.base), *own = peft_store(run.peft);
     assert_null(test_array(base, PARAM_GRADIENTS));
     assert_int_equal(param_gradient_bytes(base), 0);
     for (int id = 0; id < base->map.table->count; id++) {
@@ -254,15 +254,10 @@ static void the_base_has_no_memory_for_gradients(void **state) {
     assert_int_equal(param_gradient_bytes(own), own->map.flat_elements * (int64_t)sizeof(float));
     assert_true(own->map.flat_elements < base->map.flat_elements / 4);
     struct rank rank;
-    struct model *none;
     struct model_plan plan;
-    struct model_options options = {.config = prompt_base(),
-                                    .use = MODEL_TRAIN,
-                                    .train.is_frozen = true,
-                                    .hooks = peft_hooks(run.peft),
-                                    .max_rows = 32};
+    struct model_options options = {.base.config = prompt_base(), .hooks = peft_hooks(run.peft), .max_rows = 32};
     test_ok(rank_open_single(&rank, run.device, 1));
-    test_ok(model_open(&options, &rank, true, &plan, &none));
+    test_ok(test_plan_training(&options, &rank, &plan));
     assert_int_equal(plan.gradients, 0);
     assert_int_equal(plan.parameters, 0);
     rank_close(&rank);
@@ -462,7 +457,7 @@ struct forward {
 };
 
 /* A forward that trains, and a validation with its loss. */
-static int note_forward(struct rank *rank, struct model *model, struct noted_group *group) {
+static int note_forward(struct rank *rank, struct training_runner *model, struct noted_group *group) {
     struct model_batch batch = tuned_batch();
     struct model_pass pass = {.is_first_micro_batch = true, .has_dropout = true};
     *group = (struct noted_group){.comm = *rank->tensor, .real = rank->tensor};
@@ -478,21 +473,18 @@ static int note_forward(struct rank *rank, struct model *model, struct noted_gro
 static int note_base(const struct forward *forward, struct comm *world, struct device *device,
                      struct noted_group *group) {
     struct rank rank;
-    struct model *model;
-    struct model_options options = {.config = tuned_base(true),
-                                    .dtype = DTYPE_F32,
-                                    .use = MODEL_TRAIN,
-                                    .train.is_frozen = true,
-                                    .max_rows = TUNED_ROWS};
+    struct base *base;
+    struct training_runner *model;
+    struct model_options options = {.base.config = tuned_base(true), .base.dtype = DTYPE_F32, .max_rows = TUNED_ROWS};
     int status = rank_open(&rank, &(const struct rank_grid){2, 1, 1, 1, 1}, world, device, 1);
     rank.is_sequence_parallel = forward->is_sequence_parallel;
     if (!status)
-        status = model_open(&options, &rank, false, NULL, &model);
+        status = test_open_training(&options, &rank, NULL, &base, &model);
     if (!status)
-        status = model_initialise(model, 77);
+        status = base_initialise(base, 77);
     if (!status)
         status = note_forward(&rank, model, group);
-    model_close(model);
+    test_close_training(&base, &model);
     rank_close(&rank);
     return status;
 }

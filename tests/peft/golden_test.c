@@ -2,6 +2,7 @@
 #include "golden.h"
 
 #include "optim/optim.h"
+#include "support/runner.h"
 #include "support/store.h"
 #include "support/test.h"
 
@@ -41,14 +42,15 @@ struct tuned {
     struct device *device;
     struct rank rank;
     struct peft *peft;
-    struct model *model;
+    struct base *base;
+    struct training_runner *model;
     struct param_store *store; /* the adapter's */
     struct gradient_sync sync;
     struct optimizer optimizer;
 };
 
 static void load_base(struct tuned *t) {
-    struct param_store *store = model_store(t->model);
+    struct param_store *store = base_store(t->base);
     struct ckpt_tensors *tensors;
     struct ckpt_flat flat = ckpt_flat_weights(store, t->rank.exec.stream);
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
@@ -73,8 +75,7 @@ static void tuned_open(struct tuned *t, const char *name) {
     *t = (struct tuned){0};
     golden_open(&t->golden, name);
     const struct golden *g = &t->golden;
-    struct model_options options = {
-        .config = g->model, .dtype = DTYPE_F32, .use = MODEL_TRAIN, .train.is_frozen = true, .max_rows = g->rows};
+    struct model_options options = {.base.config = g->model, .base.dtype = DTYPE_F32, .max_rows = g->rows};
     struct peft_options adapters = {.adapters = &g->config, .count = 1, .model = &options, .trains = true};
     struct optimizer_options adamw = {.beta1 = g->optimizer.beta1,
                                       .beta2 = g->optimizer.beta2,
@@ -86,12 +87,12 @@ static void tuned_open(struct tuned *t, const char *name) {
     t->store = peft_store(t->peft);
     test_ok(optimizer_plan(&t->rank, t->store->map.flat_elements, 1, t->store->map.type));
     options.hooks = peft_hooks(t->peft);
-    test_ok(model_open(&options, &t->rank, false, NULL, &t->model));
+    test_ok(test_open_training(&options, &t->rank, NULL, &t->base, &t->model));
     test_ok(peft_allocate(t->peft));
     assert_int_equal(peft_virtual_tokens(t->peft), g->virtual_tokens);
     golden_covers(g, t->store->map.table);
     load_base(t);
-    peft_set_base(t->peft, model_store(t->model));
+    peft_set_base(t->peft, base_store(t->base));
     load_adapter(t);
     test_ok(gradient_sync_open(&t->sync, &t->rank, t->store, &(const struct gradient_sync_options){0}));
     test_ok(optimizer_open(&t->optimizer, &adamw, &t->sync));
@@ -101,7 +102,7 @@ static void tuned_open(struct tuned *t, const char *name) {
 static void tuned_close(struct tuned *t) {
     optimizer_close(&t->optimizer);
     gradient_sync_close(&t->sync);
-    model_close(t->model);
+    test_close_training(&t->base, &t->model);
     peft_close(t->peft);
     rank_close(&t->rank);
     device_close(t->device);

@@ -44,16 +44,14 @@ struct chunked {
 static void chunked_open(struct chunked *c, const struct prompt_stack *stack, int chunks,
                          const struct model_recompute *recompute, bool keeps_all) {
     static const struct hook nothing = {.side = HOOK_BEFORE_ACTIVATION};
-    *c = (struct chunked){.options = {.config = prompt_base(),
-                                      .dtype = stack->dtype,
-                                      .use = MODEL_TRAIN,
-                                      .train.is_frozen = true,
+    *c = (struct chunked){.options = {.base.config = prompt_base(),
+                                      .base.dtype = stack->dtype,
                                       .max_rows = ROWS_MOST,
                                       .train.stashes = MICROS * chunks,
                                       .train.recompute = *recompute,
-                                      .chunk_count = chunks}};
+                                      .base.chunk_count = chunks}};
     for (int i = 0; i < chunks; i++)
-        c->options.chunks[i] = (struct model_chunk){i * LAYERS / chunks, LAYERS / chunks};
+        c->options.base.chunks[i] = (struct model_chunk){i * LAYERS / chunks, LAYERS / chunks};
     struct prompt_run *run = &c->run;
     struct peft_options adapters = {
         .adapters = stack->adapters, .count = stack->count, .model = &c->options, .trains = true};
@@ -68,15 +66,15 @@ static void chunked_open(struct chunked *c, const struct prompt_stack *stack, in
     if (keeps_all)
         test_ok(hook_table_add(&c->hooks, 0, ATTACH_PROJECTION, &nothing));
     c->options.hooks = &c->hooks;
-    test_ok(model_open(&c->options, &run->rank, false, &c->plan, &run->model));
+    test_ok(test_open_training(&c->options, &run->rank, &c->plan, &run->base, &run->model));
     test_ok(peft_allocate(run->peft));
-    test_ok(model_initialise(run->model, 77));
-    peft_set_base(run->peft, model_store(run->model));
+    test_ok(base_initialise(run->base, 77));
+    peft_set_base(run->peft, base_store(run->base));
     test_ok(peft_initialise(run->peft, 5));
     test_ok(tuned_shake(peft_store(run->peft), run->rank.exec.stream, stack->shaken));
     for (int m = 0; m < MICROS; m++) {
-        test_ok(device_alloc(run->device, (size_t)model_stream_elements(run->model) * sizeof(float), &c->x[m]));
-        test_ok(device_alloc(run->device, (size_t)model_stream_elements(run->model) * sizeof(float), &c->dx[m]));
+        test_ok(device_alloc(run->device, (size_t)training_stream_elements(run->model) * sizeof(float), &c->x[m]));
+        test_ok(device_alloc(run->device, (size_t)training_stream_elements(run->model) * sizeof(float), &c->dx[m]));
     }
 }
 
@@ -90,9 +88,9 @@ static void chunked_close(struct chunked *c) {
 }
 
 static void pass_chunk(struct chunked *c, int chunk, int m, bool is_backward) {
-    const struct model_chunk *at = &c->options.chunks[chunk];
+    const struct model_chunk *at = &c->options.base.chunks[chunk];
     bool is_held = model_has_backward(&c->options, at->first + at->count);
-    bool is_first = chunk == 0, is_last = chunk + 1 == c->options.chunk_count;
+    bool is_first = chunk == 0, is_last = chunk + 1 == c->options.base.chunk_count;
     struct model_pass pass = {.chunk = chunk,
                               .stash = is_held ? chunk * MICROS + m : -1,
                               .is_first_micro_batch = m == 0,
@@ -109,17 +107,17 @@ static void pass_chunk(struct chunked *c, int chunk, int m, bool is_backward) {
 /* All micro batches forward through a chunk before the next chunk's turn, and back so; a validation in between. */
 static void train_chunks(struct chunked *c, double losses[2]) {
     test_ok(peft_begin_batch(c->run.peft, 40));
-    for (int chunk = 0; chunk < c->options.chunk_count; chunk++)
+    for (int chunk = 0; chunk < c->options.base.chunk_count; chunk++)
         for (int m = 0; m < MICROS; m++)
             pass_chunk(c, chunk, m, false);
-    for (int chunk = c->options.chunk_count - 1; chunk >= 0; chunk--)
+    for (int chunk = c->options.base.chunk_count - 1; chunk >= 0; chunk--)
         for (int m = 0; m < MICROS; m++)
             pass_chunk(c, chunk, m, true);
     test_ok(peft_end(c->run.peft));
     test_ok(model_loss(c->run.model, &losses[0]));
     struct model_batch batch;
     prompt_batch(c->run.peft, 9, &batch);
-    for (int chunk = 0; chunk < c->options.chunk_count; chunk++)
+    for (int chunk = 0; chunk < c->options.base.chunk_count; chunk++)
         test_ok(model_evaluate_chunk(c->run.model, &batch, chunk, c->x[0], c->x[0]));
     test_ok(model_loss(c->run.model, &losses[1]));
 }
@@ -273,7 +271,7 @@ static int run_stage(struct comm *world, void *context) {
         shape.first_backward++;
     int status = prompt_open(&run, &staged->stack, &staged->grid, world, false), stage = run.rank.place.pipeline;
     if (!status)
-        status = pipeline_open(&pipeline, &run.rank, &shape, model_stream_elements(run.model), DTYPE_F32);
+        status = pipeline_open(&pipeline, &run.rank, &shape, training_stream_elements(run.model), DTYPE_F32);
     struct counted_group group = {.comm = *run.rank.pipeline[PIPELINE_BACKWARD],
                                   .real = run.rank.pipeline[PIPELINE_BACKWARD]};
     group.comm.device = &counted_channel;

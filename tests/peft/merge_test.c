@@ -1,6 +1,7 @@
 /* Merged models against peft's logits (golden/README.md), and what cannot be merged. */
 #include "golden.h"
 
+#include "support/runner.h"
 #include "support/test.h"
 
 static int merge(const struct golden *golden, const char *output) {
@@ -17,7 +18,8 @@ static void merged_model_gives_the_logits_of_base_and_adapter(void **state) {
     struct golden golden;
     struct device *device;
     struct rank rank;
-    struct model *model;
+    struct base *base;
+    struct training_runner *model;
     struct ckpt_tensors *tensors;
     int64_t count;
     char *root = test_directory(), output[400];
@@ -25,11 +27,11 @@ static void merged_model_gives_the_logits_of_base_and_adapter(void **state) {
     golden_open(&golden, *state);
     test_ok(merge(&golden, output));
     struct model_options options = {
-        .config = golden.model, .dtype = DTYPE_F32, .use = MODEL_EVALUATE, .max_rows = golden.rows};
+        .base.config = golden.model, .base.dtype = DTYPE_F32, .base.trains = true, .max_rows = golden.rows};
     test_ok(device_open(test_device(), DEVICE_FIRST, 2, &device));
     test_ok(rank_open_single(&rank, device, 1));
-    test_ok(model_open(&options, &rank, false, NULL, &model));
-    struct param_store *store = model_store(model);
+    test_ok(test_open_training(&options, &rank, NULL, &base, &model));
+    struct param_store *store = base_store(base);
     struct ckpt_flat flat = ckpt_flat_weights(store, rank.exec.stream);
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
     test_ok(ckpt_open_model(output, &tensors));
@@ -46,7 +48,7 @@ static void merged_model_gives_the_logits_of_base_and_adapter(void **state) {
         fail_msg("%s: logits of the merged model are off by %g of the largest", (const char *)*state, error);
     free(logits);
     free(expected);
-    model_close(model);
+    test_close_training(&base, &model);
     rank_close(&rank);
     device_close(device);
     golden_close(&golden);

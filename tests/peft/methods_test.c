@@ -341,21 +341,22 @@ static void gradients_equal_differences(void **state) {
 static double plain_loss(enum dtype dtype, float *logits) {
     struct device *device;
     struct rank rank;
-    struct model *model;
+    struct base *base;
+    struct training_runner *model;
     struct model_options options = {
-        .config = tuned_base(false), .dtype = dtype, .use = MODEL_EVALUATE, .max_rows = TUNED_ROWS};
+        .base.config = tuned_base(false), .base.dtype = dtype, .base.trains = true, .max_rows = TUNED_ROWS};
     struct model_batch batch = tuned_batch();
     double loss;
     test_ok(device_open(test_device(), DEVICE_FIRST, 2, &device));
     test_ok(rank_open_single(&rank, device, 1));
-    test_ok(model_open(&options, &rank, false, NULL, &model));
-    test_ok(model_initialise(model, 77));
+    test_ok(test_open_training(&options, &rank, NULL, &base, &model));
+    test_ok(base_initialise(base, 77));
     if (dtype == DTYPE_F32)
-        test_ok(tuned_shake(model_store(model), rank.exec.stream, 0.1f));
+        test_ok(tuned_shake(base_store(base), rank.exec.stream, 0.1f));
     test_ok(model_evaluate(model, &batch));
     test_ok(model_loss(model, &loss));
     test_ok(model_logits(model, &batch, logits));
-    model_close(model);
+    test_close_training(&base, &model);
     rank_close(&rank);
     device_close(device);
     return loss;
@@ -561,13 +562,13 @@ static int64_t count_parameters(const struct counted *c, bool is_large) {
     struct rank rank;
     struct peft *peft;
     struct peft_config config = c->config;
-    struct model_options options = {.config = tuned_base(false), .max_rows = TUNED_ROWS, .dtype = DTYPE_F32};
+    struct model_options options = {.base.config = tuned_base(false), .max_rows = TUNED_ROWS, .base.dtype = DTYPE_F32};
     config.lora_alpha = config.adapter_scaling = 1;
-    options.config.num_layers = is_large ? 36 : 12;
-    options.config.hidden_size = is_large ? 1280 : 768;
-    options.config.ffn_hidden_size = 4 * options.config.hidden_size;
-    options.config.num_attention_heads = options.config.num_query_groups = is_large ? 20 : 12;
-    options.config.max_position_embeddings = 1024;
+    options.base.config.num_layers = is_large ? 36 : 12;
+    options.base.config.hidden_size = is_large ? 1280 : 768;
+    options.base.config.ffn_hidden_size = 4 * options.base.config.hidden_size;
+    options.base.config.num_attention_heads = options.base.config.num_query_groups = is_large ? 20 : 12;
+    options.base.config.max_position_embeddings = 1024;
     struct peft_options stack = {.adapters = &config, .count = 1, .model = &options, .trains = true};
     test_ok(device_open(test_device(), DEVICE_FIRST, 1, &device));
     test_ok(rank_open_single(&rank, device, 1));

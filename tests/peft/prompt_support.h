@@ -9,6 +9,7 @@
 #include "parallel/sharded.h"
 #include "parallel/sync.h"
 #include "peft/support.h"
+#include "support/runner.h"
 #include "support/test.h"
 #include "support/tiny_model.h"
 
@@ -39,7 +40,8 @@ struct prompt_run {
     struct device *device;
     struct rank rank;
     struct peft *peft;
-    struct model *model;
+    struct base *base;
+    struct training_runner *model;
     void *stream[4];         /* between two stages: x, y, dx, dy */
     bool has_dropout;        /* of the adapters; the base has none */
     struct unit_order order; /* of a global batch, if the base is cut */
@@ -79,19 +81,17 @@ static inline int prompt_open(struct prompt_run *run, const struct prompt_stack 
     if (!status)
         status = rank_open(&run->rank, grid, world, run->device, 1);
     run->rank.is_sequence_parallel = is_sequence_parallel;
-    struct model_options options = {.config = prompt_base_of(stack),
-                                    .dtype = stack->dtype,
-                                    .use = MODEL_TRAIN,
-                                    .train.is_frozen = true,
+    struct model_options options = {.base.config = prompt_base_of(stack),
+                                    .base.dtype = stack->dtype,
                                     .max_rows = ROWS_MOST,
                                     .train.stashes = stack->stashes,
-                                    .train.layer_shards = grid->data > 1 ? grid->data : 0,
-                                    .train.kept_units = grid->pipeline > 1 ? PROMPT_KEPT : 0,
-                                    .storage = grid->data > 1 ? &storage_sharded : NULL,
-                                    .chunk_count = 1};
-    int64_t layers = options.config.num_layers = stack->layers ? stack->layers : LAYERS;
+                                    .base.layer_shards = grid->data > 1 ? grid->data : 0,
+                                    .base.kept_units = grid->pipeline > 1 ? PROMPT_KEPT : 0,
+                                    .base.storage = grid->data > 1 ? &storage_sharded : NULL,
+                                    .base.chunk_count = 1};
+    int64_t layers = options.base.config.num_layers = stack->layers ? stack->layers : LAYERS;
     int64_t first = param_share(layers, run->rank.place.pipeline, grid->pipeline);
-    options.chunks[0] =
+    options.base.chunks[0] =
         (struct model_chunk){first, param_share(layers, run->rank.place.pipeline + 1, grid->pipeline) - first};
     struct peft_options adapters = {
         .adapters = stack->adapters, .count = stack->count, .model = &options, .trains = true};
@@ -100,18 +100,18 @@ static inline int prompt_open(struct prompt_run *run, const struct prompt_stack 
     if (status)
         return status;
     options.hooks = peft_hooks(run->peft);
-    status = model_open(&options, &run->rank, false, NULL, &run->model);
+    status = test_open_training(&options, &run->rank, NULL, &run->base, &run->model);
     if (!status)
         status = peft_allocate(run->peft);
     if (!status)
-        status = model_initialise(run->model, 77);
+        status = base_initialise(run->base, 77);
     if (!status)
-        peft_set_base(run->peft, model_store(run->model));
+        peft_set_base(run->peft, base_store(run->base));
     if (!status)
         status = peft_initialise(run->peft, 5);
     if (!status && stack->shaken > 0)
         status = tuned_shake(peft_store(run->peft), run->rank.exec.stream, stack->shaken);
-    size_t bytes = status ? 0 : (size_t)model_stream_elements(run->model) * dtype_bytes(stack->dtype);
+    size_t bytes = status ? 0 : (size_t)training_stream_elements(run->model) * dtype_bytes(stack->dtype);
     for (int i = 0; i < 4 && !status; i++)
         status = device_alloc(run->device, bytes, &run->stream[i]);
     return status || grid->data == 1 ? status : prompt_order(run);
@@ -121,7 +121,7 @@ static inline void prompt_close(struct prompt_run *run) {
     for (int i = 0; i < 4; i++)
         device_free(run->device, run->stream[i]);
     free(run->order.units);
-    model_close(run->model);
+    test_close_training(&run->base, &run->model);
     peft_close(run->peft);
     rank_close(&run->rank);
     device_close(run->device);
@@ -161,7 +161,7 @@ static inline void prompt_batch(const struct peft *peft, uint32_t number, struct
 static inline int prompt_move(struct prompt_run *run, bool sends, void *data, enum pipeline_step_kind kind, int to) {
     struct comm_data call = {.send = sends ? data : NULL,
                              .receive = sends ? NULL : data,
-                             .count = model_stream_elements(run->model),
+                             .count = training_stream_elements(run->model),
                              .dtype = peft_store(run->peft)->map.type,
                              .stream = run->rank.exec.stream};
     return sends ? comm_send(run->rank.pipeline[kind], &call, to) : comm_receive(run->rank.pipeline[kind], &call, to);
@@ -191,7 +191,7 @@ static inline int prompt_micro_batch(struct prompt_run *run, const struct model_
 /* A global batch: the loss (of the last stage), and the gradients in the stack's store. Every data rank has the same
  * batch, so the gradients of each are those of one rank. */
 static inline int prompt_train(struct prompt_run *run, bool is_evaluated, double *loss) {
-    const struct param_store *base = model_store(run->model);
+    const struct param_store *base = base_store(run->base);
     int status = peft_begin_batch(run->peft, 40);
     if (!status)
         status = sharded_follow(base, run->order.units, run->order.count);
@@ -250,15 +250,15 @@ static inline void prompt_check_fold(const struct prompt_stack *stack) {
     float *logits = calloc(ROWS_MOST * VOCAB, sizeof *logits), *folded = calloc(ROWS_MOST * VOCAB, sizeof *folded);
     prompt_logits(&run, logits);
     struct model_options options = {
-        .config = prompt_base_of(stack), .dtype = stack->dtype, .use = MODEL_EVALUATE, .max_rows = ROWS_MOST};
+        .base.config = prompt_base_of(stack), .base.dtype = stack->dtype, .base.trains = true, .max_rows = ROWS_MOST};
     struct peft_options adapters = {.adapters = stack->adapters, .count = stack->count, .model = &options};
     test_ok(device_open(test_device(), DEVICE_FIRST, 1, &served.device));
     test_ok(rank_open_single(&served.rank, served.device, 1));
     test_ok(peft_open(&adapters, &served.rank, &served.peft));
     options.hooks = peft_hooks(served.peft);
-    test_ok(model_open(&options, &served.rank, false, NULL, &served.model));
+    test_ok(test_open_training(&options, &served.rank, NULL, &served.base, &served.model));
     test_ok(peft_allocate(served.peft));
-    test_ok(model_initialise(served.model, 77));
+    test_ok(base_initialise(served.base, 77));
     prompt_save_and_load(run.peft, stack, served.peft);
     struct param_store *store = peft_store(served.peft);
     for (int i = 0; i < store->map.table->count; i++)

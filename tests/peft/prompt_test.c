@@ -74,7 +74,7 @@ struct both {
 };
 
 static struct both values_of(struct prompt_run *run) {
-    return (struct both){test_values(model_store(run->model), run->rank.exec.stream),
+    return (struct both){test_values(base_store(run->base), run->rank.exec.stream),
                          test_values(peft_store(run->peft), run->rank.exec.stream)};
 }
 

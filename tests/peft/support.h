@@ -29,7 +29,8 @@ struct tuned_options {
 struct tuned {
     struct rank *rank;
     struct peft *peft;
-    struct model *model;
+    struct base *base;
+    struct training_runner *model;
     struct param_store *store;
 };
 
@@ -63,16 +64,14 @@ static inline int tuned_shake(struct param_store *store, struct stream *stream, 
 
 /* On a fresh rank. */
 static inline int tuned_open(struct tuned *t, const struct tuned_options *o, struct rank *rank) {
-    struct model_options options = {.config = o->base ? *o->base : tuned_base(o->has_dropout),
-                                    .dtype = o->dtype,
-                                    .use = MODEL_TRAIN,
-                                    .train.is_frozen = true,
+    struct model_options options = {.base.config = o->base ? *o->base : tuned_base(o->has_dropout),
+                                    .base.dtype = o->dtype,
                                     .train.recompute = o->recompute,
                                     .train.fp8 = o->fp8,
-                                    .chunk_count = o->chunk_count,
-                                    .chunks = {o->chunks[0], o->chunks[1]},
+                                    .base.chunk_count = o->chunk_count,
+                                    .base.chunks = {o->chunks[0], o->chunks[1]},
                                     .train.stashes = o->chunk_count,
-                                    .storage = o->storage,
+                                    .base.storage = o->storage,
                                     .max_rows = TUNED_ROWS};
     struct peft_options stack = {.adapters = o->adapters, .count = o->count, .model = &options, .trains = true};
     *t = (struct tuned){.rank = rank};
@@ -81,20 +80,20 @@ static inline int tuned_open(struct tuned *t, const struct tuned_options *o, str
         return status;
     t->store = peft_store(t->peft);
     options.hooks = peft_hooks(t->peft);
-    status = model_open(&options, rank, false, NULL, &t->model);
+    status = test_open_training(&options, rank, NULL, &t->base, &t->model);
     if (!status)
         status = peft_allocate(t->peft);
     if (!status)
-        status = model_initialise(t->model, 77);
+        status = base_initialise(t->base, 77);
     if (!status && o->dtype == DTYPE_F32)
-        status = tuned_shake(model_store(t->model), rank->exec.stream, 0.1f);
+        status = tuned_shake(base_store(t->base), rank->exec.stream, 0.1f);
     if (!status)
-        peft_set_base(t->peft, model_store(t->model));
+        peft_set_base(t->peft, base_store(t->base));
     return status ? status : peft_initialise(t->peft, 5);
 }
 
 static inline void tuned_close(struct tuned *t) {
-    model_close(t->model);
+    test_close_training(&t->base, &t->model);
     peft_close(t->peft);
 }
 

@@ -117,7 +117,7 @@ static char *write_dora(void) {
 
 static int fill(void *context, int id) {
     struct test_model *test = context;
-    return param_initialise(model_store(test->model), test->rank.exec.stream, 77, id);
+    return param_initialise(base_store(test->base), test->rank.exec.stream, 77, id);
 }
 
 static void load(struct peft_bank *bank, const char *directory) {
@@ -136,29 +136,28 @@ static void so_while_an_adapter_becomes_an_image(void **state) {
     char *directory = write_dora();
     struct test_model test;
     struct peft_bank *bank;
-    struct model_options options = {.config = tuned_base(false),
-                                    .use = MODEL_INFER,
+    struct model_options options = {.base.config = tuned_base(false),
                                     .max_rows = 4,
                                     .infer.max_logit_rows = 1,
                                     .infer.max_sequences = 1,
                                     .infer.max_pages = 1,
-                                    .chunk_count = 1,
-                                    .chunks = {{0, LAYERS}},
-                                    .storage = counting_begin(&storage_packed)};
+                                    .base.chunk_count = 1,
+                                    .base.chunks = {{0, LAYERS}},
+                                    .base.storage = counting_begin(&storage_packed)};
     test_ok(device_open(test_device(), DEVICE_FIRST, 1, &test.device));
     test_ok(rank_open_single(&test.rank, test.device, 1));
     test_ok(peft_bank_open(&options, &test.rank, &bank));
     options.hooks = peft_bank_hooks(bank);
-    test_ok(model_open(&options, &test.rank, false, NULL, &test.model));
-    peft_bank_set_base(bank, model_store(test.model));
-    test_ok(model_fill(test.model, fill, &test));
+    test_ok(test_open_inference(&options, &test.rank, NULL, &test.base, &test.inference));
+    peft_bank_set_base(bank, base_store(test.base));
+    test_ok(base_fill(test.base, fill, &test));
     test_ok(peft_bank_allocate(bank, 1 << 20));
     counting_reset();
     load(bank, directory);
     test_ok(counting_check());
     for (int layer = 0; layer < LAYERS; layer++) /* the norms of four places, and their biases in two phases */
         test_ok(counting_expect(layer, PARAM_READ, 12, true));
-    model_close(test.model);
+    test_close_inference(&test.base, &test.inference);
     peft_bank_close(bank);
     rank_close(&test.rank);
     device_close(test.device);

@@ -98,14 +98,13 @@ COUNTED(int, param_store_open, struct param_store *store, const struct param_fil
     return end_part(before, status);
 }
 
-COUNTED(int, model_open, const struct model_options *options, struct rank *rank, bool only_plan,
-        struct model_plan *plan, struct model **model) {
-    IN_PART(PART_ACTIVATIONS, __real_model_open(options, rank, only_plan, plan, model));
+COUNTED(int, training_allocate, struct training_runner *training) {
+    IN_PART(PART_ACTIVATIONS, __real_training_allocate(training));
 }
 
 /* The weights that are kept in FP8. */
-COUNTED(int, fp8_open, struct model *model) {
-    IN_PART(PART_WEIGHTS, __real_fp8_open(model));
+COUNTED(int, fp8_open, struct training_runner *training) {
+    IN_PART(PART_WEIGHTS, __real_fp8_open(training));
 }
 
 COUNTED(int, rank_allocate_workspace, struct rank *rank) {

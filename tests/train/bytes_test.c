@@ -63,7 +63,7 @@ static int run_rank(struct comm *world, void *context) {
     if (!status)
         status = expect_planned(trainer, "after a step");
     if (!status)
-        status = expect_messages(trainer, model_store(trainer->model));
+        status = expect_messages(trainer, base_store(trainer->model.base));
     if (!status)
         status = trainer_await_weights(trainer);
     if (status)

@@ -1,5 +1,6 @@
 /* Training in FP8. Its losses are near those of bf16, on one rank and on several. Recomputation, validation and
  * checkpoints do not change them. Ranks are threads. */
+#include "support/runner.h"
 #include "train-internal.h"
 #include "train/support.h"
 
@@ -23,7 +24,7 @@ struct task {
 static int expect_same_scales(struct comm *world, struct trainer *trainer) {
     struct rank *rank = trainer_rank(trainer);
     int count;
-    const struct param_range *range = param_ranges(model_fp8_store(trainer->model), PARAM_WEIGHTS, &count);
+    const struct param_range *range = param_ranges(model_fp8_store(trainer->model.runner), PARAM_WEIGHTS, &count);
     size_t bytes = (size_t)range->count * sizeof(float);
     char *own = test_copy(rank->exec.stream, range->data, bytes), *first = malloc(bytes);
     struct comm_data data = {.send = own, .receive = first, .count = (int64_t)bytes, .dtype = DTYPE_U8};
@@ -48,7 +49,7 @@ static int train_on(struct comm *world, struct trainer *trainer, void *context) 
         if (!status && task->validates)
             status = trainer_evaluate(trainer, &validation, &is_done);
     }
-    if (!status && model_fp8_store(trainer->model) && trainer_rank(trainer)->grid.pipeline == 1)
+    if (!status && model_fp8_store(trainer->model.runner) && trainer_rank(trainer)->grid.pipeline == 1)
         status = expect_same_scales(world, trainer);
     if (!status && task->run.config.checkpoint.save)
         status = trainer_save(trainer);
@@ -309,10 +310,10 @@ static void sizes_and_keys_are_refused(void **state) {
 
 static struct model_options small_options(void) {
     return (struct model_options){
-        .config = tiny_model(&(const struct tiny_model){
+        .base.config = tiny_model(&(const struct tiny_model){
             .layers = 1, .hidden = 32, .heads = 2, .positions = S, .vocab = VOCAB, .init_std = 0.02}),
-        .dtype = DTYPE_BF16,
-        .use = MODEL_TRAIN,
+        .base.dtype = DTYPE_BF16,
+        .base.trains = true,
         .max_rows = S,
         .train.fp8 = {.is_on = true, .history_length = LENGTH}};
 }
@@ -324,12 +325,13 @@ static int sketch_on(const char *kind) {
     struct model_options options = small_options();
     struct device *device;
     struct rank rank;
-    struct model *model;
+    struct base *base;
+    struct training_runner *model;
     struct model_plan plan;
     test_ok(device_sketch(&facts, &device));
     rank_sketch(&rank, &grid, 0, device);
-    int status = model_sketch(&options, &rank, &plan, &model);
-    model_close(model);
+    int status = test_sketch_training(&options, &rank, &plan, &base, &model);
+    test_close_training(&base, &model);
     rank_close(&rank);
     device_close(device);
     return status;
@@ -354,7 +356,8 @@ static void a_backend_without_fp8_is_refused(void **state) {
     (void)state;
     struct device *device;
     struct rank rank;
-    struct model *model;
+    struct base *base;
+    struct training_runner *model;
     struct model_plan plan;
     struct model_options options = small_options();
     test_ok(device_open(test_device(), DEVICE_FIRST, 1, &device));
@@ -365,7 +368,7 @@ static void a_backend_without_fp8_is_refused(void **state) {
     char text[256]; /* it has no bf16 products either */
     snprintf(text, sizeof text, "train.precision fp8: no FP8 products on %s (GPUs have them from sm_89 on); fp32 works",
              device_description(device));
-    test_fails(model_sketch(&options, &rank, &plan, &model), STATUS_UNSUPPORTED, text);
+    test_fails(test_sketch_training(&options, &rank, &plan, &base, &model), STATUS_UNSUPPORTED, text);
     rank_close(&rank);
     device_close(device);
 }

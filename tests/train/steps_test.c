@@ -22,7 +22,7 @@ static double loss_of(struct test_model *t, const struct golden *g) {
  * averages. */
 static void check_case(const char *name) {
     struct golden g;
-    struct test_model t;
+    struct test_model t = {0};
     struct gradient_sync sync;
     struct optimizer optimizer;
     golden_open(&g, name);
@@ -37,10 +37,11 @@ static void check_case(const char *name) {
     test_ok(device_open(test_device(), DEVICE_FIRST, 2, &t.device));
     test_ok(rank_open_single(&t.rank, t.device, 1));
     test_ok(optimizer_plan(&t.rank, 1 << 20, 1, DTYPE_F32));
-    struct model_options model = {.config = g.config, .dtype = DTYPE_F32, .use = MODEL_TRAIN, .max_rows = g.N};
-    test_ok(model_open(&model, &t.rank, false, NULL, &t.model));
+    struct model_options model = {
+        .base.config = g.config, .base.dtype = DTYPE_F32, .base.trains = true, .max_rows = g.N};
+    test_ok(test_open_training(&model, &t.rank, NULL, &t.base, &t.model));
     test_model_load(&t, g.directory);
-    test_ok(gradient_sync_open(&sync, &t.rank, model_store(t.model), &(const struct gradient_sync_options){0}));
+    test_ok(gradient_sync_open(&sync, &t.rank, base_store(t.base), &(const struct gradient_sync_options){0}));
     test_ok(optimizer_open(&optimizer, &options, &sync));
     test_ok(optimizer_reset(&optimizer));
     for (size_t step = 0; step < json_array_size(losses); step++) {
