@@ -228,8 +228,15 @@ struct training_runner {
     void *fetched_loss; /* host: a double */
 };
 
+/* The KV cache of this rank's layers and heads: one block of [layers][page_count] pages. */
+struct model_kv {
+    void *pages; /* device; NULL while planning */
+    int64_t page_count;
+};
+
 struct inference_runner {
     struct runner run;
+    struct model_kv kv;
     struct model_inference options;
     struct model_stash stash;
     struct device_step step;
@@ -475,7 +482,7 @@ int model_plan_step(struct inference_runner *inference, const struct model_step_
 /* Uploads the arrays of a step, at the same places for all steps of a record. `record` may be NULL. */
 int step_upload(struct inference_runner *inference, const struct model_step *step, const struct step_record *record);
 /* Queues the work of a step that was uploaded, as far as its results on the device. */
-int step_run(struct inference_runner *inference, const struct model_kv *kv, const struct model_step *step);
+int step_run(struct inference_runner *inference, const struct model_step *step);
 
 /* records.c */
 void step_close_records(struct inference_runner *inference);
