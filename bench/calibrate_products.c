@@ -24,7 +24,7 @@ static int add_product(struct calibration *c, const struct work_item *item, enum
 /* Returns true if a forward of the list has products of `count` rows: an inner dimension of that size is the rows. */
 static bool has_rows(const struct work_list *list, int64_t count) {
     for (int i = 0; i < list->count; i++)
-        if (list->items[i].part == WORK_FORWARD && !strcmp(list->items[i].name, "gemm") &&
+        if (list->items[i].part == WORK_FORWARD && list->items[i].op == OP_gemm &&
             list->items[i].work.shape[0] == count)
             return true;
     return false;
@@ -34,7 +34,7 @@ static int add_products(struct calibration *c, const struct work_list *list) {
     int status = STATUS_OK;
     for (int i = 0; i < list->count && !status; i++) {
         const struct work_item *item = &list->items[i];
-        if (strcmp(item->name, "gemm") || item->phase != PHASE_GEMM || !item->count)
+        if (item->op != OP_gemm || item->phase != PHASE_GEMM || !item->count)
             continue;
         status = add_product(c, item,
                              item->part == WORK_FORWARD            ? PRODUCT_FORWARD

@@ -33,8 +33,8 @@ static bool is_loopback(const char *host) {
 const char *origin_allowed(const struct exchange *exchange) {
     const struct serve_options *options = exchange->request->server->options;
     const char *origin = exchange_field(exchange, "origin"), *host = origin ? skip_scheme(origin) : NULL;
-    for (size_t i = 0; origin && i < options->cors_origin_count; i++) {
-        const char *allowed = options->cors_origins[i];
+    for (size_t i = 0; origin && i < options->cors_origins.count; i++) {
+        const char *allowed = options->cors_origins.items[i];
         if (strcmp(allowed, "localhost") ? !strcmp(allowed, origin) : host && is_loopback(host))
             return origin;
     }
@@ -49,12 +49,12 @@ bool origin_is_local(const char *address) {
 bool origin_checks_names(const struct serve_options *options, const char *address, bool has_keys) {
     if (has_keys || !strncmp(address, "unix:", 5))
         return false;
-    return origin_is_local(address) || options->allowed_host_count > 0;
+    return origin_is_local(address) || options->allowed_hosts.count > 0;
 }
 
 static bool is_named(const struct serve_options *options, const char *host) {
-    for (size_t i = 0; i < options->allowed_host_count; i++)
-        if (is_name(host, options->allowed_hosts[i]))
+    for (size_t i = 0; i < options->allowed_hosts.count; i++)
+        if (is_name(host, options->allowed_hosts.items[i]))
             return true;
     return is_loopback(host);
 }

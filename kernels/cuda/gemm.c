@@ -397,19 +397,6 @@ bool cuda_gemm_supports(struct device *device, const struct gemm *g) {
     return !gemm_refusal(g) && !lack(device, g);
 }
 
-size_t cuda_packed_bytes(struct device *device, const struct matrix_view *plain) {
-    (void)device;
-    (void)plain;
-    return 0;
-}
-
-int cuda_pack(const struct exec *exec, const struct matrix_view *plain, void *out, struct matrix_view *packed) {
-    (void)plain;
-    (void)out;
-    (void)packed;
-    return status_fail(STATUS_UNSUPPORTED, "pack: weights stay plain on %s", exec->stream->device->kind);
-}
-
 size_t cuda_gemm_workspace(struct device *device, const struct gemm *g) {
     if (!cuda_gemm_supports(device, g) || gemm_m(g) == 0 || gemm_n(g) == 0)
         return 0;

@@ -114,7 +114,7 @@ static int read_row(struct evaluator *e, struct eval_row *row) {
 /* Moves to the next line that is a row. *is_end: the task has no more. */
 static int next_line(struct evaluator *e, bool *is_end) {
     *is_end = e->job->limit && e->number >= e->job->limit;
-    return *is_end ? STATUS_OK : eval_next_line(e->input, is_end);
+    return *is_end ? STATUS_OK : lines_next_row(e->input, is_end);
 }
 
 static int open_task(struct evaluator *e) {

@@ -205,12 +205,9 @@ static int attention_core_paged(const struct block_pass *block) {
         .position = step->cached,
         .out = block->saved->attention,
         .out_stride = widths->q,
+        .seen = pass->seen,
     };
-    struct rank *rank = run->rank;
-    if (!status && rank->is_planning)
-        return rank_note(rank, PHASE_ATTENTION, "paged_attention", paged_attention_work(&attention, pass->seen),
-                         rank->ops->paged_attention_workspace(rank->device, &attention));
-    return status ? status : rank_run_noted(rank, PHASE_ATTENTION, paged_attention, &attention);
+    return status ? status : rank_run(run->rank, PHASE_ATTENTION, paged_attention, &attention);
 }
 
 static int attention_core_forward(const struct block_pass *block) {
@@ -218,7 +215,7 @@ static int attention_core_forward(const struct block_pass *block) {
         return attention_core_paged(block);
     struct attention call;
     int status = attention_call(block, &call);
-    return status ? status : rank_run_scratch(block->pass->run->rank, PHASE_ATTENTION, attention_forward, &call);
+    return status ? status : rank_run(block->pass->run->rank, PHASE_ATTENTION, attention_forward, &call);
 }
 
 /* True when only FP8 products read a norm's output. Hooks of its linear and after its half read it in bf16. */
@@ -306,7 +303,7 @@ static int attention_core_backward(const struct block_pass *block) {
     core.dq = heads_gradient(run);
     core.dk = model_element(run, core.dq, widths->q);
     core.dv = model_element(run, run->gradients.qkv, widths->q + widths->kv);
-    THEN(status, rank_run_scratch(run->rank, PHASE_ATTENTION, attention_backward, &core));
+    THEN(status, rank_run(run->rank, PHASE_ATTENTION, attention_backward, &core));
     THEN(status, heads_backward(block));
     const struct fp8_writer norm1 = {norm1_forward, block};
     struct linear_call qkv = linear_call_at(block, ATTACH_QKV);

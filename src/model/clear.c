@@ -67,9 +67,11 @@ int chunk_clear_gradients(const struct training_runner *training, const struct m
     const struct model_cleared *cleared = &training->cleared;
     struct rank *rank = training->run.rank;
     int64_t c = chunk - training->run.base->options.chunks, first = c ? cleared->end[c - 1] : 0;
-    if (rank->is_planning && training->run.base->store.has_gradients)
-        return rank_note(rank, PHASE_REST, "zero_ranges", zero_ranges_work(count_elements(training, chunk)), 0);
-    struct zero_ranges call = {
-        .ranges = cleared->ranges + first, .range_count = cleared->end[c] - first, .x = cleared->x};
-    return cleared->ranges ? rank_run_noted(rank, PHASE_REST, zero_ranges, &call) : STATUS_OK;
+    if (rank->is_planning ? !training->run.base->store.has_gradients : !cleared->ranges)
+        return STATUS_OK;
+    struct zero_ranges call = {.ranges = cleared->ranges + first,
+                               .range_count = cleared->end[c] - first,
+                               .x = cleared->x,
+                               .elements = rank->is_planning ? count_elements(training, chunk) : 0};
+    return rank_run(rank, PHASE_REST, zero_ranges, &call);
 }

@@ -156,7 +156,7 @@ int embedding_pass_backward(const struct pass *pass) {
     for (int i = 0; i < (virtuals.count ? virtuals.count : 1) && !status; i++) {
         call.virtual_tokens = virtuals.rows[i].tokens;
         call.dvirtual_table = virtuals.rows[i].gradient;
-        status = rank_run_scratch(run->rank, PHASE_REST, embedding_backward, &call);
+        status = rank_run(run->rank, PHASE_REST, embedding_backward, &call);
         call.first_virtual += call.virtual_tokens;
         call.dtoken_table = call.dposition_table = NULL; /* virtual tokens have gradients of their methods */
     }
@@ -197,11 +197,12 @@ int head_join_loss(struct runner *run, const struct cross_entropy *call, bool tr
     struct cross_entropy partial = *call, whole = *call;
     partial.part = run->scratch.parts + (int64_t)rank->place.tensor * call->rows;
     whole.part = run->scratch.joined;
+    const struct cross_entropy_join join = {whole, rank->grid.tensor, run->scratch.parts};
     int status = rank_run(rank, PHASE_LOSS, cross_entropy_part, &partial);
     if (!status)
         status = rank_gather(rank, RANK_TENSOR, partial.part, run->scratch.parts,
                              call->rows * (int64_t)(sizeof *partial.part / sizeof(double)), DTYPE_F64);
-    THEN(status, rank_run(rank, PHASE_LOSS, cross_entropy_join, &whole, rank->grid.tensor, run->scratch.parts));
+    THEN(status, rank_run(rank, PHASE_LOSS, cross_entropy_join, &join));
     return status || !train ? status : rank_run(rank, PHASE_LOSS, cross_entropy_part_backward, &whole);
 }
 
@@ -294,7 +295,11 @@ int head_pass(const struct pass *pass, bool train) {
     }
     if (!status && run->rank->is_planning && pass->rows == run->max_rows)
         status = plan_few_rows(pass, train);
-    THEN(status, rank_run(run->rank, PHASE_LOSS, weighted_sum, head->count, run->scratch.losses, head->loss_weight,
-                          true, run->scratch.loss_sum));
+    const struct weighted_sum loss = {.count = head->count,
+                                      .x = run->scratch.losses,
+                                      .weight = head->loss_weight,
+                                      .accumulate = true,
+                                      .sum = run->scratch.loss_sum};
+    THEN(status, rank_run(run->rank, PHASE_LOSS, weighted_sum, &loss));
     return status || !train ? status : final_norm_backward(pass);
 }

@@ -104,8 +104,13 @@ int head_rows_forward(const struct pass *pass) {
     int status = is_cut ? stream_zero(rank->exec.stream, run->scratch.whole,
                                       (size_t)elements * dtype_bytes(run->base->options.dtype))
                         : STATUS_OK;
-    THEN(status, rank_run(rank, PHASE_REST, gather_rows, head->local, C, run->base->options.dtype, pass->stash->x_last,
-                          head->source, run->scratch.branch));
+    const struct gather_rows wanted = {.rows = head->local,
+                                       .cols = C,
+                                       .type = run->base->options.dtype,
+                                       .x = pass->stash->x_last,
+                                       .index = head->source,
+                                       .out = run->scratch.branch};
+    THEN(status, rank_run(rank, PHASE_REST, gather_rows, &wanted));
     if (!status)
         status = norm_forward(run, &run->base->final_norm,
                               &(const struct norm){.rows = head->local,
@@ -133,9 +138,13 @@ int head_rows_backward(const struct pass *pass) {
                                                     .rstd = run->scratch.final_rstd,
                                                     .dy = row_at(run, whole, head->first),
                                                     .dx = run->scratch.final});
-    return status ? status
-                  : rank_run(rank, PHASE_REST, gather_rows, rank_stream_rows(rank, pass->rows), C,
-                             run->base->options.dtype, run->scratch.final, head->place, pass->d);
+    const struct gather_rows back = {.rows = rank_stream_rows(rank, pass->rows),
+                                     .cols = C,
+                                     .type = run->base->options.dtype,
+                                     .x = run->scratch.final,
+                                     .index = head->place,
+                                     .out = pass->d};
+    return status ? status : rank_run(rank, PHASE_REST, gather_rows, &back);
 }
 
 void head_rows_put_back(const struct runner *run, const struct model_batch *batch, float *losses) {

@@ -27,7 +27,7 @@ int norm_run_backward(const struct runner *run, const struct norm_params *norm, 
     call->gain = param_borrow(&run->base->store, norm->gain).data;
     call->dgain = param_gradient(&run->base->store, norm->gain);
     call->dbias = norm->bias != PARAM_NONE ? param_gradient(&run->base->store, norm->bias) : NULL;
-    int status = rank_run_scratch(run->rank, PHASE_NORM, norm_backward, call);
+    int status = rank_run(run->rank, PHASE_NORM, norm_backward, call);
     param_return(&run->base->store, norm->gain);
     return status;
 }

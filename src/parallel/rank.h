@@ -97,8 +97,9 @@ void phase_timer_close(struct phase_timer *timer);
 
 /* ---- planning ---- */
 
-/* Adds one call of an operation to the list of work: its work and its workspace. STATUS_MEMORY. */
-int rank_note(struct rank *rank, enum phase phase, const char *name, struct op_work work, size_t scratch);
+/* Adds one call of an operation to the list of work: its work and its workspace. STATUS_UNSUPPORTED if the device lacks
+ * it; STATUS_MEMORY. */
+int rank_note(struct rank *rank, enum phase phase, enum op op, struct op_work work, const void *arguments);
 /* Adds workspace only. STATUS_MEMORY. */
 int rank_need(struct rank *rank, size_t scratch);
 /* Sets the part of a step that later notes belong to. It has no effect while the rank runs. */
@@ -111,28 +112,16 @@ static inline void rank_unsure(struct rank *rank, bool is_unsure, int change) {
 
 /* ---- operations and collectives ---- */
 
-/* While planning, an operation that the device lacks fails with STATUS_UNSUPPORTED. */
-#define rank_lacks_(rank, op) ((rank)->ops->op == ops_absent.op)
-int rank_fail_absent_(const struct rank *rank, const char *op);
-/* Runs ops->OP(exec, ARGS) and measures its time. While planning, it adds the call to the list of work. Returns the
- * operation's status. */
-#define rank_run(rank, phase, op, ...) rank_run_within(rank, phase, op, 0, __VA_ARGS__)
-/* The same for an operation with a workspace function of the same arguments. */
-#define rank_run_scratch(rank, phase, op, ...)                                                                         \
-    rank_run_within(rank, phase, op, (rank)->ops->op##_workspace((rank)->device, __VA_ARGS__), __VA_ARGS__)
-/* The same with a given workspace, an expression that only planning evaluates. */
-#define rank_run_within(rank, phase, op, scratch, ...)                                                                 \
-    ((rank)->is_planning ? rank_lacks_(rank, op) ? rank_fail_absent_(rank, #op)                                        \
-                                                 : rank_note(rank, phase, #op, op##_work(__VA_ARGS__), scratch)        \
-                         : rank_run_noted(rank, phase, op, __VA_ARGS__))
-/* The same for an operation that other code adds to the list while planning. */
-#define rank_run_noted(rank, phase, op, ...)                                                                           \
+/* Runs operation OP with these arguments, a pointer to its struct, and measures its time. While planning, it adds the
+ * call to the list of work, with its workspace. Returns the status of either. */
+#define rank_run(rank, phase, op, ...)                                                                                 \
     ({                                                                                                                 \
-        int begun_ = rank_phase_begin(rank);                                                                           \
-        rank_phase_end(rank, phase, begun_, (rank)->ops->op(&(rank)->exec, __VA_ARGS__));                              \
+        int begun_ = (rank)->is_planning ? STATUS_OK : rank_phase_begin(rank);                                         \
+        (rank)->is_planning ? rank_note(rank, phase, OP_##op, op##_work(__VA_ARGS__), __VA_ARGS__)                     \
+                            : rank_phase_end(rank, phase, begun_, (rank)->ops->op(&(rank)->exec, __VA_ARGS__));        \
     })
 
-/* Runs a product with its workspace in the rank's arithmetic, as rank_run_scratch does. */
+/* Runs a product in the rank's arithmetic, as rank_run does. */
 int rank_multiply(struct rank *rank, enum phase phase, const struct gemm *gemm);
 
 /* Returns the number of ranks in a group, this one included. It works while planning, too. */
@@ -162,8 +151,8 @@ int rank_scatter_start(struct rank *rank, enum rank_group group, const struct co
 int rank_finish(struct rank *rank);
 /* Adds `calls` collectives or messages that other code will make to the list of work. Each has `count` elements of this
  * rank's whole operand. STATUS_MEMORY. */
-int rank_note_messages(struct rank *rank, enum rank_group group, const char *name, int64_t count, enum dtype dtype,
-                       int64_t calls);
+int rank_note_messages(struct rank *rank, enum rank_group group, enum work_message message, int64_t count,
+                       enum dtype dtype, int64_t calls);
 
 /* ---- the rows of the residual stream that this rank has of a batch of `rows`: their number, and the first one ---- */
 

@@ -153,11 +153,11 @@ void gradient_sync_close(struct gradient_sync *sync) {
 
 int gradient_sync_plan(struct rank *rank, const struct gradient_sync_traffic *traffic) {
     int status =
-        rank_note_messages(rank, RANK_BUCKETS, "all_reduce", traffic->reduced, DTYPE_F32, traffic->reduced > 0);
-    THEN(status, rank_note_messages(rank, RANK_BUCKETS, "reduce_scatter", traffic->scattered, DTYPE_F32,
+        rank_note_messages(rank, RANK_BUCKETS, WORK_ALL_REDUCE, traffic->reduced, DTYPE_F32, traffic->reduced > 0);
+    THEN(status, rank_note_messages(rank, RANK_BUCKETS, WORK_REDUCE_SCATTER, traffic->scattered, DTYPE_F32,
                                     traffic->scattered > 0));
     return status ? status
-                  : rank_note_messages(rank, RANK_BUCKETS, "all_gather", traffic->gathered, traffic->dtype,
+                  : rank_note_messages(rank, RANK_BUCKETS, WORK_ALL_GATHER, traffic->gathered, traffic->dtype,
                                        traffic->gathered > 0);
 }
 

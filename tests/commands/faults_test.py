@@ -4,8 +4,6 @@ import os, random, re, resource, signal, stat, time, unittest
 from mpi_support import MPIRUN, is_running, needs_mpirun, rank_processes, start, wait_for_end
 from pretrain_support import LONG, Run, timeless, wait_for
 
-AT_ONCE = 2
-
 TP2 = dict(parallel__tensor_model_parallel_size=2)
 ZERO = dict(parallel__use_distributed_optimizer="true")
 SHARDED = dict(parallel__data_parallel_sharding_strategy="optim_grads_params")

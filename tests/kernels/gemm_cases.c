@@ -191,7 +191,9 @@ static int prepare_packed(struct op_run *run, const struct ops *ops, const struc
     void *memory = NULL;
     int status = packed ? device_alloc(device, bytes, &memory) : status_fail(STATUS_MEMORY, "out of memory");
     if (!status)
-        status = ops->pack(exec, &plain, memory, packed);
+        status = ops->pack(exec, &(const struct pack_call){plain, memory});
+    if (packed)
+        *packed = matrix_packed(plain, memory);
     run->state = packed;
     return status;
 }
