@@ -185,7 +185,7 @@ struct model_angles {
     float *cos, *sin; /* [positions, columns / 2] */
 };
 
-/* What every pass needs: a base, and the activations of a runner. */
+/* A base and the activations of a runner: every pass needs both. */
 struct runner {
     const struct base *base;
     struct rank *rank;
@@ -302,8 +302,8 @@ static inline int64_t base_chunk_layers(const struct base *base) {
 /* runner.c */
 /* Begins a runner: sets what it has in common with others, from the options. */
 void runner_begin(struct runner *run, const struct base *base, const struct model_options *options);
-/* Plans batches of 1, 2, 4 and so on up to the most rows: every operation enters the rank's list of work. Only the
- * backend knows which shape needs the most scratch, but only the work of the largest batch counts. */
+/* Plans batches of 1, 2, 4 and so on up to max_rows: every operation enters the rank's list of work. Only the backend
+ * knows which shape needs the largest scratch. But only the work of the largest batch counts. */
 int runner_plan(struct runner *run, int (*plan)(void *self, int64_t rows), void *self);
 /* Allocates the block of activations, whose bytes were planned. */
 int runner_allocate(struct runner *run);

@@ -1,5 +1,5 @@
-/* Two runners on one base: an adapter takes a training step between two decode steps. Both do to the bit what each does
- * on a base of its own, and device memory has the base once (the linker counts it: tests/peft/tests.cmake). */
+/* Two runners on one base: an adapter takes a training step between two decode steps. Both give the bits that each
+ * gives on its own, and device memory has the base once (the linker counts it: tests/peft/tests.cmake). */
 #include "optim/optim.h"
 #include "peft/support.h"
 
