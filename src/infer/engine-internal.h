@@ -111,8 +111,7 @@ struct engine {
     struct peft_bank *bank; /* NULL: no adapters can be loaded */
     struct base *base;      /* the model on this rank */
     struct inference_runner *runner;
-    struct model_kv kv;
-    size_t kv_bytes;
+    int64_t pages;           /* of the cache */
     int64_t max_pages;       /* of a sequence */
     int64_t window;          /* tokens that a row sees in every layer; 0: all before it */
     int64_t max_changes;     /* limit of changes of logits in a step */

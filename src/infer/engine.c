@@ -81,7 +81,7 @@ int engine_step_work(struct engine *engine, const struct model_step_shape *shape
 }
 
 void engine_read_plan(const struct engine *engine, struct engine_plan *plan) {
-    engine_fill_plan(engine, engine->kv.page_count, engine->bank ? peft_bank_memory(engine->bank) : 0, plan);
+    engine_fill_plan(engine, engine->pages, engine->bank ? peft_bank_memory(engine->bank) : 0, plan);
 }
 
 size_t engine_planned_bytes(const struct engine *engine) {

@@ -427,18 +427,17 @@ static int agree_on_pages(void *self) {
     pages = -pages;
     struct comm_data data = {.send = &pages, .receive = &pages, .count = 1, .dtype = DTYPE_I64};
     int status = engine->holders ? comm_all_reduce(engine->holders, &data, COMM_MAX) : STATUS_OK;
-    engine->kv.page_count = -pages;
-    engine->kv_bytes = engine->plan.kv_page_bytes * (size_t)engine->kv.page_count;
+    engine->pages = -pages;
     if (fitted)
         return fitted;
-    return status ? status : engine_check_pages(engine, engine->kv.page_count);
+    return status ? status : engine_check_pages(engine, engine->pages);
 }
 
 static int open_pool(void *self) {
     struct engine *engine = self;
     if (!engine->leader)
         return STATUS_OK;
-    int status = kv_pool_open(&engine->leader->pool, engine->kv.page_count, !engine->options.has_no_prefix_cache);
+    int status = kv_pool_open(&engine->leader->pool, engine->pages, !engine->options.has_no_prefix_cache);
     return status ? status_wrap(status, "KV cache") : STATUS_OK;
 }
 
@@ -448,25 +447,12 @@ static void close_pool(void *self) {
         kv_pool_close(&engine->leader->pool);
 }
 
-static void close_pages(void *self) {
-    struct engine *engine = self;
-    device_free(engine->device, engine->kv.pages);
-    engine->kv.pages = NULL;
-}
-
 static int open_pages(void *self) {
     struct engine *engine = self;
-    int status = device_alloc(engine->device, engine->kv_bytes, &engine->kv.pages);
-    if (status)
-        return status_wrap(status, "KV cache");
-    if (engine->options.touches_cache) /* the first write to a huge page can take as long as a step */
-        status = stream_zero(engine->rank.exec.stream, engine->kv.pages, engine->kv_bytes);
-    if (!status && engine->options.touches_cache)
-        status = stream_wait(engine->rank.exec.stream);
-    if (!status)
-        return STATUS_OK;
-    close_pages(engine);
-    return status_wrap(status, "KV cache");
+    int status = inference_open_pages(engine->runner, engine->pages);
+    if (!status && engine->options.touches_cache) /* the first write to a huge page can take as long as a step */
+        status = inference_touch_pages(engine->runner);
+    return status ? status_wrap(status, "KV cache") : STATUS_OK;
 }
 
 /* ---- decode steps that are recorded ---- */
@@ -488,7 +474,7 @@ static int open_graphs(void *self) {
     int status = device_free_memory(engine->device, &before);
     if (!status && engine->bank)
         status = peft_bank_step(engine->bank, NULL, 0);
-    THEN(status, model_record_steps(engine->runner, &engine->kv, &graphs->count));
+    THEN(status, model_record_steps(engine->runner, &graphs->count));
     THEN(status, device_free_memory(engine->device, &after));
     if (status)
         return status_wrap(status, "recording decode steps");
@@ -525,7 +511,7 @@ static const struct opening_step steps[] = {
     {.open = engine_open_link, .close = engine_close_link, .agrees = true},
     {.open = agree_on_pages, .agrees = true}, /* no rank takes pages before all have seen what is free */
     {.open = open_pool, .close = close_pool},
-    {.open = open_pages, .close = close_pages, .agrees = true},
+    {.open = open_pages, .agrees = true},
     {.open = engine_open_images, .close = engine_close_images, .agrees = true},
     {.open = open_graphs, .agrees = true},
 };

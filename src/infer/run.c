@@ -17,7 +17,7 @@ static int put_prefixes(struct engine *engine, const struct plan *plan) {
         const struct plan_prefix *p = &plan->prefixes[i];
         struct model_prefix_rows rows = {
             .image = p->image, .first = p->first, .count = p->count, .place = plan->places + p->first_place};
-        status = model_kv_put_prefix(engine->runner, &engine->kv, &rows);
+        status = model_kv_put_prefix(engine->runner, &rows);
     }
     return status;
 }
@@ -50,7 +50,7 @@ int engine_run_plan(struct engine *engine, const struct plan *plan) {
         return model_kv_change_pages(engine->runner, step.page_changes, step.page_change_count);
     if (!status && engine->bank)
         status = peft_bank_step(engine->bank, plan->segments, plan->header.counts.segments);
-    THEN(status, model_infer(engine->runner, &engine->kv, &step));
+    THEN(status, model_infer(engine->runner, &step));
     return status;
 }
 

@@ -188,8 +188,7 @@ static int build(struct base *base, struct model_plan *plan) {
                                                                           .overlaps_sums = !o->sums_wait},
                                                               .storage = o->storage ? o->storage : &storage_whole});
     THEN(status, find_parameters(base));
-    if (status)
-        return status;
+    TRY(status);
     mark_norms(base);
     rank_plan_sharers(base->rank, o->config.num_query_groups);
     plan->weights += param_weight_bytes(&base->store);
@@ -202,17 +201,11 @@ static int build(struct base *base, struct model_plan *plan) {
 }
 
 int base_sketch(const struct base_options *options, struct rank *rank, struct model_plan *plan, struct base **out) {
-    *out = NULL;
-    struct base *base = calloc(1, sizeof *base);
+    struct base *base = *out = calloc(1, sizeof *base);
     TRY(status_allocated(base));
     base->options = *options;
     base->rank = rank;
-    int status = build(base, plan);
-    if (status)
-        base_close(base);
-    else
-        *out = base;
-    return status;
+    return build(base, plan);
 }
 
 int base_allocate(struct base *base) {

@@ -7,8 +7,7 @@
 
 #include <string.h>
 
-int model_kv_put_prefix(struct inference_runner *inference, const struct model_kv *kv,
-                        const struct model_prefix_rows *rows) {
+int model_kv_put_prefix(struct inference_runner *inference, const struct model_prefix_rows *rows) {
     int64_t count = rows->count;
     struct stream *stream = inference->run.rank->exec.stream;
     int64_t end = base_first_layer(inference->run.base) + base_layers(inference->run.base);
@@ -22,7 +21,7 @@ int model_kv_put_prefix(struct inference_runner *inference, const struct model_k
     }
     for (int64_t layer = base_first_layer(inference->run.base); layer < end && !status; layer++) {
         struct hook_prefix prefix;
-        struct kv_append append = model_kv_append(&inference->run, kv, there, layer, count);
+        struct kv_append append = model_kv_append(&inference->run, &inference->kv, there, layer, count);
         append.k_stride = append.v_stride = (int64_t)append.kv_heads * append.head_size;
         size_t skipped = (size_t)(rows->first * append.k_stride) * dtype_bytes(append.type);
         status = block_prefix(&inference->run, layer, rows->image, &prefix);
@@ -275,7 +274,7 @@ static int run_head(const struct pass *pass, const struct model_step *step) {
 /* ---- a step ---- */
 
 /* Returns a pass of `rows` rows through the only chunk. */
-static struct pass pass_of(struct inference_runner *inference, const struct model_kv *kv, int64_t rows) {
+static struct pass pass_of(struct inference_runner *inference, int64_t rows) {
     const struct model_stash *stash = &inference->stash;
     return (struct pass){
         .run = &inference->run,
@@ -284,7 +283,8 @@ static struct pass pass_of(struct inference_runner *inference, const struct mode
         .stash = stash,
         .batch = &stash->batch,
         .rows = rows,
-        .kv = kv,
+        .kv = &inference->kv,
+        .max_pages = inference->options.max_pages,
         .step = &inference->step,
     };
 }
@@ -302,9 +302,7 @@ static int plan_head(const struct pass *pass, int64_t rows) {
 }
 
 int model_plan_step(struct inference_runner *inference, const struct model_step_shape *shape) {
-    struct model_kv kv = {.page_count = 1};
-    struct pass pass = pass_of(inference, &kv, shape->rows);
-    pass.max_pages = inference->options.max_pages;
+    struct pass pass = pass_of(inference, shape->rows);
     pass.seen = shape->seen;
     rank_plan_part(inference->run.rank, WORK_FORWARD, 0);
     int status = run_blocks(&pass);
@@ -421,9 +419,8 @@ int model_kv_change_pages(struct inference_runner *inference, const struct id_ch
     return status ? status : change_pages(inference, &inference->step.page_changes);
 }
 
-int step_run(struct inference_runner *inference, const struct model_kv *kv, const struct model_step *step) {
-    struct pass pass = pass_of(inference, kv, step->rows);
-    pass.max_pages = inference->options.max_pages;
+int step_run(struct inference_runner *inference, const struct model_step *step) {
+    struct pass pass = pass_of(inference, step->rows);
     int status = change_pages(inference, &inference->step.page_changes);
     THEN(status, run_blocks(&pass));
     if (!status && inference->run.base->part.has_head)

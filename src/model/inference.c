@@ -30,17 +30,11 @@ static int build(struct inference_runner *inference, struct model_plan *plan) {
 
 int inference_sketch(const struct model_options *options, const struct base *base, struct model_plan *plan,
                      struct inference_runner **out) {
-    *out = NULL;
-    struct inference_runner *inference = calloc(1, sizeof *inference);
+    struct inference_runner *inference = *out = calloc(1, sizeof *inference);
     TRY(status_allocated(inference));
     runner_begin(&inference->run, base, options);
     inference->options = options->infer;
-    int status = build(inference, plan);
-    if (status)
-        inference_close(inference);
-    else
-        *out = inference;
-    return status;
+    return build(inference, plan);
 }
 
 int inference_allocate(struct inference_runner *inference) {
@@ -52,12 +46,26 @@ int inference_allocate(struct inference_runner *inference) {
     return step_open_fetches(inference);
 }
 
+int inference_open_pages(struct inference_runner *inference, int64_t page_count) {
+    inference->kv.page_count = page_count;
+    return device_alloc(inference->run.rank->device, model_kv_bytes(inference->run.base, page_count),
+                        &inference->kv.pages);
+}
+
+int inference_touch_pages(struct inference_runner *inference) {
+    struct stream *stream = inference->run.rank->exec.stream;
+    int status =
+        stream_zero(stream, inference->kv.pages, model_kv_bytes(inference->run.base, inference->kv.page_count));
+    return status ? status : stream_wait(stream);
+}
+
 void inference_close(struct inference_runner *inference) {
     if (!inference)
         return;
     step_close_records(inference);
     step_close_fetches(inference);
     runner_close(&inference->run);
+    device_free(inference->run.rank->device, inference->kv.pages);
     free(inference->stash.saved);
     free(inference);
 }

@@ -185,7 +185,7 @@ struct model_angles {
     float *cos, *sin; /* [positions, columns / 2] */
 };
 
-/* What every pass needs: a base, and the activations of a runner. */
+/* A base and the activations of a runner: every pass needs both. */
 struct runner {
     const struct base *base;
     struct rank *rank;
@@ -228,8 +228,15 @@ struct training_runner {
     void *fetched_loss; /* host: a double */
 };
 
+/* The KV cache of this rank's layers and heads: one block of [layers][page_count] pages. */
+struct model_kv {
+    void *pages; /* device; NULL while planning */
+    int64_t page_count;
+};
+
 struct inference_runner {
     struct runner run;
+    struct model_kv kv;
     struct model_inference options;
     struct model_stash stash;
     struct device_step step;
@@ -295,8 +302,8 @@ static inline int64_t base_chunk_layers(const struct base *base) {
 /* runner.c */
 /* Begins a runner: sets what it has in common with others, from the options. */
 void runner_begin(struct runner *run, const struct base *base, const struct model_options *options);
-/* Plans batches of 1, 2, 4 and so on up to the most rows: every operation enters the rank's list of work. Only the
- * backend knows which shape needs the most scratch, but only the work of the largest batch counts. */
+/* Plans batches of 1, 2, 4 and so on up to max_rows: every operation enters the rank's list of work. Only the backend
+ * knows which shape needs the largest scratch. But only the work of the largest batch counts. */
 int runner_plan(struct runner *run, int (*plan)(void *self, int64_t rows), void *self);
 /* Allocates the block of activations, whose bytes were planned. */
 int runner_allocate(struct runner *run);
@@ -475,7 +482,7 @@ int model_plan_step(struct inference_runner *inference, const struct model_step_
 /* Uploads the arrays of a step, at the same places for all steps of a record. `record` may be NULL. */
 int step_upload(struct inference_runner *inference, const struct model_step *step, const struct step_record *record);
 /* Queues the work of a step that was uploaded, as far as its results on the device. */
-int step_run(struct inference_runner *inference, const struct model_kv *kv, const struct model_step *step);
+int step_run(struct inference_runner *inference, const struct model_step *step);
 
 /* records.c */
 void step_close_records(struct inference_runner *inference);

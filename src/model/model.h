@@ -129,7 +129,7 @@ struct model_plan {
 
 /* Sketches a base: its table, and a store without memory. `rank` must be fresh, still planning, and outlives it.
  * STATUS_USAGE for a model that cannot be cut over the tensor ranks, STATUS_INVALID for impossible chunks. The caller
- * closes it, after its runners. */
+ * closes it, even after a failure, and after its runners. */
 int base_sketch(const struct base_options *options, struct rank *rank, struct model_plan *plan, struct base **base);
 /* Gives it its weights, zero until they are loaded or initialised, and its gradients. */
 int base_allocate(struct base *base);
@@ -157,7 +157,7 @@ double model_head_flops_per_token(const struct model_config *config);
 
 /* Sketches a training runner of a base, with the options of its runner: options->base is that of the base.
  * STATUS_UNSUPPORTED when the backend lacks an operation; STATUS_USAGE for sizes that FP8 does not have. The caller
- * closes it. */
+ * closes it, even after a failure. */
 int training_sketch(const struct model_options *options, struct base *base, struct model_plan *plan,
                     struct training_runner **training);
 /* Gives it its memory, after its base has its own. All ranks of a tensor group call it together. */
@@ -314,14 +314,12 @@ struct model_step_shape {
  * failure. It lacks the work of adapters. STATUS_MEMORY. */
 int model_step_work(struct inference_runner *inference, const struct model_step_shape *shape, struct work_list *list);
 
-/* The KV cache of this rank's layers and heads: one block of [layers][page_count] pages, which the caller allocates on
- * the device. */
-struct model_kv {
-    void *pages; /* device */
-    int64_t page_count;
-};
-/* Returns the bytes of a cache of `page_count` pages. */
+/* Returns the bytes of a cache of `page_count` pages: keys and values of this rank's layers and heads. */
 size_t model_kv_bytes(const struct base *base, int64_t page_count);
+/* Gives the runner its cache. Its contents are undefined. STATUS_MEMORY. */
+int inference_open_pages(struct inference_runner *inference, int64_t page_count);
+/* Zeroes the cache, so that its memory is there before the first step. */
+int inference_touch_pages(struct inference_runner *inference);
 /* Tokens first .. first + count - 1 of an image's prefix, which the hooks have, and their places as in struct
  * model_step. */
 struct model_prefix_rows {
@@ -330,8 +328,7 @@ struct model_prefix_rows {
     const int32_t *place; /* [count] */
 };
 /* Puts keys and values of a prefix into pages. STATUS_INVALID for more tokens than max_rows. */
-int model_kv_put_prefix(struct inference_runner *inference, const struct model_kv *kv,
-                        const struct model_prefix_rows *rows);
+int model_kv_put_prefix(struct inference_runner *inference, const struct model_prefix_rows *rows);
 /* The recorded steps that were replayed: their rows, padding included, and the rows that were asked for. */
 struct model_replays {
     int64_t steps, rows, asked;
@@ -341,13 +338,13 @@ struct model_replays model_replays(const struct inference_runner *inference);
 /* Records decode steps of 1, 2, 4 and so on up to the maximum number of rows, each of which wants logits. model_infer
  * then replays them. *count receives the number of records. Called once, on a rank that holds the whole model, on a
  * device that records (device_records). They write no keys and values. The device's failure. */
-int model_record_steps(struct inference_runner *inference, const struct model_kv *kv, int *count);
+int model_record_steps(struct inference_runner *inference, int *count);
 /* Changes the page table without a step. */
 int model_kv_change_pages(struct inference_runner *inference, const struct id_change *changes, int64_t count);
 /* Runs one step; all ranks of the model call it together. The caller may change the step's arrays when it returns. A
  * stage may start the next step as soon as its part is done. Nothing is allocated. STATUS_INVALID for a step that the
  * model was not opened for, or when the results of MODEL_STEPS steps are not read yet. */
-int model_infer(struct inference_runner *inference, const struct model_kv *kv, const struct model_step *step);
+int model_infer(struct inference_runner *inference, const struct model_step *step);
 /* True on the rank that gives results: the first tensor rank of the last stage. */
 bool model_gives_results(const struct inference_runner *inference);
 /* Waits for the oldest step whose results were not read yet, and returns them; the device may run the next step

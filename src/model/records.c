@@ -32,66 +32,65 @@ static struct model_step padding_of(const struct step_record *record, const stru
 }
 
 /* Runs the step before it is recorded: libraries choose and load what they need. */
-static int run_once(struct inference_runner *inference, const struct model_kv *kv, struct step_record *record) {
+static int run_once(struct inference_runner *inference, struct step_record *record) {
     static const struct sample_row unread;
     const struct model_step padding = padding_of(record, &unread);
-    int status = step_run(inference, kv, &padding);
+    int status = step_run(inference, &padding);
     return status ? status : stream_wait(inference->run.rank->exec.stream);
 }
 
-static int record_once(struct inference_runner *inference, const struct model_kv *kv, struct step_record *record) {
+static int record_once(struct inference_runner *inference, struct step_record *record) {
     struct stream *stream = inference->run.rank->exec.stream;
     static const struct sample_row unread;
     const struct model_step padding = padding_of(record, &unread);
     TRY(stream_record_begin(stream));
-    int status = step_run(inference, kv, &padding);
+    int status = step_run(inference, &padding);
     int ended = stream_record_end(stream, &record->recording);
     return status ? status : ended;
 }
 
 /* Does it to the record's step, with its hooks. */
-static int do_once(struct inference_runner *inference, const struct model_kv *kv, struct step_record *record,
-                   int (*what)(struct inference_runner *inference, const struct model_kv *kv,
-                               struct step_record *record)) {
+static int do_once(struct inference_runner *inference, struct step_record *record,
+                   int (*what)(struct inference_runner *inference, struct step_record *record)) {
     static const struct sample_row unread;
     const struct hook_upload *hooks = hooks_of(inference);
     const struct model_step none = {.sample = &unread, .has_top = true};
     TRY(step_upload(inference, &none, record));
     if (record->level)
         hooks->act_by_row(hooks->self, record->level, record->rows);
-    int status = what(inference, kv, record);
+    int status = what(inference, record);
     if (record->level)
         hooks->act_by_row(hooks->self, 0, 0);
     return status;
 }
 
-static int add_record(struct inference_runner *inference, const struct model_kv *kv, int64_t rows, int level) {
+static int add_record(struct inference_runner *inference, int64_t rows, int level) {
     struct step_record *record = &inference->records[inference->record_count];
     *record = (struct step_record){.rows = rows, .level = level};
-    int status = do_once(inference, kv, record, record_once);
+    int status = do_once(inference, record, record_once);
     inference->record_count += record->recording != NULL;
     return status;
 }
 
-static int record_rows(struct inference_runner *inference, const struct model_kv *kv, int64_t rows) {
+static int record_rows(struct inference_runner *inference, int64_t rows) {
     struct step_record bare = {.rows = rows}, hooked = {.rows = rows, .level = HOOK_LEVEL_EACH};
     int levels = hooks_of(inference) ? hooks_of(inference)->levels : 0;
-    int status = do_once(inference, kv, &bare, run_once);
+    int status = do_once(inference, &bare, run_once);
     if (!status && levels)
-        status = do_once(inference, kv, &hooked, run_once);
+        status = do_once(inference, &hooked, run_once);
     for (int level = 0; level <= levels && !status; level++)
-        status = add_record(inference, kv, rows, level);
+        status = add_record(inference, rows, level);
     return status;
 }
 
-int model_record_steps(struct inference_runner *inference, const struct model_kv *kv, int *count) {
+int model_record_steps(struct inference_runner *inference, int *count) {
     const struct model_inference *o = &inference->options;
     int64_t most = o->max_sequences < o->max_logit_rows ? o->max_sequences : o->max_logit_rows;
     most = most < inference->run.max_rows ? most : inference->run.max_rows;
     int status = STATUS_OK;
     for (int64_t rows = 1, last = 0; last < most && !status; rows *= 2) {
         last = rows < most ? rows : most;
-        status = record_rows(inference, kv, last);
+        status = record_rows(inference, last);
     }
     *count = inference->record_count;
     return status ? status : stream_wait(inference->run.rank->exec.stream);
@@ -117,11 +116,11 @@ static int check_step(const struct inference_runner *inference, const struct mod
                                             : STATUS_OK;
 }
 
-int model_infer(struct inference_runner *inference, const struct model_kv *kv, const struct model_step *step) {
+int model_infer(struct inference_runner *inference, const struct model_step *step) {
     const struct step_record *record = find_record(inference, step);
     int status = check_step(inference, step);
     THEN(status, step_upload(inference, step, record));
-    THEN(status, record ? replay(inference, record, step->rows) : step_run(inference, kv, step));
+    THEN(status, record ? replay(inference, record, step->rows) : step_run(inference, step));
     return status || !model_gives_results(inference) ? status : step_fetch(inference, step, record);
 }
 

@@ -1,4 +1,4 @@
-/* What training and inference runners have in common: their opening, and the memory of activations. */
+/* The common part of training and inference runners: their opening, and the memory of activations. */
 #include "model-internal.h"
 
 void runner_begin(struct runner *run, const struct base *base, const struct model_options *options) {

@@ -72,19 +72,13 @@ static int build(struct training_runner *training, const struct model_options *o
 
 int training_sketch(const struct model_options *options, struct base *base, struct model_plan *plan,
                     struct training_runner **out) {
-    *out = NULL;
-    struct training_runner *training = calloc(1, sizeof *training);
+    struct training_runner *training = *out = calloc(1, sizeof *training);
     TRY(status_allocated(training));
     runner_begin(&training->run, base, options);
     training->run.recompute = options->train.recompute;
     training->options = options->train;
     training->options.stashes = options->train.stashes ? options->train.stashes : 1;
-    int status = build(training, options, plan);
-    if (status)
-        training_close(training);
-    else
-        *out = training;
-    return status;
+    return build(training, options, plan);
 }
 
 int training_allocate(struct training_runner *training) {

@@ -22,7 +22,6 @@ static void is_empty(const struct engine *engine) {
     assert_null(engine->base);
     assert_null(engine->runner);
     assert_null(engine->host);
-    assert_null(engine->kv.pages);
     assert_null(engine->loading.files);
 }
 

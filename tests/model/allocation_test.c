@@ -134,19 +134,18 @@ static int fill(void *context, int id) {
     return param_initialise(base_store(t->base), t->rank.exec.stream, 77, id);
 }
 
-static int infer_row(struct test_model *t, const struct model_kv *kv) {
+static int infer_row(struct test_model *t) {
     float logprob[2];
     int32_t token, is_greedy;
     const struct model_step_result result = {
         .token = &token, .logprob = &logprob[0], .label_logprob = &logprob[1], .is_greedy = &is_greedy};
-    int status = model_infer(t->inference, kv, test_one_row());
+    int status = model_infer(t->inference, test_one_row());
     return status ? status : model_infer_results(t->inference, &result);
 }
 
 static int infer(void *context) {
     const struct model_options options = make_options(false);
     struct test_model t = {0};
-    struct model_kv kv = {.page_count = 2};
     (void)context;
     int status = device_open(test_device(), DEVICE_FIRST, 1, &t.device);
     if (!status)
@@ -156,10 +155,9 @@ static int infer(void *context) {
     if (!status)
         status = base_fill(t.base, fill, &t);
     if (!status)
-        status = device_alloc(t.device, model_kv_bytes(t.base, kv.page_count), &kv.pages);
+        status = inference_open_pages(t.inference, 2);
     if (!status)
-        status = infer_row(&t, &kv);
-    device_free(t.device, kv.pages);
+        status = infer_row(&t);
     test_model_close(&t);
     return status;
 }

@@ -206,11 +206,11 @@ static void infer(struct test_model *test, const struct golden *g, float logprob
     float drawn[TOKENS_MOST];
     struct id_change pages[TOKENS_MOST / KV_PAGE_TOKENS];
     int32_t is_greedy[TOKENS_MOST];
-    struct model_kv kv = {.page_count = (g->T + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS};
+    int64_t page_count = (g->T + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
     assert_true(g->T <= TOKENS_MOST);
     for (int32_t i = 0; i < g->T; i++)
         rows[i] = i;
-    for (int32_t i = 0; i < kv.page_count; i++)
+    for (int32_t i = 0; i < page_count; i++)
         pages[i] = (struct id_change){i, i};
     const struct model_step step = {.rows = g->T,
                                     .tokens = g->tokens,
@@ -218,17 +218,16 @@ static void infer(struct test_model *test, const struct golden *g, float logprob
                                     .sequence = zeros,
                                     .cached = rows,
                                     .place = rows,
-                                    .page_change_count = kv.page_count,
+                                    .page_change_count = page_count,
                                     .page_changes = pages,
                                     .logit_rows = g->T,
                                     .logit_row = rows,
                                     .labels = g->labels};
     const struct model_step_result result = {
         .token = token, .logprob = drawn, .label_logprob = logprob, .is_greedy = is_greedy};
-    test_ok(device_alloc(test->device, model_kv_bytes(test->base, kv.page_count), &kv.pages));
-    test_ok(model_infer(test->inference, &kv, &step));
+    test_ok(inference_open_pages(test->inference, page_count));
+    test_ok(model_infer(test->inference, &step));
     test_ok(model_infer_results(test->inference, &result));
-    device_free(test->device, kv.pages);
 }
 
 static void run(const char *name, const struct storage *storage, bool is_rounded, float logprob[TOKENS_MOST],

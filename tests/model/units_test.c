@@ -249,7 +249,6 @@ static void so_in_a_step_of_inference_with_packed_weights(void **state) {
     (void)state;
     for (int is_untied = 0; is_untied < 2; is_untied++) {
         struct test_model test;
-        struct model_kv kv = {.page_count = 2};
         struct model_options options = {.base.config = test_config(LAYERS, T),
                                         .max_rows = ROWS,
                                         .infer.max_logit_rows = 1,
@@ -259,15 +258,14 @@ static void so_in_a_step_of_inference_with_packed_weights(void **state) {
         options.base.config.untie_embeddings_and_output_weights = is_untied;
         test_inference_open(&test, options, NULL);
         test_ok(base_fill(test.base, fill, &test));
-        test_ok(device_alloc(test.device, model_kv_bytes(test.base, kv.page_count), &kv.pages));
+        test_ok(inference_open_pages(test.inference, 2));
         counting_reset();
-        test_ok(model_infer(test.inference, &kv, test_one_row()));
+        test_ok(model_infer(test.inference, test_one_row()));
         test_ok(counting_check());
         for (int layer = 0; layer < LAYERS; layer++)
             test_ok(counting_expect(layer, PARAM_EVALUATION, 1, true));
         test_ok(counting_expect(PARAM_UNIT_FIRST, PARAM_EVALUATION, is_untied ? 1 : 2, true));
         test_ok(counting_expect(LAYERS, PARAM_EVALUATION, 1, true));
-        device_free(test.device, kv.pages);
         test_model_close(&test);
     }
 }

@@ -167,8 +167,7 @@ static void gradients_of_shared_parameters_are_summed(void **state) {
     test_model_close(&t);
 }
 
-/* The workspace is the most
- * that an item asks for. */
+/* The workspace is the largest that an item asks for. */
 static void bytes_are_those_of_the_opened_model(void **state) {
     (void)state;
     struct test_model t;

@@ -1,5 +1,5 @@
-/* Two runners on one base: an adapter takes a training step between two decode steps. Both do to the bit what each does
- * on a base of its own, and device memory has the base once (the linker counts it: tests/peft/tests.cmake). */
+/* Two runners on one base: an adapter takes a training step between two decode steps. Both give the bits that each
+ * gives on its own, and device memory has the base once (the linker counts it: tests/peft/tests.cmake). */
 #include "optim/optim.h"
 #include "peft/support.h"
 
@@ -31,7 +31,6 @@ struct part {
     struct peft *peft;
     struct training_runner *training;
     struct inference_runner *inference;
-    struct model_kv kv;
     struct gradient_sync sync;
     struct optimizer optimizer;
     size_t opened; /* bytes of device memory */
@@ -48,7 +47,7 @@ static void part_open(struct part *p, bool trains, bool infers) {
     struct peft_options stack = {.adapters = &lora, .count = 1, .model = &tuning, .trains = true};
     const struct optimizer_options adamw = {.beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-8, .clip_grad = 1};
     struct model_plan plan = {0};
-    *p = (struct part){.trains = trains, .infers = infers, .kv.page_count = PAGES};
+    *p = (struct part){.trains = trains, .infers = infers};
     test_ok(device_open(test_device(), DEVICE_FIRST, 2, &p->device));
     test_ok(rank_open_single(&p->rank, p->device, 1));
     taken = 0;
@@ -66,7 +65,7 @@ static void part_open(struct part *p, bool trains, bool infers) {
         test_ok(training_allocate(p->training));
     if (infers) {
         test_ok(inference_allocate(p->inference));
-        test_ok(device_alloc(p->device, model_kv_bytes(p->base, PAGES), &p->kv.pages));
+        test_ok(inference_open_pages(p->inference, PAGES));
     }
     test_ok(rank_allocate_workspace(&p->rank));
     test_ok(base_initialise(p->base, 77));
@@ -87,7 +86,6 @@ static void part_close(struct part *p) {
         optimizer_close(&p->optimizer);
         gradient_sync_close(&p->sync);
     }
-    device_free(p->device, p->kv.pages);
     inference_close(p->inference);
     training_close(p->training);
     peft_close(p->peft);
@@ -115,7 +113,7 @@ static void decode(struct part *p, int step) {
     int32_t is_greedy;
     const struct model_step_result result = {
         .token = &p->token[step + 1], .logprob = &p->logprob[step], .label_logprob = &unread, .is_greedy = &is_greedy};
-    test_ok(model_infer(p->inference, &p->kv, &rows));
+    test_ok(model_infer(p->inference, &rows));
     test_ok(model_infer_results(p->inference, &result));
 }
 
