@@ -105,6 +105,7 @@ struct norm {
     bool is_again;     /* with is_fp8_alone: a forward has written mean and rstd, which are read */
 };
 
+/* Returns the vectors of a row. */
 static inline int64_t heads_of_norm(const struct norm *norm) {
     return norm->heads ? norm->heads : 1;
 }
@@ -552,13 +553,14 @@ struct clip_factor {
 
 /* Every operation, in one list: ROW(name, struct of its arguments, workspace, presence, cost, work).
  *
- * workspace: WORKSPACE for a function NAME_workspace, which returns the bytes of scratch; PLAIN without one.
- * presence:  NEEDED in every backend, where a recording may have it; ONCE, also needed, but its arguments are those of
- *            one step, so that a replay would be wrong; OPTIONAL for what callers do without, outside recordings.
+ * workspace: WORKSPACE for a function NAME_workspace, which returns the bytes of scratch. PLAIN without one.
+ * presence:  NEEDED: every backend has it, and a recording may. ONCE: every backend has it, and no recording may. Its
+ *            arguments are those of one step, so that a replay would be wrong. OPTIONAL: callers do without it, and no
+ *            recording has it.
  * cost:      enum op_cost, by which the planner finds its time.
- * work:      what NAME_work of work.h counts, from the arguments `a`. TENSORS(rows, columns, type, tensors) and
- *            MOVED(rows, columns, bytes of each element) have no products; WITH_FP8(rows, columns, type, tensors, FP8
- * output, its columns) may write FP8 as well. COUNTED has a function in work.c.
+ * work:      what NAME_work of work.h counts, from the arguments `a`. COUNTED: by a function of work.c. The others have
+ *            no products. TENSORS(rows, columns, type, tensors) and MOVED(rows, columns, bytes of each element) say
+ *            what they move. WITH_FP8(rows, columns, type, tensors, FP8 output, its columns) may write FP8 as well.
  *
  * The struct of arguments has a row in OP_ARGUMENTS below. All tables and lists of operations follow from both. */
 #define OPS(ROW)                                                                                                       \
