@@ -17,7 +17,8 @@ enum http_state { AT_STATUS, AT_FIELDS, AT_SIZE, IN_CHUNK, BEHIND_CHUNK, AT_TRAI
 
 struct http_connection {
     struct client *client;
-    struct http_connection *next, **place;
+    LIST_ENTRY(http_connection) place;
+    bool has_place; /* in the client's list of busy or of idle ones */
     struct bufferevent *stream;
     struct client_text *text; /* NULL: idle */
     enum http_state state;
@@ -29,18 +30,12 @@ struct http_connection {
 
 /* ---- connections ---- */
 
-static void put(struct http_connection *connection, struct http_connection **list) {
-    if (connection->place) {
-        *connection->place = connection->next;
-        if (connection->next)
-            connection->next->place = connection->place;
-    }
-    connection->place = list;
-    connection->next = list ? *list : NULL;
-    if (connection->next)
-        connection->next->place = &connection->next;
+static void put(struct http_connection *connection, struct http_connections *list) {
+    if (connection->has_place)
+        LIST_REMOVE(connection, place);
     if (list)
-        *list = connection;
+        LIST_INSERT_HEAD(list, connection, place);
+    connection->has_place = list != NULL;
 }
 
 static void connection_free(struct http_connection *connection) {
@@ -50,6 +45,11 @@ static void connection_free(struct http_connection *connection) {
     if (connection->body)
         evbuffer_free(connection->body);
     free(connection);
+}
+
+static void free_all(struct http_connections *list) {
+    while (!LIST_EMPTY(list))
+        connection_free(LIST_FIRST(list));
 }
 
 static void end(struct http_connection *connection, const char *error) {
@@ -290,10 +290,10 @@ static int write_request(struct http_connection *connection, const struct client
 static int ask(struct client *client, struct client_text *text) {
     /* The server may have closed a connection that was idle for long. */
     char byte;
-    while (client->idle &&
-           (recv(bufferevent_getfd(client->idle->stream), &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN))
-        connection_free(client->idle);
-    struct http_connection *connection = client->idle;
+    struct http_connection *connection;
+    while ((connection = LIST_FIRST(&client->idle)) &&
+           (recv(bufferevent_getfd(connection->stream), &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN))
+        connection_free(connection);
     bool is_reused = connection != NULL;
     if (!connection)
         connection = connection_new(client);
@@ -324,8 +324,7 @@ static void on_event(struct bufferevent *stream, short what, void *context) {
         struct client *client = connection->client;
         struct client_text *text = connection->text;
         connection_free(connection);
-        while (client->idle)
-            connection_free(client->idle);
+        free_all(&client->idle);
         if (ask(client, text))
             client_text_end(text, status_text());
     } else if (connection->state == UNTIL_CLOSE)
@@ -340,10 +339,8 @@ static void leave(struct client *client, struct client_text *text) {
 }
 
 static void close_all(struct client *client) {
-    while (client->busy)
-        connection_free(client->busy);
-    while (client->idle)
-        connection_free(client->idle);
+    free_all(&client->busy);
+    free_all(&client->idle);
 }
 
 const struct client_wire client_http = {.ask = ask, .leave = leave, .close = close_all};

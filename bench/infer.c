@@ -311,20 +311,15 @@ static int take_steps(struct inference *t, int c, int first, double *seconds) {
     return status;
 }
 
-/* Takes the steps while phases are timed, which is operation by operation. */
-static int take_timed_steps(struct inference *t, int c, int first, double *seconds) {
-    int status = begin_measuring(t);
-    THEN(status, take_steps(t, c, first, seconds));
-    return status ? status : end_measuring(t, t->decoded[c].steps);
-}
-
 /* A device that records takes the steps twice: as the engine does, by graphs, and then without them. */
 static int decode_steps(struct inference *t, int c, int first) {
     struct decoded *decoded = &t->decoded[c];
     bool is_recorded = engine_graphs(t->engine).count > 0;
     int status = is_recorded ? take_steps(t, c, first, &decoded->seconds) : STATUS_OK;
     THEN(status, is_recorded ? open_sequences(t, decode_contexts[c], &first) : STATUS_OK);
-    THEN(status, take_timed_steps(t, c, first, is_recorded ? &decoded->operation_seconds : &decoded->seconds));
+    THEN(status, begin_measuring(t)); /* while phases are timed, steps run operation by operation */
+    THEN(status, take_steps(t, c, first, is_recorded ? &decoded->operation_seconds : &decoded->seconds));
+    THEN(status, end_measuring(t, t->decoded[c].steps));
     double tokens = (double)decode_contexts[c] + (double)decoded->steps / 2; /* in the middle of the measured steps */
     return status ? status : find_cost(t, t->options->micro_batch_size, tokens, &decoded->cost);
 }

@@ -76,16 +76,11 @@ static bool is_chosen(const struct bench_options *options, const struct op_famil
     return (op_case->use & OP_BENCH) && (!only_gemm || !strcmp(family->name, "gemm")) && is_named(options, op_case);
 }
 
-static int count_chosen(const struct bench_options *options, bool only_gemm) {
+static int measure_families(const struct bench_options *options, bool only_gemm) {
     int count = 0;
     for (int f = 0; op_family_at(f); f++)
         for (int i = 0; i < op_family_at(f)->count; i++)
             count += is_chosen(options, op_family_at(f), &op_family_at(f)->cases[i], only_gemm);
-    return count;
-}
-
-static int measure_families(const struct bench_options *options, bool only_gemm) {
-    int count = count_chosen(options, only_gemm);
     if (!count)
         return status_fail(STATUS_USAGE, "no operation has '%s' in its name", options->filter ? options->filter : "");
     struct device *device;

@@ -14,7 +14,7 @@ const char *const bench_scenarios[] = {"streams",  "prefix", "long-prompt", "swa
                                        "pipeline", "health", "idle",        NULL};
 
 static const struct scenario {
-    int (*run)(struct serve_bench *bench);
+    serve_scenario *run;
     int64_t requests;  /* the default; 0: ROUNDS of each stream */
     int64_t in;        /* of 1,024 positions */
     bool needs_server; /* starts a server; one at a URL does not do */

@@ -47,11 +47,6 @@ static int write_model(const void *context) {
 
 /* ---- adapters ---- */
 
-static bool takes_adapters(const struct serve_bench *bench) {
-    const char *name = bench_scenarios[bench->options->scenario];
-    return !strcmp(name, "bank") || !strcmp(name, "swap");
-}
-
 /* Counts --adapters: a number of adapters to make, or words. */
 static int count_adapters(struct serve_bench *bench, bool *are_ours) {
     const struct config_list *list = &bench->options->adapters;
@@ -89,7 +84,8 @@ int serve_files_write(struct serve_bench *bench) {
         snprintf(bench->model, sizeof bench->model, "%s/random", bench->engine.directory);
         status = bench_peak_of(write_model, bench, &unused);
     }
-    if (status || !takes_adapters(bench))
+    const char *scenario = bench_scenarios[bench->options->scenario];
+    if (status || (strcmp(scenario, "bank") && strcmp(scenario, "swap")))
         return status;
     status = count_adapters(bench, &are_ours);
     THEN(status, name_adapters(bench));

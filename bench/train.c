@@ -52,24 +52,6 @@ static int open_baseline(struct measurement *m) {
     return status ? status : bench_runner_open(&m->plain, 1, NULL, o->steps, 1, &m->contest.baseline);
 }
 
-/* Opens PyTorch with as many threads in a single process. */
-static int open_peer(struct measurement *m) {
-    const struct bench_options *o = m->options;
-    const struct run_config *run = &m->run.config;
-    const struct bench_transformers_task task = {
-        .model = &run->model,
-        .micro_batch_size = run->train.micro_batch_size,
-        .micro_batches = run->train.global_batch_size / run->train.micro_batch_size,
-        .tokens = o->seq_length,
-        .threads = bench_baseline_threads(o),
-        .device = o->device,
-        .precision = o->precision,
-        .has_dropout = o->has_dropout,
-    };
-    return o->world ? status_fail(STATUS_USAGE, "--peer is for one process, not for a launch of %d", o->world->size)
-                    : bench_transformers_open(&task, o->peer_python, o->steps, &m->contest.peer);
-}
-
 static int open_contest(struct measurement *m) {
     const struct bench_options *o = m->options;
     struct model_config model;
@@ -84,7 +66,9 @@ static int open_contest(struct measurement *m) {
         (o->ranks > 1 || o->run.parallel.recompute_granularity != GRANULARITY_NONE))
         status = open_baseline(m);
     THEN(status, m->measures_overlap ? open_without_overlap(m) : STATUS_OK);
-    THEN(status, o->has_peer ? open_peer(m) : STATUS_OK);
+    if (!status && o->has_peer && o->world)
+        status = status_fail(STATUS_USAGE, "--peer is for one process, not for a launch of %d", o->world->size);
+    THEN(status, bench_contest_open_peer(&m->contest, o, &m->run.config, NULL, o->seq_length));
     bench_dataset_close(&m->dataset); /* a process that has it open can still read it */
     return status;
 }

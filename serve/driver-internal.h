@@ -49,6 +49,8 @@ void driver_do(struct driver *driver, struct call_engine *self, unsigned command
 void driver_retry(struct driver *driver);
 /* Marks the call as having an update to publish. */
 void driver_note(struct driver *driver, struct call_engine *self);
+/* Lists the adapters that a call names, and returns their number. */
+int driver_adapters_of(const struct call_engine *self, const char *names[ASK_MAX_ADAPTERS]);
 /* Returns the first waiting call that names the adapter, or NULL. */
 struct call_engine *driver_first_waiting(const struct driver *driver, const char *name);
 /* Ends a waiting call with this error. */

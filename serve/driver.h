@@ -16,6 +16,17 @@
 
 enum { ADAPTER_NAME_BYTES = 65, ADAPTER_METHODS_BYTES = 96 };
 
+/* Sets the error of an adapter that could not be loaded, by its status and the status text, without paths of the
+ * server. */
+static inline void adapter_error(struct error *error, int status, const char *root) {
+    error_of_status(error,
+                    status == STATUS_NOT_FOUND ? ERROR_ADAPTER_NOT_FOUND
+                    : status == STATUS_MEMORY  ? ERROR_ADAPTER_MEMORY
+                                               : ERROR_ADAPTER_INVALID,
+                    NULL);
+    error_hide_paths(error, root);
+}
+
 /* Facts about an adapter from its files, besides its image. */
 struct adapter_facts {
     char methods[ADAPTER_METHODS_BYTES];

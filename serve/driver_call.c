@@ -346,11 +346,16 @@ static int open_runs(struct call_engine *self) {
     return self->runs ? STATUS_OK : STATUS_MEMORY;
 }
 
-static int take_adapters(struct driver *driver, struct call_engine *self) {
-    const char *names[ASK_MAX_ADAPTERS];
+int driver_adapters_of(const struct call_engine *self, const char *names[ASK_MAX_ADAPTERS]) {
     int count = (int)self->call->request.ask.adapter_count;
     for (int i = 0; i < count; i++)
         names[i] = self->shared->asked.names[i];
+    return count;
+}
+
+static int take_adapters(struct driver *driver, struct call_engine *self) {
+    const char *names[ASK_MAX_ADAPTERS];
+    int count = driver_adapters_of(self, names);
     int status = adapters_take(driver->options.adapters, names, count, &self->slot, self->making->generations);
     self->has_slot = !status && count;
     driver->holders += self->has_slot;
@@ -412,10 +417,7 @@ static void tell_absent(struct loop_note *note) {
  * memory to ask. */
 static bool ask_for_absent(struct driver *driver, struct call_engine *self) {
     const char *names[ASK_MAX_ADAPTERS];
-    int count = (int)self->call->request.ask.adapter_count;
-    for (int i = 0; i < count; i++)
-        names[i] = self->shared->asked.names[i];
-    int which = adapters_absent(driver->options.adapters, names, count);
+    int which = adapters_absent(driver->options.adapters, names, driver_adapters_of(self, names));
     if (which < 0)
         return false;
     struct absent *absent = calloc(1, sizeof *absent);
@@ -502,16 +504,6 @@ void driver_fail_waiting(struct driver *driver, const char *name, const struct e
 
 /* ---- commands of the loop ---- */
 
-static void cancel(struct driver *driver, struct call_engine *self) {
-    if (self->is_ended)
-        return;
-    fail_cancelled(self);
-    if (self->is_waiting)
-        end_waiting(driver, self);
-    else
-        cancel_runs(driver, self);
-}
-
 void driver_do(struct driver *driver, struct call_engine *self, unsigned commands) {
     if (self->has_begun) /* its client would lose what it has received */
         commands &= ~(unsigned)CALL_YIELD;
@@ -525,8 +517,13 @@ void driver_do(struct driver *driver, struct call_engine *self, unsigned command
         if (is_cancelled)
             fail_cancelled(self);
         begin(driver, self);
-    } else if (is_cancelled)
-        cancel(driver, self);
+    } else if (is_cancelled && !self->is_ended) {
+        fail_cancelled(self);
+        if (self->is_waiting)
+            end_waiting(driver, self);
+        else
+            cancel_runs(driver, self);
+    }
     if (!(commands & (CALL_PAUSE | CALL_RESUME)) || self->is_ended)
         return;
     self->must_pause = (commands & CALL_PAUSE) != 0;

@@ -26,12 +26,7 @@ static void end_change(struct driver *driver) {
 static void fail_change(struct driver *driver, int status) {
     struct driver_change *change = STAILQ_FIRST(&driver->changes);
     struct error error;
-    error_of_status(&error,
-                    status == STATUS_NOT_FOUND ? ERROR_ADAPTER_NOT_FOUND
-                    : status == STATUS_MEMORY  ? ERROR_ADAPTER_MEMORY
-                                               : ERROR_ADAPTER_INVALID,
-                    NULL);
-    error_hide_paths(&error, driver->options.server->options->adapter_root);
+    adapter_error(&error, status, driver->options.server->options->adapter_root);
     change->status = status;
     if (change->is_new)
         adapters_unload(driver->options.adapters, change->name);
@@ -90,7 +85,6 @@ static bool prepare_bring(struct driver *driver, struct driver_change *change) {
     const char *names[ASK_MAX_ADAPTERS];
     const struct call_engine *first = driver_first_waiting(driver, change->name);
     struct adapter_view view;
-    int count = first ? (int)first->call->request.ask.adapter_count : 0;
     change->is_moot = !first || (adapters_find(driver->options.adapters, change->name, &view) &&
                                  (view.state == ADAPTER_RESIDENT || view.generation != change->if_generation));
     if (change->is_moot) {
@@ -98,9 +92,7 @@ static bool prepare_bring(struct driver *driver, struct driver_change *change) {
         end_change(driver); /* calls that still wait for it ask again */
         return false;
     }
-    for (int i = 0; i < count; i++)
-        names[i] = first->shared->asked.names[i];
-    adapters_spare(driver->options.adapters, names, count);
+    adapters_spare(driver->options.adapters, names, driver_adapters_of(first, names));
     return true;
 }
 

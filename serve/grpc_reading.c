@@ -1,7 +1,7 @@
 /* Unpacks the bytes of a message, on a worker or on the loop. */
 #include "grpc_reading.h"
 
-#include "grpc_frames.h"
+#include "gunzip.h"
 #include "proto_check.h"
 #include "route.h"
 
@@ -11,19 +11,14 @@
 
 static bool read_message(struct grpc_reading *reading) {
     struct proto_fault fault;
-    enum grpc_frame frame =
-        reading->is_packed ? grpc_message_unpack(&reading->bytes, reading->limit) : GRPC_FRAME_WHOLE;
-    if (frame != GRPC_FRAME_WHOLE) {
-        struct error *error = &reading->error;
-        if (frame == GRPC_FRAME_TOO_LARGE)
-            error_set(error, ERROR_BODY_SIZE, NULL, "a message may have %llu bytes",
-                      (unsigned long long)reading->limit);
-        else if (frame == GRPC_FRAME_BAD_GZIP)
-            error_set(error, ERROR_INTERNAL, NULL, "a message is not gzip");
-        else
-            error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
-        return false;
-    }
+    enum gunzip unpacked = reading->is_packed ? gunzip_replace(&reading->bytes, reading->limit) : GUNZIP_WHOLE;
+    if (unpacked == GUNZIP_TOO_LARGE)
+        return error_set(&reading->error, ERROR_BODY_SIZE, NULL, "a message may have %llu bytes",
+                         (unsigned long long)reading->limit);
+    if (unpacked == GUNZIP_BAD)
+        return error_set(&reading->error, ERROR_INTERNAL, NULL, "a message is not gzip");
+    if (unpacked == GUNZIP_MEMORY)
+        return error_set(&reading->error, ERROR_OVERLOADED, NULL, "out of memory");
     enum proto_result result =
         proto_unpack(reading->method->request, (const unsigned char *)strbuf_text(&reading->bytes),
                      reading->bytes.length, &reading->message, &fault);

@@ -142,12 +142,6 @@ static void add_usage(struct log_line *line, const struct request_usage *usage, 
         log_line_seconds(line, "first_token_seconds", usage->first_token - start);
 }
 
-static void add_error(struct log_line *line, enum error_case which) {
-    const struct error_row *row = error_row(which);
-    if (which != ERROR_NONE)
-        log_line_text(line, "error", row->code ? row->code : row->type);
-}
-
 bool log_may(const struct exchange *exchange) {
     struct rates *rates = &exchange->request->server->log_rates;
     const char *name = exchange->client ? exchange->request->client.name : exchange->head.peer;
@@ -203,6 +197,8 @@ void log_request(const struct exchange *exchange, bool is_whole) {
     log_line_seconds(&line, "seconds", clock_seconds() - exchange->start);
     if (exchange->request->usage.is_there)
         add_usage(&line, &exchange->request->usage, exchange->start);
-    add_error(&line, request_error(exchange));
+    const struct error_row *row = error_row(request_error(exchange));
+    if (request_error(exchange))
+        log_line_text(&line, "error", row->code ? row->code : row->type);
     log_line_end(&line);
 }

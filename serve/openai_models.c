@@ -135,12 +135,6 @@ static struct strbuf *answer_prompt(const struct route_reader *reader, const jso
     return out;
 }
 
-static bool has_tokenizer(const struct server *server, struct error *error) {
-    if (!server->model.tokenizer)
-        error_set(error, ERROR_ARGUMENT, NULL, "the model has no tokenizer");
-    return server->model.tokenizer;
-}
-
 static bool read_prompt(const json_t *root, const json_t **prompt, unsigned *flags, struct error *error) {
     bool adds = true, parses = true;
     *prompt = json_object_get(root, "prompt");
@@ -159,7 +153,7 @@ static void *tokenize(const struct route_reader *reader, const char *bytes, size
     json_t *root;
     void *made = NULL;
     if (json_in_read(bytes, length, false, &root, error) && read_prompt(root, &prompt, &flags, error) &&
-        has_tokenizer(reader->server, error))
+        text_job_may_encode(reader->server, error))
         made = answer_prompt(reader, prompt, flags, error);
     json_decref(root);
     return made;
@@ -205,7 +199,7 @@ static void *detokenize(const struct route_reader *reader, const char *bytes, si
     struct token_buffer ids = TOKEN_BUFFER_INIT;
     json_t *root;
     void *made = NULL;
-    if (json_in_read(bytes, length, false, &root, error) && has_tokenizer(reader->server, error) &&
+    if (json_in_read(bytes, length, false, &root, error) && text_job_may_encode(reader->server, error) &&
         read_ids(reader->server, json_object_get(root, "tokens"), &ids, error))
         made = tell_text(reader->server, &ids, error);
     token_buffer_free(&ids);
@@ -230,7 +224,7 @@ void openai_tokenizer_info(struct exchange *exchange) {
     struct strbuf out = STRBUF_INIT;
     struct error error;
     size_t length = 0;
-    if (!has_tokenizer(exchange->request->server, &error)) {
+    if (!text_job_may_encode(exchange->request->server, &error)) {
         route_fail(exchange, &error);
         return;
     }

@@ -144,16 +144,6 @@ static bool read_timeout(struct openai_exchange *self, struct error *error) {
     return true;
 }
 
-static void log_ignored(const struct openai_exchange *self) {
-    struct log_line line;
-    if (!self->request.ignored.length || !log_may(self->exchange))
-        return;
-    log_line_begin(&line, self->server, LOG_WARNING, "ignored");
-    log_line_text(&line, "id", self->exchange->request->id);
-    log_line_text(&line, "fields", strbuf_text(&self->request.ignored));
-    log_line_end(&line);
-}
-
 static void fill_call(struct openai_exchange *self) {
     struct exchange *exchange = self->exchange;
     struct call *call = self->call;
@@ -178,7 +168,13 @@ static void ask(struct exchange *exchange, void *made) {
         return;
     }
     fill_call(self);
-    log_ignored(self);
+    if (self->request.ignored.length && log_may(exchange)) {
+        struct log_line line;
+        log_line_begin(&line, self->server, LOG_WARNING, "ignored");
+        log_line_text(&line, "id", exchange->request->id);
+        log_line_text(&line, "fields", strbuf_text(&self->request.ignored));
+        log_line_end(&line);
+    }
     route_continue(exchange, &answering, self);
     call_submit(self->call);
 }

@@ -101,18 +101,13 @@ static void add_delta(struct openai_exchange *self, struct openai_choice *choice
     close_chunk(self);
 }
 
-/* Readers expect the first choice first. */
-static void add_roles(struct openai_exchange *self) {
-    if (!self->request.is_chat || self->has_chunk)
-        return;
-    for (int64_t i = 0; i < self->request.choice_count; i++)
-        add_delta(self, &self->request.choices[i], "\"role\":\"assistant\",\"content\":\"\"");
-}
-
 static void add_piece(struct openai_exchange *self, struct openai_choice *choice, const struct call_update *update,
                       const struct call_piece *piece, const struct call_end *end) {
     bool is_first = !choice->has_begun;
-    add_roles(self); /* before the choice has ended: the role comes without a finish reason */
+    /* Before the choice has ended: roles come without a finish reason. Readers expect the first choice first. */
+    if (self->request.is_chat && !self->has_chunk)
+        for (int64_t i = 0; i < self->request.choice_count; i++)
+            add_delta(self, &self->request.choices[i], "\"role\":\"assistant\",\"content\":\"\"");
     openai_part_clear(&self->chunk);
     openai_take(&self->request, choice, update, piece, end, &self->chunk);
     if (piece || is_first || !self->request.is_chat)

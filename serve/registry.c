@@ -58,19 +58,17 @@ static bool is_known(const struct entry *entry) {
     return entry->is_there || entry->learning;
 }
 
-/* An adapter that was never loaded counts as evicted: its next use brings it. */
-static const char *state_of(const struct entry *entry, bool is_refused) {
-    if (entry->loading || is_refused)
-        return entry->loading ? "loading" : "refused";
-    return !is_known(entry) ? "retiring" : entry->at.state == ADAPTER_RESIDENT ? "resident" : "evicted";
-}
-
 static struct registry_adapter view_of(const struct server *server, const struct entry *entry) {
     bool is_refused = registry_is_refused(server, entry);
+    const char *state = entry->loading                        ? "loading"
+                        : is_refused                          ? "refused"
+                        : !is_known(entry)                    ? "retiring"
+                        : entry->at.state == ADAPTER_RESIDENT ? "resident"
+                                                              : "evicted"; /* or never loaded: its next use brings it */
     return (struct registry_adapter){.name = entry->name,
                                      .methods = entry->facts.methods,
                                      .digest = entry->at.digest,
-                                     .state = state_of(entry, is_refused),
+                                     .state = state,
                                      .generation = entry->at.generation,
                                      .parameters = entry->facts.parameters,
                                      .bytes = (int64_t)entry->at.bytes,

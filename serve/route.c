@@ -88,14 +88,6 @@ static const struct route_row *find_row(const struct exchange *exchange, struct 
     return NULL;
 }
 
-/* ---- types ---- */
-
-/* A page of another origin can send any other type without a preflight. */
-static bool is_json(const struct exchange *exchange) {
-    const char *type = exchange_field(exchange, "content-type");
-    return !type || route_is_type(type, "application/json");
-}
-
 /* ---- ids ---- */
 
 static void add_hex(char out[17], uint64_t number) {
@@ -196,11 +188,13 @@ static bool takes_work(const struct server *server, struct error *error) {
 static void begin_row(struct exchange *exchange, const struct route_row *row, const struct strbuf *allowed) {
     struct error error;
     const char *path = exchange->head.path, *method = exchange->head.method;
+    /* A page of another origin can send any other type without a preflight. */
+    const char *type = exchange_field(exchange, "content-type");
     if (!row && !allowed->length)
         error_set(&error, ERROR_ROUTE_NOT_FOUND, NULL, "there is no %.200s", path);
     else if (!row)
         error_set(&error, ERROR_METHOD, NULL, "%.200s does not take %.20s", path, method);
-    else if (row->body && !is_json(exchange))
+    else if (row->body && type && !route_is_type(type, "application/json"))
         error_set(&error, ERROR_MEDIA_TYPE, NULL, "expected a body of type application/json");
     else if (!(row->flags & ROUTE_IS_WORK) || takes_work(exchange->request->server, &error)) {
         exchange->request->is_probe = row->flags & IS_PROBE;

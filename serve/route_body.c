@@ -30,25 +30,17 @@ struct collected {
 /* ---- reading: any thread ---- */
 
 static bool unpack(struct collected *collected) {
-    struct strbuf text = STRBUF_INIT;
     struct error *error = &collected->error;
-    uint64_t most = (uint64_t)collected->server->options->limits.body_bytes;
-    switch (gunzip(strbuf_text(&collected->bytes), collected->bytes.length, most, &text)) {
+    switch (gunzip_replace(&collected->bytes, (uint64_t)collected->server->options->limits.body_bytes)) {
     case GUNZIP_WHOLE:
-        strbuf_free(&collected->bytes);
-        collected->bytes = text;
         return true;
     case GUNZIP_TOO_LARGE:
-        error_set(error, ERROR_BODY_SIZE, NULL, "the body is larger than the server takes once it is unpacked");
-        break;
+        return error_set(error, ERROR_BODY_SIZE, NULL, "the body is larger than the server takes once it is unpacked");
     case GUNZIP_BAD:
-        error_set(error, ERROR_ARGUMENT, NULL, "the body is not gzip, as its content-encoding says");
-        break;
+        return error_set(error, ERROR_ARGUMENT, NULL, "the body is not gzip, as its content-encoding says");
     default:
-        error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
+        return error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
     }
-    strbuf_free(&text);
-    return false;
 }
 
 static void read_bytes(struct collected *collected, struct tokenizer_encoder *encoder) {

@@ -71,15 +71,6 @@ ON_EVENT(server_on_delay_over) {
         begin_drain(server);
 }
 
-static void shorten_drain(struct server *server, double seconds) {
-    struct timeval time = time_of(seconds);
-    double deadline = clock_seconds() + seconds;
-    if (deadline >= server->core->drain_deadline)
-        return;
-    server->core->drain_deadline = deadline;
-    event_add(server->core->drain_timer, &time);
-}
-
 /* Nobody was sent here before the server was ready, and nobody is served after a failure: in both cases nothing
  * waits. */
 void server_drain(struct server *server, double delay, double timeout) {
@@ -87,10 +78,13 @@ void server_drain(struct server *server, double delay, double timeout) {
     bool has_clients = server->is_ready && !server->has_failed;
     double now = clock_seconds(), seconds = timeout < 0 ? server->options->drain_timeout : timeout;
     double wait = !has_clients ? 0 : delay < 0 ? server->options->drain_delay : delay;
-    if (server->is_draining) {
-        shorten_drain(server, seconds);
-        return;
+    struct timeval time = time_of(seconds);
+    if (server->is_draining && now + seconds < core->drain_deadline) {
+        core->drain_deadline = now + seconds;
+        event_add(core->drain_timer, &time);
     }
+    if (server->is_draining)
+        return;
     bool is_first = !server->is_leaving;
     core->drain_timeout = is_first || seconds < core->drain_timeout ? seconds : core->drain_timeout;
     core->delay_end = is_first || now + wait < core->delay_end ? now + wait : core->delay_end;
@@ -99,7 +93,7 @@ void server_drain(struct server *server, double delay, double timeout) {
         begin_drain(server);
         return;
     }
-    struct timeval time = time_of(core->delay_end - now);
+    time = time_of(core->delay_end - now);
     event_add(core->delay_timer, &time);
     transport_leave(server->transport);
     if (is_first)

@@ -115,14 +115,6 @@ static void tell_apart(struct connection *connection, const unsigned char **byte
         connection->protocol->receive(connection, (const unsigned char *)preface, connection->matched);
 }
 
-static void take(struct connection *connection, const unsigned char *bytes, size_t length) {
-    connection->received = clock_seconds();
-    if (connection->stage == CONNECTION_UNKNOWN)
-        tell_apart(connection, &bytes, &length);
-    if (connection->stage == CONNECTION_OPEN && length)
-        connection->protocol->receive(connection, bytes, length);
-}
-
 /* Returns a number of bytes, 0 at the end, TLS_AGAIN or TLS_FAILED, as tls_read does. */
 static ssize_t socket_read(struct connection *connection) {
     struct transport *transport = connection->transport;
@@ -159,20 +151,16 @@ static void stop_reading(struct connection *connection) {
     connection->is_reading = false;
 }
 
-/* A handshake costs as much as a slice: it takes a signature. The client's first bytes may have come with its end. */
-static size_t read_handshake(struct connection *connection) {
-    if (is_handshaken(connection))
-        line_up(connection);
-    return SLICE_BYTES;
-}
-
 size_t connection_read(struct connection *connection) {
     stop_reading(connection);
     connection_schedule(connection);
     if (connection->stage == CONNECTION_DEAD || connection->is_eof)
         return 0;
-    if (connection->stage == CONNECTION_HANDSHAKE)
-        return read_handshake(connection);
+    if (connection->stage == CONNECTION_HANDSHAKE) { /* it costs as much as a slice: it takes a signature */
+        if (is_handshaken(connection))
+            line_up(connection); /* the client's first bytes may have come with its end */
+        return SLICE_BYTES;
+    }
     ssize_t n = socket_read(connection);
     if (n == TLS_EOF) {
         event_del(&connection->readable);
@@ -182,7 +170,13 @@ size_t connection_read(struct connection *connection) {
     }
     if (n <= 0)
         return 0;
-    take(connection, connection->transport->buffer, (size_t)n);
+    const unsigned char *bytes = connection->transport->buffer;
+    size_t length = (size_t)n;
+    connection->received = clock_seconds();
+    if (connection->stage == CONNECTION_UNKNOWN)
+        tell_apart(connection, &bytes, &length);
+    if (connection->stage == CONNECTION_OPEN && length)
+        connection->protocol->receive(connection, bytes, length);
     line_up(connection); /* there may be more */
     return n > LEAST_COST ? (size_t)n : LEAST_COST;
 }

@@ -331,21 +331,16 @@ static void gathered_forget(struct http2_stream *stream) {
         stream->http->foremost = NULL;
 }
 
-static void windows_return(struct http2 *http) {
-    struct http2_stream *stream;
-    if (!http->has_withheld)
-        return;
-    http->has_withheld = false;
-    TAILQ_FOREACH(stream, &http->streams, all)
-    if (stream->withheld)
-        window_return(stream, 0);
-}
-
 bool http2_streams_submit(struct http2 *http) {
     bool has_any = !TAILQ_EMPTY(&http->touched);
-    windows_return(http);
-    while (!TAILQ_EMPTY(&http->touched)) {
-        struct http2_stream *stream = TAILQ_FIRST(&http->touched);
+    struct http2_stream *stream;
+    if (http->has_withheld) {
+        http->has_withheld = false;
+        TAILQ_FOREACH(stream, &http->streams, all)
+        if (stream->withheld)
+            window_return(stream, 0);
+    }
+    while ((stream = TAILQ_FIRST(&http->touched))) {
         TAILQ_REMOVE(&http->touched, stream, touches);
         stream->is_touched = false;
         stream_submit(stream);
@@ -618,16 +613,6 @@ static int stream_stop(struct http2_stream *stream) {
     return nghttp2_submit_rst_stream(stream->http->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_NO_ERROR);
 }
 
-/* When a JSON answer is sent before its request is complete, the rest of the request is dropped: a client whose stream
- * is reset may lose the answer. A reset that is submitted before the answer was sent would cancel it. */
-static void discard(struct http2_stream *stream, size_t length) {
-    if (!stream->discarding)
-        return;
-    stream->body_bytes += length;
-    if (stream->body_bytes > (uint64_t)http2_limits(stream->http)->body_bytes && !stream->is_reset)
-        stream_stop(stream);
-}
-
 static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t id, const uint8_t *bytes, size_t length,
                          void *user) {
     struct http2_stream *stream = nghttp2_session_get_stream_user_data(session, id);
@@ -641,7 +626,13 @@ static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t id, co
     const struct exchange_handler *handler = stream->exchange.handler;
     stream->body.bytes += length;
     if (!is_writable(stream)) {
-        discard(stream, length);
+        /* When a JSON answer is sent before its request is complete, the rest of the request is dropped: a client whose
+         * stream is reset may lose the answer. A reset that is submitted before the answer was sent would cancel it. */
+        if (stream->discarding) {
+            stream->body_bytes += length;
+            if (stream->body_bytes > (uint64_t)http2_limits(stream->http)->body_bytes && !stream->is_reset)
+                stream_stop(stream);
+        }
         return 0;
     }
     stream->body_bytes += length;

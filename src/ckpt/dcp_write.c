@@ -123,12 +123,9 @@ static int list_parts(struct writing *w) {
             part.values.shape[0] = 1;
         part.values.elements /= count;
         part.values.bytes /= count;
-        struct part *parts = array_grow(w->parts, &capacity, w->count + (size_t)count, sizeof *parts);
-        if (!parts)
-            return STATUS_MEMORY;
-        w->parts = parts;
+        TRY(array_reserve(&w->parts, &capacity, w->count + (size_t)count, sizeof *w->parts));
         for (part.row = 0; part.row < count; part.row++)
-            parts[w->count++] = part;
+            w->parts[w->count++] = part;
     }
     return STATUS_OK;
 }

@@ -56,7 +56,8 @@ struct save_cell {
 
 struct save_cells {
     struct save_cell *items; /* by step, shift, place */
-    int64_t count, capacity;
+    int64_t count;
+    size_t capacity;
 };
 
 /* Lists what this rank gives away (to itself too: shift 0), and what it takes from others. */

@@ -286,6 +286,12 @@ static int show(const struct show_options *options, bool is_sample) {
     return status;
 }
 
+static int run(const void *values, const struct config *given) {
+    const struct show_options *options = values;
+    TRY(check(options, given));
+    return options->data ? show_row(options) : show(options, config_is_given(given, "sample"));
+}
+
 int command_data(int argc, char **argv) {
     static const char usage[] = "usage: cambium data show [OPTIONS]; 'cambium data show --help' explains them";
     bool is_show = argc > 0 && !strcmp(argv[0], "show");
@@ -296,14 +302,5 @@ int command_data(int argc, char **argv) {
             log_error("%s", usage);
         return 2;
     }
-    struct show_options options = {0};
-    struct config *config = NULL;
-    bool is_answered = false;
-    int status = config_parse(&show_command, argc - is_show, argv + is_show, &options, &config, &is_answered);
-    if (!status && !is_answered)
-        status = check(&options, config);
-    if (!status && !is_answered)
-        status = options.data ? show_row(&options) : show(&options, config_is_given(config, "sample"));
-    config_free(config);
-    return command_exit_status(status);
+    return command_run(&show_command, argc - is_show, argv + is_show, &(struct show_options){0}, run);
 }

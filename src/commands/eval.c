@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 struct eval_command {
-    struct job_model base;
+    struct job_model base; /* first, for model_facts */
     struct config_list tasks;
     struct eval_job job;
     struct eval_task *read; /* [tasks.count] */
@@ -101,11 +101,6 @@ static int prepare(const struct launch *launch, const struct config *config, voi
     return status ? status : model_grid(&c->base, launch, true);
 }
 
-static int add_facts(void *context, struct facts *facts) {
-    const struct eval_command *c = context;
-    return model_facts(&c->base, facts);
-}
-
 static int run(struct launch *launch, void *context) {
     struct eval_command *c = context;
     c->job.model = &c->base;
@@ -131,7 +126,7 @@ int command_eval(int argc, char **argv) {
                                        .values = &values,
                                        .watches = true,
                                        .prepare = prepare,
-                                       .add_facts = add_facts,
+                                       .add_facts = model_facts,
                                        .run = run,
                                        .close = close_command};
     return launch_command(&steps, argc, argv, &values);

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 struct generate_command {
-    struct job_model base;
+    struct job_model base; /* first, for model_facts */
     const char *prompt, *messages;
     const char *chat_template;
     int special_tokens; /* enum special_tokens */
@@ -252,11 +252,6 @@ static int prepare(const struct launch *launch, const struct config *config, voi
     return status ? status : model_grid(&c->base, launch, false);
 }
 
-static int add_facts(void *context, struct facts *facts) {
-    const struct generate_command *c = context;
-    return model_facts(&c->base, facts);
-}
-
 static int answer_requests(struct launch *launch, struct generate_command *c) {
     struct requests_job job = {.model = &c->base,
                                .names = &c->names,
@@ -300,7 +295,7 @@ int command_generate(int argc, char **argv) {
                                        .values = &values,
                                        .watches = true,
                                        .prepare = prepare,
-                                       .add_facts = add_facts,
+                                       .add_facts = model_facts,
                                        .run = run};
     int exit_status = launch_command(&steps, argc, argv, &values);
     ask_free(&values.ask);

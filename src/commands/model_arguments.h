@@ -89,8 +89,8 @@ int adapter_memory_check(struct adapter_names *names, const struct config *confi
 /* Computes the grid of the ranks before they start, and logs that the model is being loaded. STATUS_USAGE for an
  * impossible layout; errors of reading the model's configuration. */
 int model_grid(struct job_model *arguments, const struct launch *launch, bool takes_data);
-/* Adds the facts that all processes must have in common besides the options: the model's files. STATUS_MEMORY,
- * STATUS_IO. */
-int model_facts(const struct job_model *arguments, struct facts *facts);
+/* Adds the facts that all processes must have in common besides the options: the model's files. `job_model`: a struct
+ * job_model. STATUS_MEMORY, STATUS_IO. */
+int model_facts(void *job_model, struct facts *facts);
 
 #endif

@@ -22,6 +22,12 @@ int plan_show_command(int argc, char **argv);
 
 /* Writes a text to a file, which appears whole; "-" is standard output. STATUS_IO, STATUS_MEMORY. */
 int plan_write(const char *path, const struct strbuf *text);
+/* Writes a text that was made with this status, if it is STATUS_OK, and frees it. Returns the first failure. */
+int plan_write_made(const char *path, int status, struct strbuf *text);
+/* True when output to this path goes to standard output. */
+static inline bool plan_is_output(const char *path) {
+    return path && !strcmp(path, "-");
+}
 /* Writes JSON, whose reference it takes, to such a file; it ends a json_begin. STATUS_IO, STATUS_MEMORY. */
 int plan_write_json(const char *path, json_t *json);
 /* Writes a schedule to each of the two files that is not NULL: as an image, and as Chrome's trace events. STATUS_IO,

@@ -76,10 +76,7 @@ static int write_cluster(const struct options *options, const struct fit_rows *f
     for (int i = 0; i < fit->count; i++)
         fitted += fit->rows[i].is_fitted;
     snprintf(source, sizeof source, "fitted on %d of %d rows", fitted, fit->count);
-    int status = cluster_write(cluster, source, &text);
-    THEN(status, plan_write(options->output, &text));
-    strbuf_free(&text);
-    return status;
+    return plan_write_made(options->output, cluster_write(cluster, source, &text), &text);
 }
 
 static int fit_all(const struct options *options, struct cluster *cluster, struct fit_rows *fit) {

@@ -81,9 +81,7 @@ static void print(const struct measuring *m) {
 static int write_text(const struct measuring *m, const char *name, struct strbuf *text) {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s", m->plan->output, name);
-    int status = plan_write(path, text);
-    strbuf_free(text);
-    return status;
+    return plan_write_made(path, STATUS_OK, text);
 }
 
 static void add_summary(const struct measuring *m, const struct measured_row *row, struct strbuf *out) {

@@ -127,14 +127,7 @@ static int fail_limits(const struct serve_result *result, const struct cluster *
 static int write_page(const struct options *options, const struct cluster *cluster, const struct serve_result *result) {
     const struct page_limits limits = {options->max_latency_ms / 1e3, options->min_tokens_per_s};
     struct strbuf text = STRBUF_INIT;
-    int status = page_serving(result, cluster, &limits, &text);
-    THEN(status, plan_write(options->html, &text));
-    strbuf_free(&text);
-    return status;
-}
-
-static bool is_output(const char *path) {
-    return path && !strcmp(path, "-");
+    return plan_write_made(options->html, page_serving(result, cluster, &limits, &text), &text);
 }
 
 static int plan(const struct options *options, const struct cluster *cluster, const struct model_config *model) {
@@ -161,7 +154,7 @@ static int plan(const struct options *options, const struct cluster *cluster, co
         status = plan_write_json(options->json, report_serving(&result, cluster));
     if (!status && options->html)
         status = write_page(options, cluster, &result);
-    if (!status && !is_output(options->json) && !is_output(options->html)) {
+    if (!status && !plan_is_output(options->json) && !plan_is_output(options->html)) {
         report_serving_print(&result, (int)options->top, stdout);
         if (result.best >= 0)
             print_command(&result.rows[result.best], options->words.items[0], cluster);

@@ -137,13 +137,6 @@ static int find_size(struct planning *p, int64_t seq_length) {
                                  least, p->options->days, p->devices[0]);
 }
 
-static int take_model(struct planning *p, int64_t seq_length) {
-    struct run_config *run = &p->file.run;
-    int status = run_file_take_model(p->options->model, run);
-    run->data.seq_length = seq_length < model_positions(&run->model) ? seq_length : model_positions(&run->model);
-    return status;
-}
-
 static int count_parameters(struct planning *p) {
     struct param_table table = {0};
     int status = model_describe(&p->run.config.model, &table);
@@ -171,8 +164,11 @@ static int find_model(struct planning *p) {
         status = find_size(p, seq_length);
     else if (o->model_size)
         status = size_take(o->model_size, seq_length, &p->file.run, &p->search.billions);
-    else if (o->model)
-        status = take_model(p, seq_length);
+    else if (o->model) {
+        struct run_config *run = &p->file.run;
+        status = run_file_take_model(o->model, run);
+        run->data.seq_length = seq_length < model_positions(&run->model) ? seq_length : model_positions(&run->model);
+    }
     if (o->config && o->seq_length)
         p->file.run.data.seq_length = o->seq_length;
     take_batch(p);
@@ -291,7 +287,8 @@ static int search_all(struct planning *p) {
 
 /* ---- results ---- */
 
-static int write_yaml(const struct planning *p, const struct search_row *row, const char *path) {
+static int write_yaml(const void *planning, const struct search_row *row, const char *path) {
+    const struct planning *p = planning;
     struct strbuf text = STRBUF_INIT;
     struct run_config config = row->run.config;
     config.train.train_iters = p->options->tokens > 0
@@ -309,9 +306,7 @@ static int write_yaml(const struct planning *p, const struct search_row *row, co
     }
     int status =
         p->is_tuning ? finetune_write_run_file(&config, &p->stack, &peft, &text) : run_file_write(&config, &text);
-    THEN(status, plan_write(path, &text));
-    strbuf_free(&text);
-    return status;
+    return plan_write_made(path, status, &text);
 }
 
 static int write_page(const struct planning *p, const struct report_training *report, const struct search_row *row,
@@ -324,10 +319,8 @@ static int write_page(const struct planning *p, const struct report_training *re
         status = memory_stage(&row->run, p->results[0].ranks, work, &p->cluster, stage, &memory[stage]);
     if (!status)
         status = page_training(report, &(const struct page_row){p->options->row, *walk, memory}, &text);
-    THEN(status, plan_write(p->options->html, &text));
-    strbuf_free(&text);
     free(memory);
-    return status;
+    return plan_write_made(p->options->html, status, &text);
 }
 
 static int write_pictures(const struct planning *p, const struct report_training *report,
@@ -360,10 +353,6 @@ static int write_row(const struct planning *p, const struct report_training *rep
     return !status && has_pictures ? write_pictures(p, report, row) : status;
 }
 
-static int write_measured(const void *planning, const struct search_row *row, const char *path) {
-    return write_yaml(planning, row, path);
-}
-
 /* Measures rows of the first search. */
 static int measure_rows(const struct planning *p) {
     const struct options *o = p->options;
@@ -373,13 +362,9 @@ static int measure_rows(const struct planning *p) {
                                              .steps = o->steps,
                                              .output = o->output,
                                              .billions = p->billions,
-                                             .write = write_measured,
+                                             .write = write_yaml,
                                              .context = p};
     return o->measure ? plan_measure(&measuring) : STATUS_OK;
-}
-
-static bool is_output(const char *path) {
-    return path && !strcmp(path, "-");
 }
 
 static int write_all(const struct planning *p) {
@@ -395,7 +380,8 @@ static int write_all(const struct planning *p) {
     json_begin();
     if (!status && o->json)
         status = plan_write_json(o->json, report_training(&report));
-    if (!is_output(o->html) && !is_output(o->json) && !is_output(o->yaml) && !is_output(o->svg) && !is_output(o->trace))
+    if (!plan_is_output(o->html) && !plan_is_output(o->json) && !plan_is_output(o->yaml) && !plan_is_output(o->svg) &&
+        !plan_is_output(o->trace))
         report_training_print(&report, stdout);
     if (p->cluster.train == CLUSTER_TRAINS_CAMBIUM && device_uses_host_memory(p->cluster.kind))
         log_info("workspaces are those of operations on %s, the cluster's device.kind", p->cluster.kind);

@@ -6,7 +6,7 @@
 #include "jobs/score.h"
 
 struct score_command {
-    struct job_model base;
+    struct job_model base; /* first, for model_facts */
     struct adapter_names names;
     const char *input;
     int special_tokens; /* enum special_tokens */
@@ -54,11 +54,6 @@ static int prepare(const struct launch *launch, const struct config *config, voi
     return status ? status : model_grid(&c->base, launch, true);
 }
 
-static int add_facts(void *context, struct facts *facts) {
-    const struct score_command *c = context;
-    return model_facts(&c->base, facts);
-}
-
 static int run(struct launch *launch, void *context) {
     const struct score_command *c = context;
     struct score_job job = {
@@ -72,7 +67,7 @@ int command_score(int argc, char **argv) {
                                        .values = &values,
                                        .watches = true,
                                        .prepare = prepare,
-                                       .add_facts = add_facts,
+                                       .add_facts = model_facts,
                                        .run = run};
     return launch_command(&steps, argc, argv, &values);
 }

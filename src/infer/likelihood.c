@@ -19,10 +19,7 @@ struct likelihood_encoder {
 int likelihood_list_reserve(struct likelihood_list *list, int64_t count) {
     if ((size_t)count <= list->capacity)
         return STATUS_OK;
-    struct likelihood *items = array_grow(list->items, &list->capacity, (size_t)count, sizeof *items);
-    if (!items)
-        return STATUS_MEMORY;
-    list->items = items;
+    TRY(array_reserve(&list->items, &list->capacity, (size_t)count, sizeof *list->items));
     return STATUS_OK;
 }
 

@@ -26,8 +26,6 @@ struct eval_row {
 
 /* ---- lines and contexts: eval_prompt.c ---- */
 
-/* Moves to the next line that is not blank. The errors of lines_next. */
-int eval_next_line(struct lines *lines, bool *is_end);
 /* Reads the current line as a row of a task. *root is a new reference, also after a failure. STATUS_INVALID. */
 int eval_read_line(struct lines *lines, const struct task *task, json_t **root, struct task_row *row);
 

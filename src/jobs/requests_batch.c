@@ -60,10 +60,8 @@ static bool read_body(struct request_line *line, const struct openai_model *mode
     json_t *body = json_object_get(line->root, "body"), *prompt = json_object_get(body, "prompt");
     if (!kind)
         return false;
-    if (json_array_size(prompt) > 1 && !json_is_integer(json_array_get(prompt, 0))) {
-        error_set(&line->error, ERROR_ARGUMENT, "prompt", "prompt: a line has one");
-        return false;
-    }
+    if (json_array_size(prompt) > 1 && !json_is_integer(json_array_get(prompt, 0)))
+        return error_set(&line->error, ERROR_ARGUMENT, "prompt", "prompt: a line has one");
     if (!json_in_string(json_object_get(body, "model"), "model", &line->model, &line->error) ||
         !openai_read(&line->openai, model, kind, json_incref(body), &line->request, &line->error))
         return false;

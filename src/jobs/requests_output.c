@@ -31,17 +31,6 @@ static int read_object(const struct lines *lines, json_t **root) {
     return json_read(strbuf_text(text), text->length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, root, &error);
 }
 
-/* Reads the next line that is not blank; sets *is_end when there is none. */
-static int next_request(struct lines *input, bool *is_end) {
-    int status;
-    while (!(status = lines_next(input, is_end)) && !*is_end) {
-        const struct strbuf *text = lines_text(input);
-        if (!json_line_is_blank(strbuf_text(text), text->length))
-            break;
-    }
-    return status;
-}
-
 /* Returns the id, or null when there is none, as answers have it. */
 static const json_t *id_of(const json_t *root) {
     const json_t *id = json_object_get(root, "id");
@@ -77,7 +66,7 @@ static bool belongs(const json_t *answer, const json_t *request, int64_t number)
 static int check_line(struct requests_output *output, const struct lines *lines, struct lines *input) {
     json_t *answer = NULL, *request = NULL;
     bool is_end;
-    int status = next_request(input, &is_end);
+    int status = lines_next_row(input, &is_end);
     if (!status && is_end)
         return status_fail(STATUS_INVALID, "%s:%lld: there are more answers than requests in %s", output->path,
                            (long long)lines_number(lines), lines_name(input));
@@ -131,18 +120,14 @@ static int resume(struct requests_output *output, struct lines *input) {
     return status;
 }
 
-static int begin(struct requests_output *output) {
-    output->descriptor = open(output->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (output->descriptor < 0)
-        return status_fail_errno("cannot make %s", output->path);
-    return lock_take(output->descriptor, output->path);
-}
-
 int requests_output_open(struct requests_output *output, const char *path, bool resumes, struct lines *input) {
     *output = (struct requests_output){.path = path, .descriptor = -1};
     if (!path)
         return STATUS_OK;
-    return resumes && file_exists(path) ? resume(output, input) : begin(output);
+    if (resumes && file_exists(path))
+        return resume(output, input);
+    output->descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    return output->descriptor < 0 ? status_fail_errno("cannot make %s", path) : lock_take(output->descriptor, path);
 }
 
 int requests_output_write(struct requests_output *output, const struct strbuf *text) {

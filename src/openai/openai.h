@@ -110,6 +110,8 @@ struct openai {
 struct openai_field {
     const char *name;
     const char *schema; /* of its values: its name in openapi.json */
+    size_t flag;        /* offset of a member of struct openai that is set, true or false; 0: none */
+    /* NULL: a flag, or a field that is read before, or changes nothing. */
     bool (*read)(struct openai *request, const char *name, const json_t *value, struct error *error);
 };
 

@@ -71,15 +71,6 @@ static json_t *layout_json(const struct search_row *row) {
         run_sharding(c) >= SHARDING_OPTIM, "sharding", run_shardings[run_sharding(c)]);
 }
 
-static json_t *memory_json(const struct search_row *row, const struct cluster *cluster) {
-    const struct plan_memory *m = &row->memory;
-    return json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "stage", m->stage, "weights",
-                     (json_int_t)m->weights, "gradients", (json_int_t)m->gradients, "optimizer",
-                     (json_int_t)m->optimizer, "activations", (json_int_t)m->activations, "workspace",
-                     (json_int_t)m->workspace, "device", (json_int_t)m->device, "limit",
-                     (json_int_t)cluster->memory.value, "host", (json_int_t)m->host);
-}
-
 /* Makes {fp8: {seconds, bytes}, fsdp: ...} of the features that a row has; null: it has none. */
 static json_t *saved_json(const struct search_row *row) {
     json_t *saved = NULL;
@@ -97,12 +88,17 @@ static json_t *saved_json(const struct search_row *row) {
 static json_t *row_json(const struct report_training *report, const struct search_row *row) {
     double seconds = row->step.seconds, flops = report_flops(row, true);
     double error = report->cluster->achieved[CLUSTER_ERROR].value;
-    json_t *json =
-        json_pack("{s:o, s:b, s:f, s:[f, f], s:f, s:f, s:f, s:o, s:o, s:o}", "layout", layout_json(row), "is_built", 1,
-                  "step_seconds", seconds, "step_seconds_range", seconds / (1 + error), seconds * (1 + error), "tflops",
-                  flops / 1e12, "tflops_causal", report_flops(row, false) / 1e12, "share_of_peak",
-                  flops / peak_of(report->cluster, row), "memory", memory_json(row, report->cluster), "time",
-                  report_time(&row->step), "saved", saved_json(row));
+    const struct plan_memory *m = &row->memory;
+    json_t *json = json_pack(
+        "{s:o, s:b, s:f, s:[f, f], s:f, s:f, s:f, s:o, s:o, s:o}", "layout", layout_json(row), "is_built", 1,
+        "step_seconds", seconds, "step_seconds_range", seconds / (1 + error), seconds * (1 + error), "tflops",
+        flops / 1e12, "tflops_causal", report_flops(row, false) / 1e12, "share_of_peak",
+        flops / peak_of(report->cluster, row), "memory",
+        json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "stage", m->stage, "weights", (json_int_t)m->weights,
+                  "gradients", (json_int_t)m->gradients, "optimizer", (json_int_t)m->optimizer, "activations",
+                  (json_int_t)m->activations, "workspace", (json_int_t)m->workspace, "device", (json_int_t)m->device,
+                  "limit", (json_int_t)report->cluster->memory.value, "host", (json_int_t)m->host),
+        "time", report_time(&row->step), "saved", saved_json(row));
     if (report->tokens > 0)
         json_object_set_new(json, "days", json_real(report_days(row, report->tokens)));
     return json;
@@ -212,15 +208,12 @@ static void print_works(const struct search_result *result, const struct cluster
         fprintf(out, "%d\n", above / per);
 }
 
-static void print_fit(const struct search_result *result, FILE *out) {
-    const struct search_row *row = &result->fit;
+/* Prints the layout of a row after a word, and the memory that it takes. */
+static void print_layout(const struct search_row *row, FILE *out) {
     char text[64];
-    fprintf(out,
-            "this fits: %d devices, tensor %d, pipeline %d, micro batch %lld, recomputation %s takes %.1f GB and "
-            "%s s\n",
-            result->fit_ranks, row->grid.tensor, row->grid.pipeline, (long long)row->run.config.train.micro_batch_size,
-            recompute_text(&row->run.config, text), (double)row->memory.device / 1e9,
-            report_number(row->step.seconds).text);
+    fprintf(out, "tensor %d, pipeline %d, micro batch %lld, recomputation %s takes %.1f GB", row->grid.tensor,
+            row->grid.pipeline, (long long)row->run.config.train.micro_batch_size,
+            recompute_text(&row->run.config, text), (double)row->memory.device / 1e9);
 }
 
 void report_training_print(const struct report_training *report, FILE *out) {
@@ -246,17 +239,15 @@ void report_training_print(const struct report_training *report, FILE *out) {
                 100 * report_efficiency(report, i));
         print_works(result, report->cluster, out);
         if (result->has_nearest) {
-            const struct search_row *row = &result->nearest;
-            char text[64];
-            fprintf(out,
-                    "nothing fits; nearest: tensor %d, pipeline %d, micro batch %lld, recomputation %s takes %.1f GB "
-                    "of %.1f GB\n",
-                    row->grid.tensor, row->grid.pipeline, (long long)row->run.config.train.micro_batch_size,
-                    recompute_text(&row->run.config, text), (double)row->memory.device / 1e9,
-                    report->cluster->memory.value / 1e9);
+            fprintf(out, "nothing fits; nearest: ");
+            print_layout(&result->nearest, out);
+            fprintf(out, " of %.1f GB\n", report->cluster->memory.value / 1e9);
         }
-        if (result->fit_ranks)
-            print_fit(result, out);
+        if (result->fit_ranks) {
+            fprintf(out, "this fits: %d devices, ", result->fit_ranks);
+            print_layout(&result->fit, out);
+            fprintf(out, " and %s s\n", report_number(result->fit.step.seconds).text);
+        }
         if (!c->listed)
             continue;
         fprintf(out, "the step of row 1 takes %s s\n", report_range(result->rows[0].step.seconds, error).text);

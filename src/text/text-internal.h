@@ -1,6 +1,6 @@
 /* Inside the room: the parts of a tokenizer.
  *
- *     tokenizer.c   the object: its tables, decoding;  tokens.c   lookups;  token_buffer.c   lists of ids
+ *     tokenizer.c   the object: its tables, decoding;  tokens.c   lookups, lists of ids
  *     read.c, draft.c, named.c, merges.c, settings.c   a directory's files into one, with their checks
  *     save.c        the other way;  lists.c, score_merges.c   files from another format's lists of tokens
  *     added.c, added_index.c   tokens that are found in a text before it is split into words
@@ -283,13 +283,9 @@ static inline int32_t words_find(const struct tokenizer *tokenizer, struct word_
 int words_index(struct tokenizer *tokenizer);
 
 static inline int token_buffer_reserve(struct token_buffer *buffer, size_t more) {
-    if (buffer->capacity - buffer->count >= more)
-        return STATUS_OK;
-    int32_t *ids = array_grow(buffer->ids, &buffer->capacity, buffer->count + more, sizeof *ids);
-    if (!ids)
-        return STATUS_MEMORY;
-    buffer->ids = ids;
-    return STATUS_OK;
+    return buffer->capacity - buffer->count >= more
+               ? STATUS_OK
+               : array_reserve(&buffer->ids, &buffer->capacity, buffer->count + more, sizeof *buffer->ids);
 }
 
 uint64_t text_hash_bytes(const void *bytes, size_t length);

@@ -1,1 +1,2 @@
-room_tests(base)
+# durable replaces fsync.
+room_tests(base SEPARATE durable)

@@ -11,7 +11,7 @@ import tempfile
 import time
 import unittest
 
-from mpi_support import HAS_MPIRUN, MPIRUN, needs_mpirun, rank_processes
+from mpi_support import AT_ONCE_ENDED, HAS_MPIRUN, MPIRUN, needs_mpirun, rank_processes
 from preprocess_test import CAMBIUM, write_tokenizer
 
 AT_ONCE = 2
@@ -114,7 +114,7 @@ class Ranks(unittest.TestCase):
     def each_kind(self, *words, ranks=3):
         yield self.run_command(self.command(*words, "--ranks", ranks))
         if HAS_MPIRUN:
-            yield self.run_command([*MPIRUN, "-n", str(ranks), *self.command(*words)])
+            yield self.run_command([*MPIRUN, *AT_ONCE_ENDED, "-n", str(ranks), *self.command(*words)])
 
     def test_bad_lines_have_their_number_in_the_whole_file(self):
         good = self.write("good.jsonl", '{"text": "fine"}\n' * 50)

@@ -1,9 +1,8 @@
 # NAME_test.py drives the program itself.
 
-# Commands that .ci/run has under AddressSanitizer too (label sanitized): they take hostile input, or do most of what the
-# program does. `tools/test --long` has all of them.
-set(sanitized_commands bad_input serve_attack serve_grpc serve_bodies serve_fields serve_swap serve_transport finetune generate
-    score chat faults allocation requests messages preprocess)
+# Commands that .ci/run has under AddressSanitizer too (label sanitized): they take hostile input. `tools/test --long` has
+# all commands.
+set(sanitized_commands bad_input serve_attack serve_bodies serve_transport requests messages preprocess)
 
 set(environment "CAMBIUM=$<TARGET_FILE:cambium>" "CAMBIUM_SOURCE=${PROJECT_SOURCE_DIR}")
 # command_needs(VARIABLE TARGET): the variable of the environment that names a file which tests of commands use.
