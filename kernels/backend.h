@@ -1,6 +1,6 @@
-/* A backend: a const table of functions, found by name. device.c calls them for the public functions of device.h, which
- * have the contracts towards callers; ops.h has those of the operations. The first member of a backend's own device is
- * struct device below; likewise for its streams, events and recordings.
+/* A backend: a const table of functions, found by name. device.c calls them for the public functions of device.h, whose
+ * comments are the contracts with callers. Those of the operations are in ops.h. The first member of a backend's own
+ * device is struct device below; likewise for its streams, events and recordings.
  *
  * device.c calls a function that queues, waits, opens or allocates only while the device has no failure. Functions that
  * return int return STATUS_OK or a negative status with its text. One that cannot do its work for a lack of memory

@@ -17,6 +17,7 @@
 #define CAMBIUM_KERNELS_OPS_H
 
 #include "kernels/device.h"
+#include "kernels/draws.h"
 #include "kernels/gemm.h"
 #include "kernels/grouped.h"
 
@@ -26,7 +27,7 @@ struct exec {
     size_t workspace_bytes;
 };
 
-/* ---- arguments: those of products are in gemm.h, those of grouped operations in grouped.h ---- */
+/* ---- arguments: those of products are in gemm.h, of grouped operations in grouped.h, of draws in draws.h ---- */
 
 /* The sample and token of each row of a flat batch, which key dropout. */
 struct row_keys {
@@ -104,6 +105,7 @@ struct norm {
     bool is_again;     /* with is_fp8_alone: a forward has written mean and rstd, which are read */
 };
 
+/* Returns the vectors of a row. */
 static inline int64_t heads_of_norm(const struct norm *norm) {
     return norm->heads ? norm->heads : 1;
 }
@@ -547,68 +549,18 @@ struct clip_factor {
     float *factor; /* [1] out */
 };
 
-/* ---- draws ---- */
-
-enum { SAMPLE_MAX_TOP = 20 };
-
-/* A change of one id's logit in the next draw of a row. */
-struct sample_change {
-    int32_t id;
-    int32_t count; /* occurrences in the output */
-    float bias;    /* added to the logit; -INFINITY: banned */
-    bool is_seen;  /* in the prompt or the output */
-};
-
-/* How one row's next token is drawn. The steps, in order:
- *     1. each changed logit gets its bias;
- *     2. the repetition penalty divides positive logits of seen ids, and multiplies negative ones;
- *     3. the presence penalty is subtracted where the count is above 0;
- *     4. the frequency penalty times the count is subtracted;
- *     5. logits are divided by the temperature;
- *     6. top_k, top_p and min_p remove ids; min_p keeps ids with at least min_p of the likeliest id's probability.
- *
- * The likeliest id always stays; of equal logits, lower ids come first. With temperature 0, the token is the largest
- * logit after the penalties. */
-struct sample_row {
-    float temperature;
-    float top_p;   /* 1: all */
-    float min_p;   /* 0: all */
-    int32_t top_k; /* 0: all */
-    float repetition_penalty, presence_penalty, frequency_penalty;
-    uint64_t seed;
-    uint32_t choice, position;          /* keys of the draw's random number */
-    int32_t first_change, change_count; /* in the call's `changes`: each id at most once, in any order */
-    int32_t top_count;                  /* likeliest ids to return: 0 .. SAMPLE_MAX_TOP */
-    bool draws;                         /* false: the token is -1 and its log-probability 0 */
-};
-
-/* Draws the next token of each row. Log-probabilities are those of the plain logits, before any change; they are NaN if
- * a logit of the row is not finite. */
-struct sample {
-    int64_t rows, vocab, stride;
-    enum dtype type;
-    const void *logits; /* [N, stride] */
-    const struct sample_row *row;
-    const struct sample_change *changes; /* of all rows; NULL if no row has any */
-    int32_t *token;                      /* [N] out */
-    float *logprob;                      /* [N] out, of the token; may be NULL */
-    /* [N, SAMPLE_MAX_TOP] out: the likeliest ids of the plain logits, the likeliest first; -1 and 0 after the last.
-     * NULL if no row asks for any. */
-    int32_t *top_token;
-    float *top_logprob;
-};
-
 /* ---- the list -------------------------------------------------------------------------------------------------- */
 
 /* Every operation, in one list: ROW(name, struct of its arguments, workspace, presence, cost, work).
  *
- * workspace: WORKSPACE for a function NAME_workspace, which returns the bytes of scratch; PLAIN without one.
- * presence:  NEEDED in every backend, where a recording may have it; ONCE, also needed, but its arguments are those of
- *            one step, so that a replay would be wrong; OPTIONAL for what callers do without, outside recordings.
+ * workspace: WORKSPACE for a function NAME_workspace, which returns the bytes of scratch. PLAIN without one.
+ * presence:  NEEDED: every backend has it, and a recording may. ONCE: every backend has it, and no recording may. Its
+ *            arguments are those of one step, so that a replay would be wrong. OPTIONAL: callers do without it, and no
+ *            recording has it.
  * cost:      enum op_cost, by which the planner finds its time.
- * work:      what NAME_work of work.h counts, from the arguments `a`. TENSORS(rows, columns, type, tensors) and
- *            MOVED(rows, columns, bytes of each element) have no products; WITH_FP8(rows, columns, type, tensors, FP8
- * output, its columns) may write FP8 as well. COUNTED has a function in work.c.
+ * work:      what NAME_work of work.h counts, from the arguments `a`. COUNTED: by a function of work.c. The others have
+ *            no products. TENSORS(rows, columns, type, tensors) and MOVED(rows, columns, bytes of each element) say
+ *            what they move. WITH_FP8(rows, columns, type, tensors, FP8 output, its columns) may write FP8 as well.
  *
  * The struct of arguments has a row in OP_ARGUMENTS below. All tables and lists of operations follow from both. */
 #define OPS(ROW)                                                                                                       \

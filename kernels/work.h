@@ -2,7 +2,7 @@
  * followed, so plans need neither memory nor a device. An optional operand counts if a training step has it.
  *
  * A function NAME_work takes the arguments of operation NAME (ops.h). Numbers that the operation finds in device memory
- * are members of their own: the elements of ranges, the tokens that a row sees. Those of grouped operations are in
+ * are separate members: the elements of ranges, the tokens that a row sees. Those of grouped operations are in
  * their entries, and do not count. Attention takes all segments as equally long. The functions are pure arithmetic,
  * cannot fail, and run on any thread. */
 #ifndef CAMBIUM_KERNELS_WORK_H

@@ -29,7 +29,7 @@ enum rank_group {
     RANK_GROUPS
 };
 
-/* What the ranks of a group do together. */
+/* Work that the ranks of a group do together. */
 enum work_message { WORK_NO_MESSAGE, WORK_ALL_REDUCE, WORK_ALL_GATHER, WORK_REDUCE_SCATTER, WORK_SEND };
 
 struct work_item {
