@@ -1,6 +1,7 @@
 #include "op_cases.h"
 #include "support/device.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,12 +66,54 @@ static void rows_have_the_same_bits_among_few_and_among_many(void **state) {
     device_close(device);
 }
 
+/* A row whose mean is millions of times its deviations: a sum of it in fp32 is off by about as much as they are. */
+static void a_large_mean_leaves_the_variance_accurate(void **state) {
+    enum { COLS = 4096 };
+    struct device *device;
+    struct stream *stream;
+    float x[COLS], gain[COLS], bias[COLS] = {0}, rstd;
+    (void)state;
+    for (int j = 0; j < COLS; j++) {
+        x[j] = 99999.4375f + (j % 3 ? -0x1p-6f : 0x1p-5f);
+        gain[j] = 1;
+    }
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &device));
+    test_ok(stream_open(device, &stream));
+    const float *const inputs[] = {x, gain, bias};
+    void *memory[6]; /* x, gain, bias, y, mean, rstd */
+    for (int i = 0; i < 6; i++)
+        test_ok(device_alloc(device, i < 4 ? sizeof x : sizeof rstd, &memory[i]));
+    for (int i = 0; i < 3; i++)
+        test_ok(stream_copy_to_device(stream, memory[i], inputs[i], sizeof x));
+    struct norm a = {.kind = NORM_LAYER,
+                     .rows = 1,
+                     .cols = COLS,
+                     .type = DTYPE_F32,
+                     .x = memory[0],
+                     .gain = memory[1],
+                     .bias = memory[2],
+                     .epsilon = 1e-12f,
+                     .y = memory[3],
+                     .mean = memory[4],
+                     .rstd = memory[5]};
+    test_ok(ops_for(device)->norm_forward(&(const struct exec){.stream = stream}, &a));
+    test_ok(test_read(stream, &rstd, memory[5], sizeof rstd));
+    double expected = 0x1p6 / sqrt(2); /* a third of the deviations is 2^-5, the others are -2^-6 */
+    if (fabs((double)rstd - expected) > 1e-2 * expected)
+        fail_msg("1 / deviation is %g, not %g", (double)rstd, expected);
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
+        device_free(device, memory[i]);
+    stream_close(stream);
+    device_close(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norms_equal_fp64),
         cmocka_unit_test(gradients_equal_finite_differences),
         cmocka_unit_test(threads_do_not_change_bits),
         cmocka_unit_test(rows_have_the_same_bits_among_few_and_among_many),
+        cmocka_unit_test(a_large_mean_leaves_the_variance_accurate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -93,6 +93,8 @@ static void adapters_take_memory_and_time(void **state) {
         struct serve_work work;
         test_ok(serve_work_make(&run.config.model, &layouts[i], &cluster, &work));
         serve_times_find(&work, &cluster, &times[i]);
+        /* The last step of the prompts draws the first of 16 tokens. */
+        assert_true(fabs(times[i].latency / (times[i].prompts + 15 * times[i].token) - 1) < 1e-9);
         plans[i] = work.plan;
         image[i] = work.image_bytes;
         serve_work_free(&work);

@@ -99,6 +99,18 @@ static void every_client_has_a_place_at_least(void **state) {
     queue_close(queue);
 }
 
+static void who_has_left_has_no_share(void **state) {
+    (void)state;
+    struct queue *queue = opened();
+    fill(queue, LIGHT, 1, 2, 0);
+    fill(queue, HEAVY, 1, 300, 0);
+    assert_true(queue_excess(queue, HEAVY) > 100);
+    queue_remove(queue, LIGHT, 2);
+    assert_int_equal(queue_ask(queue, HEAVY, 1, 1, 0), QUEUE_HAS_ROOM);
+    assert_true(queue_excess(queue, HEAVY) == 0);
+    queue_close(queue);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_client_alone_may_have_all_places),
@@ -106,6 +118,7 @@ int main(void) {
         cmocka_unit_test(shares_go_by_weight),
         cmocka_unit_test(a_place_that_was_missed_is_kept_for_a_while),
         cmocka_unit_test(every_client_has_a_place_at_least),
+        cmocka_unit_test(who_has_left_has_no_share),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
