@@ -57,6 +57,7 @@ static struct linear_call linear_call_at(const struct block_pass *block, enum at
         .dtype = model->options.dtype,
         .fp8 = fp8_linear_at(model, block->layer, place),
         .measures_fp8 = block->measures,
+        .mixes_rows = !block->pass->kv,
         .rows = block->pass->rows,
         .whole = model->scratch.whole,
         .whole_gradient = model->gradients.whole,

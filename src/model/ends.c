@@ -176,6 +176,7 @@ static struct linear_call head_call(struct model *model, int64_t first, int64_t 
         .store = &model->store,
         .hooks = &no_hooks,
         .dtype = model->options.dtype,
+        .mixes_rows = true,
         .rows = count,
         .x = row_at(model, is_cut ? model->scratch.whole : model->scratch.final, first),
         .y = model->scratch.logits,

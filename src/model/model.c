@@ -273,6 +273,9 @@ static int build(struct model *model, struct model_plan *plan) {
                                                                    .overlaps_weights = !o->train.gathers_wait,
                                                                    .overlaps_sums = !o->train.sums_wait},
                                                        .storage = storage_of(o)});
+    if (!status && o->use == MODEL_TRAIN && storage_of(o)->is_forward_only)
+        status = status_fail(STATUS_UNSUPPORTED, "training on weights that are held as %s: they multiply only forward",
+                             storage_of(o)->name);
     THEN(status, find_parameters(model));
     THEN(status, fp8_sketch(model));
     THEN(status, block_choose_activation(model));
@@ -300,7 +303,8 @@ static int build(struct model *model, struct model_plan *plan) {
 
 static int allocate(struct model *model, const struct model_plan *plan) {
     bool trains = model->options.use == MODEL_TRAIN;
-    int status = model->options.use == MODEL_INFER ? STATUS_OK : param_store_open(&model->store, NULL);
+    bool is_filled = model->options.use == MODEL_INFER || model->store.storage->needs_fill; /* by model_fill */
+    int status = is_filled ? STATUS_OK : param_store_open(&model->store, NULL);
     if (!status && trains)
         status = rank_open_sharers(model->rank);
     THEN(status, head_staging_open(model));

@@ -117,7 +117,8 @@ struct model_plan {
 
 /* Opens a model. `rank` must be fresh, still planning. Its workspace is allocated here, so other users of it (the
  * optimizer) must have noted their needs before. With `only_plan` nothing is allocated and *model stays NULL. Weights
- * are zero until they are loaded or initialised; those of MODEL_INFER do not exist before model_fill. STATUS_USAGE for
+ * are zero until they are loaded or initialised; those of MODEL_INFER, and of a storage with needs_fill, do not exist
+ * before model_fill. STATUS_USAGE for
  * a model that cannot be cut over the tensor ranks, STATUS_INVALID for impossible chunks, STATUS_UNSUPPORTED when the
  * backend lacks an operation. */
 int model_open(const struct model_options *options, struct rank *rank, bool only_plan, struct model_plan *plan,
@@ -136,8 +137,8 @@ const struct model_config *model_config_of(const struct model *model);
 /* Sets every parameter to its initial value, keyed by seed, name and element. */
 int model_initialise(struct model *model, uint64_t seed);
 
-/* MODEL_INFER: gives the model its weights, one parameter after the other: see struct param_fill. Returns the errors of
- * `fill` too. */
+/* For weights that do not exist yet: gives the model its weights, one parameter after the other: see struct param_fill.
+ * Returns the errors of `fill` too. */
 int model_fill(struct model *model, int (*fill)(void *context, int id), void *context);
 
 /* Returns the model FLOPs of one token in training (3 times the forward). They are 6 per weight, counting a tied head

@@ -71,6 +71,7 @@ static struct gemm product_of(const struct linear *linear, const struct linear_c
         .a = matrix_plain(call->dtype, x, call->rows, linear->in),
         .b = weight,
         .b_transposed = true,
+        .mixes_rows = call->mixes_rows,
         .c = matrix_strided(y_dtype, y, call->rows, linear->out, y_stride(linear, call)),
         .residual = call->adds_residual ? call->residual : NULL,
         .epilogue = call->epilogue,
@@ -123,7 +124,7 @@ bool linear_can_add(const struct linear *linear, const struct linear_call *call)
 }
 
 bool linear_can_fuse_backward(const struct linear *linear, const struct linear_call *call) {
-    struct matrix_view weight = param_view(call->store, linear->weight, PARAM_PLAIN);
+    struct matrix_view weight = param_view(call->store, linear->weight, PARAM_LINEAR);
     struct matrix_view dy = gradient_view(linear, call, call->dy);
     struct gemm gemm = input_gradient_of(linear, call, weight, dy, call->dx);
     gemm.aux = gemm.aux ? gemm.aux : &gemm; /* while planning there are no addresses: any will do that is not NULL */
@@ -229,7 +230,7 @@ static int weight_gradients(const struct linear *linear, const struct linear_cal
 
 static int input_gradient(const struct linear *linear, const struct linear_call *call, struct matrix_view dy,
                           void *dx) {
-    struct gemm gemm = input_gradient_of(linear, call, param_borrow(call->store, linear->weight), dy, dx);
+    struct gemm gemm = input_gradient_of(linear, call, param_borrow_linear(call->store, linear->weight), dy, dx);
     int status = call->fp8 ? fp8_cast_weight(call->rank, call->fp8, false, &gemm.b) : STATUS_OK;
     THEN(status, rank_multiply(call->rank, PHASE_GEMM, &gemm));
     param_return(call->store, linear->weight);

@@ -33,6 +33,7 @@ struct linear_call {
      * also write the bf16 matrix if anything reads that. NULL: the operation has run, and the linear casts. A linear
      * with hooks has no writer of dy. */
     const struct fp8_writer *x_writer, *dy_writer;
+    bool mixes_rows; /* training: a packed weight multiplies as a plain one would, with the same bits */
     int64_t rows;
     const void *x; /* [N, in] */
     void *y;       /* [N, out] forward; row stride y_stride, or `out` if that is 0 */
