@@ -1,6 +1,6 @@
 /* The benchmarks: one function each. Every one prints JSON objects, one a line, the summary last.
  *
- * A figure alone says little: machines differ by more than 2x and drift within minutes. Therefore every benchmark
+ * A figure by itself says little: machines differ by more than 2x and drift within minutes. Therefore every benchmark
  * measures its ceiling (GEMM FLOP/s, streaming read) just before and just after itself in the same process, and reports
  * the ratio.
  *
@@ -41,7 +41,7 @@ struct bench_options {
 
 /* Measures plain matrix products. */
 int bench_gemm(const struct bench_options *options);
-/* Measures the algorithms that a card's library proposes for the products of a training step, of decode steps and of a
+/* Measures the algorithms that a GPU's library proposes for the products of a training step, of decode steps and of a
  * prompt, and writes options->tune. */
 int bench_tune(const struct bench_options *options);
 /* Measures the operations of the op cases, each compared with the ceiling that bounds it. Or checks them all, and fails

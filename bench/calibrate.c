@@ -129,8 +129,7 @@ static int measure(struct calibration *c, const char *output) {
     status = calibrate_steps(c, &cluster);
     THEN(status, calibrate_serving(c, &cluster));
     THEN(status, calibrate_verify(c, &cluster));
-    if (!status && is_first)
-        status = write_file(c, &cluster, output);
+    THEN(status, is_first ? write_file(c, &cluster, output) : STATUS_OK);
     cluster_close(&cluster);
     return status;
 }

@@ -18,7 +18,7 @@ struct calibrate_product {
 
 enum { CALIBRATE_LAYERS = 12, CALIBRATE_REQUESTS = 8, CALIBRATE_MICRO_BATCHES = 4 };
 
-/* Seconds that a rank measures by itself: doubles alone. */
+/* Seconds that a rank measures by itself: doubles only. */
 struct calibrate_alone {
     struct bench_steps one, many;        /* of a few layers: one micro batch, and CALIBRATE_MICRO_BATCHES */
     double requests[CALIBRATE_REQUESTS]; /* of each batch; 0: not measured */
@@ -28,14 +28,14 @@ struct calibration {
     const struct bench_options *options;
     struct train_run run;   /* of one rank: the model, and at most CALIBRATE_LAYERS layers */
     double layer_elements;  /* of a whole layer */
-    struct cluster cluster; /* before the measurements: a sketch of the device alone */
+    struct cluster cluster; /* before the measurements: only a sketch of the device */
     struct calibrate_product *products;
     int product_count;
     struct bench_ceiling ceilings[PRECISION_TF32 + 1]; /* of one rank by precision; 0: without TF32 */
     bool has_bf16;
     int per_node;
     int processors;                 /* of a node: as many ranks can compute at the same time as alone */
-    size_t memory;                  /* of a device of its own; 0: it uses the host's */
+    size_t memory;                  /* of its own device; 0: it uses the host's */
     struct cost_link node, network; /* within hosts, and between them; 0: there is none */
     struct calibrate_alone alone;   /* medians of several rounds */
     /* Cores that other programs kept busy meanwhile. Ranks that are processes do not know which programs are others. */
@@ -59,7 +59,7 @@ struct calibrate_place {
     const char *device; /* with its number, if there are several */
     int threads;
 };
-/* calibrate_steps.c: measures steps of a few layers, with this number of micro batches, on this rank alone. */
+/* calibrate_steps.c: measures steps of a few layers, with this number of micro batches, only on this rank. */
 int calibrate_alone(const struct calibration *c, const struct calibrate_place *place, int64_t micro_batches,
                     struct bench_steps *steps);
 /* Sets the cluster's speeds from the steps of c->alone, and measures the shares of messages that computation hides. All
@@ -73,7 +73,7 @@ int calibrate_verify(struct calibration *c, struct cluster *cluster);
 int calibrate_requests(const struct calibration *c, const struct calibrate_place *place, double *seconds);
 /* Fits the constants of serving to the requests of c->alone. */
 int calibrate_serving(const struct calibration *c, struct cluster *cluster);
-/* A line a * x + b * y through measured times, with a and b at least 0: the squares of the relative errors are least.
+/* A line a * x + b * y through measured times, with a and b at least 0: the squares of the relative errors are minimal.
  */
 struct calibrate_line {
     double xx, xy, yy, x, y;

@@ -1,8 +1,6 @@
 /* Products of a model's shapes, one at a time. */
 #include "calibrate.h"
 
-#include "parallel/layout.h"
-
 #include <stdlib.h>
 
 enum { LEAST_CALLS = 3, DRAWN = 16384, OPERANDS = 4 };
@@ -26,7 +24,7 @@ static int add_product(struct calibration *c, const struct work_item *item, enum
 /* Returns true if a forward of the list has products of `count` rows: an inner dimension of that size is the rows. */
 static bool has_rows(const struct work_list *list, int64_t count) {
     for (int i = 0; i < list->count; i++)
-        if (list->items[i].part == WORK_FORWARD && !strcmp(list->items[i].name, "gemm") &&
+        if (list->items[i].part == WORK_FORWARD && list->items[i].op == OP_gemm &&
             list->items[i].work.shape[0] == count)
             return true;
     return false;
@@ -36,7 +34,7 @@ static int add_products(struct calibration *c, const struct work_list *list) {
     int status = STATUS_OK;
     for (int i = 0; i < list->count && !status; i++) {
         const struct work_item *item = &list->items[i];
-        if (strcmp(item->name, "gemm") || item->phase != PHASE_GEMM || !item->count)
+        if (item->op != OP_gemm || item->phase != PHASE_GEMM || !item->count)
             continue;
         status = add_product(c, item,
                              item->part == WORK_FORWARD            ? PRODUCT_FORWARD
@@ -104,8 +102,9 @@ static int fill(struct stream *stream, void *memory, enum dtype dtype, size_t by
     return status ? status : stream_wait(stream);
 }
 
-/* Calls it until the time is over, and finds the mean. Most short calls of ranks that share a core have it alone while
- * they run, so a median would not see that they take turns. The first call prepares, and does not count. */
+/* Calls it until the time is over, and finds the mean. Most short calls of ranks that share a core have it to
+ * themselves while they run, so a median would not see that they take turns. The first call prepares, and does not
+ * count. */
 static int time_calls(const struct exec *exec, const struct ops *ops, const struct gemm *call, double *seconds) {
     double start = 0, begun = clock_seconds(), taken = 0;
     int count = -1, status = STATUS_OK;

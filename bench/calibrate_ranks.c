@@ -82,16 +82,6 @@ static int measure_ceilings(struct seat *seat, struct calibration *found) {
     return average(seat->world, &ceilings[0].gemm, 2 * (PRECISION_TF32 + 1));
 }
 
-static int measure_products(struct seat *seat, double *seconds) {
-    struct calibration *c = seat->calibration;
-    int status = STATUS_OK;
-    for (int i = 0; i < c->product_count && !status; i++) {
-        status = comm_barrier(seat->world);
-        THEN(status, calibrate_product(seat->stream, c->options->precision, &c->products[i], &seconds[i]));
-    }
-    return status ? status : average(seat->world, seconds, c->product_count);
-}
-
 /* Lists the first ranks of all hosts, or the ranks of this rank's host. Returns their number. */
 static int list_ranks(const int *firsts, int size, int host, int *ranks) {
     int count = 0;
@@ -178,10 +168,13 @@ static int measure_all(struct seat *seat, double *seconds, int *firsts, int *ran
     int status = open_seat(seat);
     THEN(status, measure_ceilings(seat, &found));
     THEN(status, measure_round(seat, &rounds));
-    THEN(status, measure_products(seat, seconds));
+    for (int i = 0; i < c->product_count && !status; i++) {
+        status = comm_barrier(seat->world);
+        THEN(status, calibrate_product(seat->stream, c->options->precision, &c->products[i], &seconds[i]));
+    }
+    THEN(status, average(seat->world, seconds, c->product_count));
     THEN(status, measure_round(seat, &rounds));
-    if (!status && seat->world->size > 1)
-        status = measure_links(seat, firsts, ranks, &found);
+    THEN(status, seat->world->size > 1 ? measure_links(seat, firsts, ranks, &found) : STATUS_OK);
     THEN(status, measure_round(seat, &rounds));
     if (status || !seat->site.is_first_in_process)
         return status;

@@ -6,7 +6,7 @@
 enum { STEPS = 4 };
 
 static const struct serve_layout layouts[CALIBRATE_REQUESTS] = {
-    /* prompts alone, then prompts and further tokens; the precision is the calibration's */
+    /* prompts only, then prompts and further tokens; the precision is the calibration's */
     {1, 1, 1, 16, 1, 0, 0, 0, 0},   {1, 1, 1, 128, 1, 0, 0, 0, 0},  {1, 1, 4, 128, 1, 0, 0, 0, 0},
     {1, 1, 1, 512, 1, 0, 0, 0, 0},  {1, 1, 1, 16, 33, 0, 0, 0, 0},  {1, 1, 4, 16, 33, 0, 0, 0, 0},
     {1, 1, 16, 16, 33, 0, 0, 0, 0}, {1, 1, 1, 512, 17, 0, 0, 0, 0},
@@ -42,16 +42,6 @@ static int add_row(const struct calibration *c, int request, const struct model_
     return status;
 }
 
-/* A sum has the latency of a ring. */
-static void set_sums(const struct calibration *c, struct cluster *cluster) {
-    const struct cost_link *link = &c->node;
-    const double values[] = {2 * link->latency, link->latency};
-    for (int i = 0; i < 2 && link->bandwidth > 0; i++) {
-        struct config_quantity *constant = &cluster->achieved[i ? CLUSTER_SERVE_SUM_RANK : CLUSTER_SERVE_SUM];
-        constant->value = fmin(fmax(values[i], constant->low), constant->high);
-    }
-}
-
 int calibrate_serving(const struct calibration *c, struct cluster *cluster) {
     struct fit_row all[CALIBRATE_REQUESTS];
     struct fit_rows rows = {.rows = all, .is_serving = true};
@@ -68,8 +58,7 @@ int calibrate_serving(const struct calibration *c, struct cluster *cluster) {
         cluster->achieved[i ? CLUSTER_SERVE_MEMORY : CLUSTER_SERVE_PRODUCTS].high = i ? 8 : 2;
     if (!c->memory) /* the processor that reads is the one that multiplies */
         cluster->achieved[CLUSTER_SERVE_HIDDEN].low = 0.01;
-    if (!status && rows.count)
-        status = fit_run(&rows, cluster);
+    THEN(status, rows.count ? fit_run(&rows, cluster) : STATUS_OK);
     for (int i = 0; i < rows.count; i++) {
         const struct serve_layout *layout = &all[i].serving.layout;
         largest = fmax(largest, fabs(fit_error(&all[i])));
@@ -77,7 +66,13 @@ int calibrate_serving(const struct calibration *c, struct cluster *cluster) {
                  (long long)layout->input_len, (long long)layout->output_len, all[i].seconds, all[i].step.seconds);
         serve_work_free(&all[i].serving);
     }
-    set_sums(c, cluster);
+    /* A sum has the latency of a ring. */
+    const struct cost_link *link = &c->node;
+    const double values[] = {2 * link->latency, link->latency};
+    for (int i = 0; i < 2 && link->bandwidth > 0; i++) {
+        struct config_quantity *constant = &cluster->achieved[i ? CLUSTER_SERVE_SUM_RANK : CLUSTER_SERVE_SUM];
+        constant->value = fmin(fmax(values[i], constant->low), constant->high);
+    }
     if (!status && rows.count)
         log_info("%d batches of requests: fitted, largest error %.1f%%", rows.count, 100 * largest);
     return status;

@@ -84,8 +84,8 @@ static int add_speed(struct cluster *cluster, int precision, int phase, double v
                : STATUS_OK;
 }
 
-/* Adds the products. Within a step they take `slower` times as long as alone. The constants are fitted to them, for
- * shapes that are not among them. */
+/* Adds the products. Within a step they take `slower` times as long as on their own. The constants are fitted to them,
+ * for shapes that are not among them. */
 static int add_products(const struct calibration *c, double slower, struct cluster *cluster) {
     struct calibrate_line line = {0};
     double large, small;
@@ -177,13 +177,6 @@ static int measure_tensor(const struct calibration *c, struct cluster *cluster) 
     return status || !measured.seconds ? status : find_hidden(c, &run, &measured, CLUSTER_TENSOR_HIDDEN, cluster);
 }
 
-/* Takes what serves no purpose where speeds are measured out of the prediction. */
-static void clear_constants(struct cluster *cluster) {
-    for (int i = CLUSTER_LAYER_FORWARD; i <= CLUSTER_LAYER_BACKWARD; i++)
-        cluster->achieved[i].value = cluster->achieved[i].low;
-    cluster->achieved[CLUSTER_NETWORK].value = 1;
-}
-
 int calibrate_alone(const struct calibration *c, const struct calibrate_place *place, int64_t micro_batches,
                     struct bench_steps *steps) {
     struct train_run run = run_of(c, few_layers(c), 1);
@@ -198,12 +191,13 @@ int calibrate_steps(struct calibration *c, struct cluster *cluster) {
     struct train_run run = run_of(c, few_layers(c), 1), alone = run;
     struct bench_steps measured = {0};
     alone.config.train.global_batch_size = alone.config.train.micro_batch_size;
-    clear_constants(cluster);
+    /* Takes what serves no purpose where speeds are measured out of the prediction. */
+    for (int i = CLUSTER_LAYER_FORWARD; i <= CLUSTER_LAYER_BACKWARD; i++)
+        cluster->achieved[i].value = cluster->achieved[i].low;
+    cluster->achieved[CLUSTER_NETWORK].value = 1;
     int status = find_speeds(c, &alone, cluster);
-    if (!status && c->options->ranks > 1)
-        status = measure(c, &run, &measured);
-    if (!status && measured.seconds > 0)
-        status = find_hidden(c, &run, &measured, CLUSTER_SUMS_HIDDEN, cluster);
+    THEN(status, c->options->ranks > 1 ? measure(c, &run, &measured) : STATUS_OK);
+    THEN(status, measured.seconds > 0 ? find_hidden(c, &run, &measured, CLUSTER_SUMS_HIDDEN, cluster) : STATUS_OK);
     return status || c->options->ranks == 1 ? status : measure_tensor(c, cluster);
 }
 

@@ -57,8 +57,7 @@ static int write_plainly(const struct series *series, double *seconds) {
         for (int64_t at = 0; at < bytes && !status; at += PIECE)
             status = file_pwrite_all(descriptor, piece, (size_t)(bytes - at < PIECE ? bytes - at : PIECE), at,
                                      series->plain);
-        if (!status && fsync(descriptor))
-            status = status_fail_errno("cannot sync %s", series->plain);
+        THEN(status, fsync(descriptor) ? status_fail_errno("cannot sync %s", series->plain) : STATUS_OK);
         *seconds = clock_seconds() - start;
     }
     if (descriptor >= 0)
@@ -231,14 +230,11 @@ int bench_checkpoint(const struct bench_options *options) {
     if (!status && options->world) /* the first rank's is sent to all */
         status = comm_broadcast(options->world, &path, 0);
     THEN(status, measure(&foreground, options, &dataset, save, false));
-    if (!status && is_first)
-        status = print_saves(&foreground);
+    THEN(status, is_first ? print_saves(&foreground) : STATUS_OK);
     background.bytes = foreground.bytes;
     THEN(status, measure(&background, options, &dataset, save, true));
-    if (!status && is_first)
-        status = print_saves(&background);
-    if (!status && is_first)
-        status = bench_print(summary(options, &foreground, &background));
+    THEN(status, is_first ? print_saves(&background) : STATUS_OK);
+    THEN(status, is_first ? bench_print(summary(options, &foreground, &background)) : STATUS_OK);
     if (is_first && dataset.directory[0] && file_remove_tree(save))
         log_warning("%s", status_text());
     bench_dataset_close(&dataset);

@@ -5,6 +5,7 @@
 #include "client.h"
 
 #include <event2/bufferevent.h>
+#include <sys/queue.h>
 
 /* One protocol. */
 struct client_wire {
@@ -14,17 +15,16 @@ struct client_wire {
 };
 extern const struct client_wire client_http, client_grpc;
 
-struct http_connection;
+LIST_HEAD(http_connections, http_connection);
 struct grpc_connection;
 struct client {
     struct event_base *base;
     const struct client_wire *wire; /* for texts; other requests use HTTP */
     char host[CLIENT_HOST_BYTES];
     int port;
-    double seconds;               /* of processor time */
-    struct http_connection *idle; /* HTTP: connections that can be reused, and */
-    struct http_connection *busy; /* connections with a request */
-    struct grpc_connection *grpc; /* the newest first */
+    double seconds;                     /* of processor time */
+    struct http_connections idle, busy; /* HTTP: connections that can be reused; those with a request */
+    struct grpc_connection *grpc;       /* the newest first */
 };
 
 /* Starts a connection; the caller sets its callbacks. NULL: STATUS_IO or STATUS_MEMORY, with the text set. */

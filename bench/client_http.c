@@ -17,7 +17,8 @@ enum http_state { AT_STATUS, AT_FIELDS, AT_SIZE, IN_CHUNK, BEHIND_CHUNK, AT_TRAI
 
 struct http_connection {
     struct client *client;
-    struct http_connection *next, **place;
+    LIST_ENTRY(http_connection) place;
+    bool has_place; /* in the client's list of busy or of idle ones */
     struct bufferevent *stream;
     struct client_text *text; /* NULL: idle */
     enum http_state state;
@@ -29,18 +30,12 @@ struct http_connection {
 
 /* ---- connections ---- */
 
-static void put(struct http_connection *connection, struct http_connection **list) {
-    if (connection->place) {
-        *connection->place = connection->next;
-        if (connection->next)
-            connection->next->place = connection->place;
-    }
-    connection->place = list;
-    connection->next = list ? *list : NULL;
-    if (connection->next)
-        connection->next->place = &connection->next;
+static void put(struct http_connection *connection, struct http_connections *list) {
+    if (connection->has_place)
+        LIST_REMOVE(connection, place);
     if (list)
-        *list = connection;
+        LIST_INSERT_HEAD(list, connection, place);
+    connection->has_place = list != NULL;
 }
 
 static void connection_free(struct http_connection *connection) {
@@ -50,6 +45,11 @@ static void connection_free(struct http_connection *connection) {
     if (connection->body)
         evbuffer_free(connection->body);
     free(connection);
+}
+
+static void free_all(struct http_connections *list) {
+    while (!LIST_EMPTY(list))
+        connection_free(LIST_FIRST(list));
 }
 
 static void end(struct http_connection *connection, const char *error) {
@@ -141,11 +141,6 @@ static void end_answer(struct http_connection *connection) {
 
 /* ---- answers ---- */
 
-/* Called after the header's last line. */
-static void begin_body(struct http_connection *connection) {
-    connection->state = connection->is_chunked ? AT_SIZE : connection->has_length ? IN_LENGTH : UNTIL_CLOSE;
-}
-
 static void read_field(struct http_connection *connection, const char *line) {
     const char *value = strchr(line, ':');
     size_t name = value ? (size_t)(value - line) : 0;
@@ -173,7 +168,7 @@ static void take_line(struct http_connection *connection, const char *line) {
         else if (connection->code >= 100 && connection->code < 200)
             connection->state = AT_STATUS;
         else
-            begin_body(connection);
+            connection->state = connection->is_chunked ? AT_SIZE : connection->has_length ? IN_LENGTH : UNTIL_CLOSE;
         break;
     case AT_SIZE:
         connection->remaining = strtoull(line, NULL, 16);
@@ -286,24 +281,19 @@ static int write_request(struct http_connection *connection, const struct client
     strbuf_format(&head, "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n", body.length);
     strbuf_add(&head, strbuf_text(&body), body.length);
     int status = strbuf_status(&body) ? strbuf_status(&body) : strbuf_status(&head);
-    if (!status && bufferevent_write(connection->stream, head.data, head.length))
-        status = status_no_memory();
+    THEN(status, bufferevent_write(connection->stream, head.data, head.length) ? status_no_memory() : STATUS_OK);
     strbuf_free(&body);
     strbuf_free(&head);
     return status;
 }
 
-/* The server may have closed a connection that was idle for long. */
-static struct http_connection *find_idle(struct client *client) {
-    char byte;
-    while (client->idle &&
-           (recv(bufferevent_getfd(client->idle->stream), &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN))
-        connection_free(client->idle);
-    return client->idle;
-}
-
 static int ask(struct client *client, struct client_text *text) {
-    struct http_connection *connection = find_idle(client);
+    /* The server may have closed a connection that was idle for long. */
+    char byte;
+    struct http_connection *connection;
+    while ((connection = LIST_FIRST(&client->idle)) &&
+           (recv(bufferevent_getfd(connection->stream), &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN))
+        connection_free(connection);
     bool is_reused = connection != NULL;
     if (!connection)
         connection = connection_new(client);
@@ -320,17 +310,6 @@ static int ask(struct client *client, struct client_text *text) {
     return STATUS_OK;
 }
 
-/* A server may close a waiting connection just when it is used again; then another one is made. */
-static void ask_again(struct http_connection *connection) {
-    struct client *client = connection->client;
-    struct client_text *text = connection->text;
-    connection_free(connection);
-    while (client->idle)
-        connection_free(client->idle);
-    if (ask(client, text))
-        client_text_end(text, status_text());
-}
-
 static void on_event(struct bufferevent *stream, short what, void *context) {
     struct http_connection *connection = context;
     bool has_none = connection->state == AT_STATUS && !connection->code;
@@ -340,9 +319,15 @@ static void on_event(struct bufferevent *stream, short what, void *context) {
     connection->closes = true;
     if (!connection->text)
         connection_free(connection);
-    else if (has_none && connection->is_reused)
-        ask_again(connection);
-    else if (connection->state == UNTIL_CLOSE)
+    else if (has_none && connection->is_reused) {
+        /* A server may close a waiting connection just when it is used again; then another one is made. */
+        struct client *client = connection->client;
+        struct client_text *text = connection->text;
+        connection_free(connection);
+        free_all(&client->idle);
+        if (ask(client, text))
+            client_text_end(text, status_text());
+    } else if (connection->state == UNTIL_CLOSE)
         end_answer(connection);
     else
         end(connection, has_none ? "cannot connect, or no answer" : "the connection ended");
@@ -354,10 +339,8 @@ static void leave(struct client *client, struct client_text *text) {
 }
 
 static void close_all(struct client *client) {
-    while (client->busy)
-        connection_free(client->busy);
-    while (client->idle)
-        connection_free(client->idle);
+    free_all(&client->busy);
+    free_all(&client->idle);
 }
 
 const struct client_wire client_http = {.ask = ask, .leave = leave, .close = close_all};

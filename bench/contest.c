@@ -14,6 +14,22 @@ int64_t bench_contest_iterations(int64_t steps) {
     return WARM_UP + steps;
 }
 
+int bench_contest_open_peer(struct bench_contest *contest, const struct bench_options *o, const struct run_config *run,
+                            const struct peft_config *adapter, int64_t tokens) {
+    const struct bench_transformers_task task = {
+        .model = &run->model,
+        .adapter = adapter,
+        .micro_batch_size = run->train.micro_batch_size,
+        .micro_batches = run->train.global_batch_size / run->train.micro_batch_size,
+        .tokens = tokens,
+        .threads = bench_baseline_threads(o),
+        .device = o->device,
+        .precision = o->precision,
+        .has_dropout = o->has_dropout,
+    };
+    return o->has_peer ? bench_transformers_open(&task, o->peer_python, o->steps, &contest->peer) : STATUS_OK;
+}
+
 static int take_turns(struct bench_contest *contest, enum bench_order order) {
     int status = STATUS_OK;
     if (contest->baseline) {
@@ -21,8 +37,7 @@ static int take_turns(struct bench_contest *contest, enum bench_order order) {
         status = bench_runner_obey(contest->baseline, order);
         bench_pause();
     }
-    if (!status && order == ORDER_WARM_UP)
-        status = bench_transformers_warm_up(&contest->peer, "step");
+    THEN(status, order == ORDER_WARM_UP ? bench_transformers_warm_up(&contest->peer, "step") : STATUS_OK);
     return status ? status : bench_runner_obey(contest->runner, order);
 }
 

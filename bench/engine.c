@@ -2,29 +2,27 @@
  * engine. */
 #include "engine.h"
 
-#include "base/json.h"
-
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- figures ---- */
 
 static const struct {
     const char *name;
-    int (*measure)(struct engine_bench *bench, json_t **figure);
+    engine_figure *measure;
+    int variant; /* memory: with adapters or not; swap: the kind of the adapter */
 } figures[] = {
     /* Figures measured in separate processes come first, because a process with threads cannot be forked. */
-    {"memory", engine_figure_memory},
-    {"memory-adapters", engine_figure_adapter_memory},
-    {"scheduler", engine_figure_scheduler},
-    {"adapters", engine_figure_adapters},
-    {"bank", engine_figure_bank},
-    {"idle-bank", engine_figure_idle_bank},
-    {"shared-prefix", engine_figure_prefix},
-    {"prompts", engine_figure_prompts},
-    {"swap", engine_figure_swap},
-    {"swap-large", engine_figure_swap_large},
-    {"pipeline", engine_figure_pipeline},
+    {"memory", engine_figure_memory, false},
+    {"memory-adapters", engine_figure_memory, true},
+    {"scheduler", engine_figure_scheduler, 0},
+    {"adapters", engine_figure_adapters, 0},
+    {"bank", engine_figure_bank, 0},
+    {"idle-bank", engine_figure_idle_bank, 0},
+    {"shared-prefix", engine_figure_prefix, 0},
+    {"prompts", engine_figure_prompts, 0},
+    {"swap", engine_figure_swap, ADAPTER_GIVEN},
+    {"swap-large", engine_figure_swap, ADAPTER_LARGE},
+    {"pipeline", engine_figure_pipeline, 0},
 };
 enum { FIGURES = sizeof figures / sizeof *figures };
 
@@ -47,9 +45,9 @@ static int check(const struct engine_bench *bench) {
 static int measure(struct engine_bench *bench, int i) {
     json_t *figure = NULL;
     bench->figure = figures[i].name;
+    bench->variant = figures[i].variant;
     int status = figures[i].measure(bench, &figure);
-    if (!status && !figure)
-        status = status_no_memory();
+    THEN(status, status_allocated(figure));
     if (!status)
         json_array_append(bench->figures, figure);
     json_decref(figure);

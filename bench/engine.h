@@ -31,6 +31,7 @@ struct engine_bench {
     char directory[64];             /* of the adapters' files; removed with the benchmark */
     int64_t in, out;                /* tokens of a text */
     const char *figure;             /* the one being measured */
+    int variant;                    /* of that figure: engine.c */
     json_t *figures;                /* so far */
     char device[96], dtype_text[8]; /* of the first engine */
 };
@@ -109,6 +110,12 @@ int engine_load_submit(struct engine_load *load, const struct engine_load_reques
                        struct engine_load_text *text);
 int engine_load_step(struct engine_load *load);
 int engine_load_finish(struct engine_load *load, const struct engine_load_text *text);
+/* Submits `count` random texts, text k on slots[k] (NULL: the base); `like` has the rest of their requests. */
+int engine_load_begin(struct engine_bench *bench, struct engine_load *load, const int *slots, int64_t count,
+                      struct engine_load_request like, struct engine_load_text *texts);
+/* The same for texts whose gaps count, and runs steps until each has a token. */
+int engine_load_write(struct engine_bench *bench, struct engine_load *load, const int *slots, int64_t count,
+                      int64_t out, struct engine_load_text *texts);
 /* Measures ENGINE_TEXTS texts from the first step to the last token. */
 int engine_load_run(struct engine_bench *bench, struct engine *engine, int depth, double *seconds);
 
@@ -119,25 +126,18 @@ int engine_load_run(struct engine_bench *bench, struct engine *engine, int depth
 int engine_adapters_write(struct engine_bench *bench);
 void engine_adapters_path(const struct engine_bench *bench, int kind, char path[96]);
 
-/* The figures of adapters: each measures, and makes *figure, which the caller releases. */
-int engine_figure_adapters(struct engine_bench *bench, json_t **figure);
-int engine_figure_bank(struct engine_bench *bench, json_t **figure);
-int engine_figure_idle_bank(struct engine_bench *bench, json_t **figure);
-int engine_figure_swap(struct engine_bench *bench, json_t **figure);
-int engine_figure_swap_large(struct engine_bench *bench, json_t **figure);
+/* Each figure measures, and makes *figure, which the caller releases. */
+typedef int engine_figure(struct engine_bench *bench, json_t **figure);
+engine_figure engine_figure_adapters, engine_figure_bank, engine_figure_idle_bank, engine_figure_swap;
 
 /* ---- the scheduler's: engine_schedule.c ---- */
 
-int engine_figure_scheduler(struct engine_bench *bench, json_t **figure);
-int engine_figure_prefix(struct engine_bench *bench, json_t **figure);
-int engine_figure_prompts(struct engine_bench *bench, json_t **figure);
-int engine_figure_pipeline(struct engine_bench *bench, json_t **figure);
+engine_figure engine_figure_scheduler, engine_figure_prefix, engine_figure_prompts, engine_figure_pipeline;
 /* Returns the layers of the first of two stages with about equal weights; the head counts as a number of layers. */
 int64_t engine_first_layers(const struct model_config *c);
 
 /* ---- memory: engine_memory.c ---- */
 
-int engine_figure_memory(struct engine_bench *bench, json_t **figure);
-int engine_figure_adapter_memory(struct engine_bench *bench, json_t **figure);
+engine_figure engine_figure_memory;
 
 #endif

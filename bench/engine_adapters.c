@@ -2,7 +2,6 @@
 #include "engine.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { TRAIN_ROWS = 16, MANY = 512, NAME_BYTES = 24, PAIRS = 16 /* a step of the options */ };
 enum { WINDOW = 32 /* steps, at most */, BEGUN = 8 /* tokens that a text has before the first window, at most */ };
@@ -167,25 +166,23 @@ static int take_kinds(struct bank *bank, int slots[ENGINE_TEXTS]) {
     return status;
 }
 
-static int give_slots(struct bank *bank, const int slots[ENGINE_TEXTS]) {
-    int status = STATUS_OK;
-    for (int k = 0; k < ENGINE_TEXTS && !status; k++)
-        status = adapters_give(bank->adapters, slots[k]);
-    return status;
-}
-
 /* ---- decode steps in turn with those of the base ---- */
 
-/* Takes steps of each group in turn. */
-static int contest(struct engine_bench *bench, struct engine_group *measured, struct engine_group *other, int64_t count,
-                   struct engine_pairs *pairs) {
-    int status = STATUS_OK;
+/* Takes steps of two groups of texts with `in` tokens in turn: on `slots` of an engine (NULL: the base), and on the
+ * base of the other. */
+static int contest(struct engine_bench *bench, struct engine *engine, const int *slots, struct engine *other,
+                   int64_t in, int64_t count, struct engine_pairs *pairs) {
+    struct engine_group measured = {0}, base = {0};
+    int status = engine_group_open(&measured, engine, slots, ENGINE_TEXTS, in);
+    THEN(status, engine_group_open(&base, other, NULL, ENGINE_TEXTS, in));
     for (int64_t i = 0; i < count && !status; i++) {
         double seconds, baseline;
-        status = engine_group_step(measured, &seconds);
-        THEN(status, engine_group_step(other, &baseline));
+        status = engine_group_step(&measured, &seconds);
+        THEN(status, engine_group_step(&base, &baseline));
         THEN(status, engine_pairs_add(bench, pairs, seconds, baseline));
     }
+    engine_group_close(&measured);
+    engine_group_close(&base);
     return status;
 }
 
@@ -198,16 +195,11 @@ static int64_t count_steps(const struct engine_bench *bench, int64_t in) {
 
 int engine_figure_adapters(struct engine_bench *bench, json_t **figure) {
     struct bank bank = {0};
-    struct engine_group measured = {0}, base = {0};
     struct engine_pairs pairs = {0};
     int slots[ENGINE_TEXTS];
     int status = open_kinds(bench, 2 * ENGINE_TEXTS, &bank);
     THEN(status, take_kinds(&bank, slots));
-    THEN(status, engine_group_open(&measured, bank.engine, slots, ENGINE_TEXTS, bench->in));
-    THEN(status, engine_group_open(&base, bank.engine, NULL, ENGINE_TEXTS, bench->in));
-    THEN(status, contest(bench, &measured, &base, count_steps(bench, bench->in), &pairs));
-    engine_group_close(&measured);
-    engine_group_close(&base);
+    THEN(status, contest(bench, bank.engine, slots, bank.engine, bench->in, count_steps(bench, bench->in), &pairs));
     *figure = engine_pairs_figure(bench, &pairs, true, ENGINE_TEXTS);
     close_bank(&bank);
     return status;
@@ -231,19 +223,15 @@ static int open_many(struct engine_bench *bench, struct bank *bank, char (*name)
 /* Takes a few steps of texts with ENGINE_TEXTS of the adapters, one each. */
 static int contest_of_some(struct engine_bench *bench, struct bank *bank, char (*name)[NAME_BYTES],
                            struct engine_pairs *pairs) {
-    struct engine_group measured = {0}, base = {0};
     int slots[ENGINE_TEXTS], status = STATUS_OK;
-    int64_t in = engine_bench_share(bench, ENGINE_UNSHARED), most = count_steps(bench, in);
+    int64_t in = engine_bench_share(bench, ENGINE_UNSHARED), steps = count_steps(bench, in);
+    steps = bench->options->steps < steps ? bench->options->steps : steps;
     for (int k = 0; k < ENGINE_TEXTS && !status; k++)
         status = take_slot(bank, name[k], &slots[k]);
-    if (status)
-        return status;
-    status = engine_group_open(&measured, bank->engine, slots, ENGINE_TEXTS, in);
-    THEN(status, engine_group_open(&base, bank->engine, NULL, ENGINE_TEXTS, in));
-    THEN(status, contest(bench, &measured, &base, bench->options->steps < most ? bench->options->steps : most, pairs));
-    engine_group_close(&measured);
-    engine_group_close(&base);
-    return status ? status : give_slots(bank, slots);
+    THEN(status, contest(bench, bank->engine, slots, bank->engine, in, steps, pairs));
+    for (int k = 0; k < ENGINE_TEXTS && !status; k++)
+        status = adapters_give(bank->adapters, slots[k]);
+    return status;
 }
 
 int engine_figure_bank(struct engine_bench *bench, json_t **figure) {
@@ -263,16 +251,11 @@ int engine_figure_bank(struct engine_bench *bench, json_t **figure) {
 int engine_figure_idle_bank(struct engine_bench *bench, json_t **figure) {
     struct bank bank = {0};
     struct engine *plain = NULL;
-    struct engine_group measured = {0}, other = {0};
     struct engine_pairs pairs = {0};
     struct engine_options options = {.max_sequences = ENGINE_TEXTS, .has_no_prefix_cache = true};
     int status = open_kinds(bench, ENGINE_TEXTS, &bank);
     THEN(status, engine_bench_open(bench, options, &plain));
-    THEN(status, engine_group_open(&measured, bank.engine, NULL, ENGINE_TEXTS, bench->in));
-    THEN(status, engine_group_open(&other, plain, NULL, ENGINE_TEXTS, bench->in));
-    THEN(status, contest(bench, &measured, &other, count_steps(bench, bench->in), &pairs));
-    engine_group_close(&measured);
-    engine_group_close(&other);
+    THEN(status, contest(bench, bank.engine, NULL, plain, bench->in, count_steps(bench, bench->in), &pairs));
     *figure = engine_pairs_figure(bench, &pairs, true, ENGINE_TEXTS);
     engine_close(plain);
     close_bank(&bank);
@@ -290,16 +273,6 @@ struct swaps {
     int64_t parts, count; /* of replacements that were completed */
     bool is_under_way;
 };
-
-/* Plans as many windows with replacements as requested, if the model has positions for them. */
-static int plan_swaps(const struct engine_bench *bench, int64_t tokens, struct swaps *swaps) {
-    int64_t windows = 2 * bench->options->steps, remaining = tokens - BEGUN;
-    swaps->window = remaining / windows < WINDOW ? remaining / windows : WINDOW;
-    swaps->window = swaps->window ? swaps->window : 1;
-    swaps->steps = windows * swaps->window < remaining ? windows * swaps->window : remaining;
-    swaps->seconds = calloc((size_t)swaps->steps, sizeof *swaps->seconds);
-    return status_allocated(swaps->seconds);
-}
 
 /* Begins to replace the adapter by the files that it has already. */
 static int begin_replacement(struct bank *bank, const char *name) {
@@ -345,26 +318,6 @@ static int swap(struct bank *bank, struct engine_load *load, struct swaps *swaps
     return status;
 }
 
-/* Submits the texts, and runs steps until each has a token. */
-static int begin_texts(struct engine_bench *bench, struct engine_load *load, const int slots[ENGINE_TEXTS], int64_t out,
-                       struct engine_load_text texts[ENGINE_TEXTS]) {
-    int32_t *prompt = calloc((size_t)bench->in, sizeof *prompt);
-    int status = status_allocated(prompt);
-    for (int k = 0; k < ENGINE_TEXTS && !status; k++) {
-        for (int64_t i = 0; i < bench->in; i++)
-            prompt[i] = engine_token(&bench->config, (uint64_t)k, i);
-        struct engine_load_request request = {
-            .slot = slots[k], .prompt = prompt, .in = bench->in, .out = out, .has_gaps = true};
-        status = engine_load_submit(load, &request, &texts[k]);
-    }
-    free(prompt);
-    load->gap_class = LOAD_NO_CLASS;
-    for (int k = 0; k < ENGINE_TEXTS; k++)
-        while (!texts[k].tokens && !status)
-            status = engine_load_step(load);
-    return status;
-}
-
 static json_t *swap_figure(const struct engine_bench *bench, struct engine_load *load, struct swaps *swaps) {
     double p99[LOAD_CLASSES], median[LOAD_CLASSES];
     for (int c = 0; c < LOAD_CLASSES; c++) {
@@ -379,18 +332,24 @@ static json_t *swap_figure(const struct engine_bench *bench, struct engine_load 
                      bench_quantile(swaps->seconds, swaps->parts, 1));
 }
 
-static int measure_swaps(struct engine_bench *bench, int kind, json_t **figure) {
+int engine_figure_swap(struct engine_bench *bench, json_t **figure) {
     struct bank bank = {0};
     struct engine_load load = {0};
     struct engine_load_text texts[ENGINE_TEXTS];
     int slots[ENGINE_TEXTS];
     int64_t out = model_positions(&bench->config) - bench->in - bench->options->peft.num_virtual_tokens;
-    struct swaps swaps = {.kind = kind};
-    int status = plan_swaps(bench, out, &swaps);
+    struct swaps swaps = {.kind = bench->variant};
+    /* Plans as many windows with replacements as requested, if the model has positions for them. */
+    int64_t windows = 2 * bench->options->steps, remaining = out - BEGUN;
+    swaps.window = remaining / windows < WINDOW ? remaining / windows : WINDOW;
+    swaps.window = swaps.window ? swaps.window : 1;
+    swaps.steps = windows * swaps.window < remaining ? windows * swaps.window : remaining;
+    swaps.seconds = calloc((size_t)swaps.steps, sizeof *swaps.seconds);
+    int status = status_allocated(swaps.seconds);
     THEN(status, open_kinds(bench, ENGINE_TEXTS, &bank));
     THEN(status, take_kinds(&bank, slots));
     THEN(status, engine_load_open(&load, bank.engine, 0, 0));
-    THEN(status, begin_texts(bench, &load, slots, out, texts));
+    THEN(status, engine_load_write(bench, &load, slots, ENGINE_TEXTS, out, texts));
     THEN(status, swap(&bank, &load, &swaps));
     if (!status)
         *figure = swap_figure(bench, &load, &swaps);
@@ -398,12 +357,4 @@ static int measure_swaps(struct engine_bench *bench, int kind, json_t **figure) 
     close_bank(&bank);
     free(swaps.seconds);
     return status ? status : bench_print(json_incref(*figure));
-}
-
-int engine_figure_swap(struct engine_bench *bench, json_t **figure) {
-    return measure_swaps(bench, ADAPTER_GIVEN, figure);
-}
-
-int engine_figure_swap_large(struct engine_bench *bench, json_t **figure) {
-    return measure_swaps(bench, ADAPTER_LARGE, figure);
 }

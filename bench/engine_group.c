@@ -13,17 +13,12 @@ int32_t engine_token(const struct model_config *config, uint64_t text, int64_t i
     return (int32_t)(word % (uint32_t)config->vocab_size);
 }
 
-static void give_tokens(struct engine_group *group, int64_t rows) {
-    for (int64_t i = 0; i < rows; i++)
+static int run(struct engine_group *group, int64_t rows) {
+    int status = engine_step(group->engine, group->rows, rows, group->results);
+    for (int64_t i = 0; i < rows && !status; i++)
         for (int64_t k = 0; k < group->count && group->rows[i].wants_logits; k++)
             if (group->sequence[k] == group->rows[i].sequence)
                 group->token[k] = group->results[i].token;
-}
-
-static int run(struct engine_group *group, int64_t rows) {
-    int status = engine_step(group->engine, group->rows, rows, group->results);
-    if (!status)
-        give_tokens(group, rows);
     return status;
 }
 

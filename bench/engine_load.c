@@ -6,11 +6,6 @@
 
 /* ---- gaps ---- */
 
-static void add_gap(struct engine_load *load, double seconds) {
-    if (load->gap_class != LOAD_NO_CLASS && bench_series_add(&load->gaps[load->gap_class], seconds))
-        load->is_out_of_memory = true;
-}
-
 static bool on_token(void *context, int64_t choice, const struct scheduler_token *token) {
     struct engine_load_text *text = context;
     double now = clock_seconds();
@@ -18,8 +13,9 @@ static bool on_token(void *context, int64_t choice, const struct scheduler_token
     (void)token;
     if (text->tokens == 0)
         text->first = now;
-    else if (text->has_gaps)
-        add_gap(text->load, now - text->last);
+    else if (text->has_gaps && text->load->gap_class != LOAD_NO_CLASS)
+        text->load->is_out_of_memory |=
+            bench_series_add(&text->load->gaps[text->load->gap_class], now - text->last) != 0;
     text->last = now;
     text->tokens++;
     return false;
@@ -77,24 +73,43 @@ int engine_load_finish(struct engine_load *load, const struct engine_load_text *
     return status;
 }
 
+int engine_load_begin(struct engine_bench *bench, struct engine_load *load, const int *slots, int64_t count,
+                      struct engine_load_request like, struct engine_load_text *texts) {
+    int32_t *prompt = calloc((size_t)bench->in, sizeof *prompt);
+    int status = status_allocated(prompt);
+    like.prompt = prompt;
+    like.in = bench->in;
+    for (int64_t k = 0; k < count && !status; k++) {
+        for (int64_t i = 0; i < bench->in; i++)
+            prompt[i] = engine_token(&bench->config, (uint64_t)k, i);
+        like.slot = slots ? slots[k] : -1;
+        status = engine_load_submit(load, &like, &texts[k]);
+    }
+    free(prompt);
+    return status;
+}
+
+int engine_load_write(struct engine_bench *bench, struct engine_load *load, const int *slots, int64_t count,
+                      int64_t out, struct engine_load_text *texts) {
+    int status =
+        engine_load_begin(bench, load, slots, count, (struct engine_load_request){.out = out, .has_gaps = true}, texts);
+    load->gap_class = LOAD_NO_CLASS;
+    for (int64_t k = 0; k < count; k++)
+        while (!status && !texts[k].tokens)
+            status = engine_load_step(load);
+    return status;
+}
+
 int engine_load_run(struct engine_bench *bench, struct engine *engine, int depth, double *seconds) {
     struct engine_load load;
     struct engine_load_text texts[ENGINE_TEXTS];
-    int32_t *prompt = calloc((size_t)bench->in, sizeof *prompt);
-    int status = status_allocated(prompt);
-    int opened = engine_load_open(&load, engine, depth, 0);
-    status = status ? status : opened;
-    for (int k = 0; k < ENGINE_TEXTS && !status; k++) {
-        for (int64_t i = 0; i < bench->in; i++)
-            prompt[i] = engine_token(&bench->config, (uint64_t)k, i);
-        struct engine_load_request request = {.slot = -1, .prompt = prompt, .in = bench->in, .out = bench->out};
-        status = engine_load_submit(&load, &request, &texts[k]);
-    }
+    int status = engine_load_open(&load, engine, depth, 0);
+    THEN(status,
+         engine_load_begin(bench, &load, NULL, ENGINE_TEXTS, (struct engine_load_request){.out = bench->out}, texts));
     double start = clock_seconds();
     for (int k = 0; k < ENGINE_TEXTS && !status; k++)
         status = engine_load_finish(&load, &texts[k]);
     *seconds = clock_seconds() - start;
     engine_load_close(&load);
-    free(prompt);
     return status;
 }

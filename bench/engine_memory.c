@@ -38,11 +38,11 @@ static int fill(const void *context) {
     return status;
 }
 
-static int measure(struct engine_bench *bench, bool has_adapter, json_t **figure) {
+int engine_figure_memory(struct engine_bench *bench, json_t **figure) {
     struct trial *trial = mmap(NULL, sizeof *trial, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (trial == MAP_FAILED)
         return status_fail_errno("cannot share memory with a process");
-    *trial = (struct trial){.bench = bench, .has_adapter = has_adapter};
+    *trial = (struct trial){.bench = bench, .has_adapter = bench->variant};
     size_t peak;
     int status = bench_peak_of(fill, &trial, &peak);
     if (!status)
@@ -51,12 +51,4 @@ static int measure(struct engine_bench *bench, bool has_adapter, json_t **figure
                       "peak_rss_bytes", (json_int_t)peak, "planned_bytes", (json_int_t)trial->planned);
     munmap(trial, sizeof *trial);
     return status ? status : bench_print(json_incref(*figure));
-}
-
-int engine_figure_memory(struct engine_bench *bench, json_t **figure) {
-    return measure(bench, false, figure);
-}
-
-int engine_figure_adapter_memory(struct engine_bench *bench, json_t **figure) {
-    return measure(bench, true, figure);
 }

@@ -75,7 +75,7 @@ struct incoming {
     struct engine_bench *bench;
     struct engine_load load;
     struct engine_load_text texts[ENGINE_TEXTS - 1];
-    struct engine_pairs first_token; /* of a prompt during other texts, and of one alone */
+    struct engine_pairs first_token; /* of a prompt during other completions, and of one on its own */
     int64_t prompts;
     int32_t *prompt;
 };
@@ -120,24 +120,6 @@ static int run_round(struct incoming *in) {
     return status ? status : engine_pairs_add(in->bench, &in->first_token, beside, alone);
 }
 
-static int begin_texts(struct incoming *in) {
-    struct engine_bench *bench = in->bench;
-    int64_t out = model_positions(&bench->config) - bench->in;
-    int status = STATUS_OK;
-    for (int k = 0; k < ENGINE_TEXTS - 1 && !status; k++) {
-        for (int64_t i = 0; i < bench->in; i++)
-            in->prompt[i] = engine_token(&in->bench->config, (uint64_t)k, i);
-        struct engine_load_request request = {
-            .slot = -1, .prompt = in->prompt, .in = bench->in, .out = out, .has_gaps = true};
-        status = engine_load_submit(&in->load, &request, &in->texts[k]);
-    }
-    in->load.gap_class = LOAD_NO_CLASS;
-    for (int k = 0; k < ENGINE_TEXTS - 1; k++)
-        while (!in->texts[k].tokens && !status)
-            status = engine_load_step(&in->load);
-    return status ? status : run_quiet(in, QUIET, 1); /* the duration of a step without prompts */
-}
-
 static int finish_prompts(struct incoming *in, json_t **figure) {
     struct engine_load *load = &in->load;
     double median = bench_median(load->gaps[QUIET].values, load->gaps[QUIET].count);
@@ -158,10 +140,11 @@ int engine_figure_prompts(struct engine_bench *bench, json_t **figure) {
     struct engine_options options = {.max_sequences = ENGINE_TEXTS, .has_no_prefix_cache = true};
     int status = engine_bench_open(bench, options, &engine);
     in.prompt = calloc((size_t)model_positions(&bench->config), sizeof *in.prompt);
-    if (!status && !in.prompt)
-        status = status_no_memory();
+    THEN(status, status_allocated(in.prompt));
     THEN(status, engine_load_open(&in.load, engine, 0, stretch));
-    THEN(status, begin_texts(&in));
+    THEN(status, engine_load_write(bench, &in.load, NULL, ENGINE_TEXTS - 1, model_positions(&bench->config) - bench->in,
+                                   in.texts));
+    THEN(status, run_quiet(&in, QUIET, 1)); /* the duration of a step without prompts */
     for (int64_t i = 0; i < bench->options->steps && !status && !in.texts[0].is_done; i++)
         status = run_round(&in);
     THEN(status, finish_prompts(&in, figure));

@@ -5,7 +5,6 @@
 #include "peft/peft.h"
 #include "text/text.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { ROWS = 64, TOKENS = 257, LOADS = 9, PEAK_STEPS = 2 };
@@ -40,15 +39,6 @@ static int write_rows(const struct measurement *m) {
     return status;
 }
 
-static int open_rows(struct measurement *m) {
-    snprintf(m->rows, sizeof m->rows, "%s/rows.jsonl", m->dataset.directory);
-    m->rows_item = m->rows;
-    struct tokenizer_training training = {
-        .inputs = &m->rows_item, .input_count = 1, .vocab_size = TOKENS, .threads = 1};
-    int status = write_rows(m);
-    return status ? status : tokenizer_train(&training, &m->tokenizer);
-}
-
 /* The run that trains the adapter; seq_length counts its virtual tokens. */
 static int describe_run(struct measurement *m) {
     const struct bench_options *o = m->options;
@@ -71,13 +61,6 @@ static int describe_run(struct measurement *m) {
     return STATUS_OK;
 }
 
-static int describe_whole(struct measurement *m) {
-    struct bench_options plain = *m->options;
-    plain.threads = bench_baseline_threads(m->options);
-    plain.global_batch_size = m->run.config.train.global_batch_size;
-    return bench_training_run(&plain, true, bench_contest_iterations(plain.steps), &m->dataset, &m->whole);
-}
-
 static int open_files(struct measurement *m) {
     const struct bench_options *o = m->options;
     struct model_config model;
@@ -86,14 +69,18 @@ static int open_files(struct measurement *m) {
         status = status_fail(STATUS_USAGE, "bench finetune needs a vocabulary of %d or more, and %s has %lld", TOKENS,
                              o->model, (long long)model.vocab_size);
     THEN(status, bench_dataset_open(&m->dataset, 8 * o->seq_length + 1, model.vocab_size));
-    THEN(status, open_rows(m));
+    snprintf(m->rows, sizeof m->rows, "%s/rows.jsonl", m->dataset.directory);
+    m->rows_item = m->rows;
+    struct tokenizer_training training = {
+        .inputs = &m->rows_item, .input_count = 1, .vocab_size = TOKENS, .threads = 1};
+    THEN(status, write_rows(m));
+    THEN(status, tokenizer_train(&training, &m->tokenizer));
     THEN(status, describe_run(m));
-    return status ? status : describe_whole(m);
-}
-
-static void close_files(struct measurement *m) {
-    tokenizer_close(m->tokenizer);
-    bench_dataset_close(&m->dataset);
+    struct bench_options plain = *o;
+    plain.threads = bench_baseline_threads(o);
+    plain.global_batch_size = m->run.config.train.global_batch_size;
+    THEN(status, bench_training_run(&plain, true, bench_contest_iterations(o->steps), &m->dataset, &m->whole));
+    return status;
 }
 
 /* ---- memory ---- */
@@ -157,25 +144,6 @@ static int time_loading(struct measurement *m, double *seconds) {
     return status;
 }
 
-/* ---- the peer ---- */
-
-static int open_peer(struct measurement *m) {
-    const struct bench_options *o = m->options;
-    const struct run_config *run = &m->run.config;
-    const struct bench_transformers_task task = {
-        .model = &run->model,
-        .adapter = &o->peft,
-        .micro_batch_size = run->train.micro_batch_size,
-        .micro_batches = run->train.global_batch_size / run->train.micro_batch_size,
-        .tokens = o->seq_length - peft_config_virtual_tokens(&o->peft) - peft_config_prefix_tokens(&o->peft),
-        .threads = bench_baseline_threads(o),
-        .device = o->device,
-        .precision = o->precision,
-        .has_dropout = o->has_dropout,
-    };
-    return o->has_peer ? bench_transformers_open(&task, o->peer_python, o->steps, &m->contest.peer) : STATUS_OK;
-}
-
 /* ---- the summary ---- */
 
 struct figures {
@@ -221,19 +189,13 @@ static int print_summary(struct measurement *m, const struct figures *figures) {
 
 /* ---- all of it ---- */
 
-static int measure_memory(struct measurement *m, struct figures *figures) {
-    const struct trial mine = {&m->run, (int)m->options->ranks}, whole = {&m->whole, 1};
-    int status = bench_peak_of(train_a_little, &mine, &figures->peak);
-    return status || !m->options->has_baseline ? status : bench_peak_of(train_a_little, &whole, &figures->whole_peak);
-}
-
 static int measure_time(struct measurement *m) {
     const struct bench_options *o = m->options;
     struct bench_contest *contest = &m->contest;
     int status = bench_runner_open(&m->run, (int)o->ranks, NULL, o->steps, 1, &contest->runner);
-    if (!status && o->has_baseline)
-        status = bench_runner_open(&m->whole, 1, NULL, o->steps, 1, &contest->baseline);
-    THEN(status, open_peer(m));
+    THEN(status, o->has_baseline ? bench_runner_open(&m->whole, 1, NULL, o->steps, 1, &contest->baseline) : STATUS_OK);
+    int64_t virtual_tokens = peft_config_virtual_tokens(&o->peft) + peft_config_prefix_tokens(&o->peft);
+    THEN(status, bench_contest_open_peer(contest, o, &m->run.config, &o->peft, o->seq_length - virtual_tokens));
     THEN(status, bench_contest_measure(contest, o->steps));
     return status ? status : bench_runner_obey(contest->runner, ORDER_CEILING_AFTER);
 }
@@ -248,12 +210,14 @@ int bench_finetune(const struct bench_options *options) {
     if (!status && options->has_peer && !peft_is_of_peft(options->peft.type))
         status = status_fail(STATUS_USAGE, "--peer: PEFT has no %ss", peft_title(options->peft.type));
     THEN(status, open_files(&m));
-    THEN(status, measure_memory(&m, &figures));
+    const struct trial mine = {&m.run, (int)options->ranks}, whole = {&m.whole, 1};
+    THEN(status, bench_peak_of(train_a_little, &mine, &figures.peak));
+    THEN(status, options->has_baseline ? bench_peak_of(train_a_little, &whole, &figures.whole_peak) : STATUS_OK);
     THEN(status, measure_time(&m));
-    if (!status && options->ranks == 1)
-        status = time_loading(&m, &figures.load_seconds);
+    THEN(status, options->ranks == 1 ? time_loading(&m, &figures.load_seconds) : STATUS_OK);
     THEN(status, print_summary(&m, &figures));
     bench_contest_close(&m.contest);
-    close_files(&m);
+    tokenizer_close(m.tokenizer);
+    bench_dataset_close(&m.dataset);
     return status;
 }

@@ -1,4 +1,4 @@
-/* The GELU that a product of bf16 contains, which is a library's on some devices, beside the operation of its own. The
+/* The GELU that a product of bf16 contains, which is a library's on some devices, beside its own operation. The
  * weight is the identity, so that both get the same input. */
 #include "bench.h"
 
@@ -38,16 +38,6 @@ static int make_arrays(struct comparison *c) {
     return status ? status : upload(c, WEIGHT, (int64_t)COLUMNS * COLUMNS);
 }
 
-static struct gemm product_of(const struct comparison *c) {
-    return (struct gemm){.a = matrix_plain(DTYPE_BF16, c->memory[INPUT], ROWS, COLUMNS),
-                         .b = matrix_plain(DTYPE_BF16, c->memory[WEIGHT], COLUMNS, COLUMNS),
-                         .b_transposed = true,
-                         .c = matrix_plain(DTYPE_BF16, c->memory[OF_PRODUCT], ROWS, COLUMNS),
-                         .bias = c->memory[BIAS],
-                         .epilogue = EPILOGUE_GELU_TANH,
-                         .aux = c->memory[SAVED]};
-}
-
 static int compute(struct comparison *c, const struct ops *ops, const struct gemm *product) {
     const struct gelu gelu = {
         .count = VALUES, .type = DTYPE_BF16, .is_tanh = true, .x = c->memory[INPUT], .y = c->memory[OWN]};
@@ -84,7 +74,14 @@ int bench_compare_gelu(struct device *device, json_t **found) {
     *found = NULL;
     int status = c ? stream_open(device, &c->exec.stream) : status_no_memory();
     THEN(status, make_arrays(c));
-    struct gemm product = status ? (struct gemm){0} : product_of(c);
+    struct gemm product = {.b_transposed = true, .epilogue = EPILOGUE_GELU_TANH};
+    if (!status) {
+        product.a = matrix_plain(DTYPE_BF16, c->memory[INPUT], ROWS, COLUMNS);
+        product.b = matrix_plain(DTYPE_BF16, c->memory[WEIGHT], COLUMNS, COLUMNS);
+        product.c = matrix_plain(DTYPE_BF16, c->memory[OF_PRODUCT], ROWS, COLUMNS);
+        product.bias = c->memory[BIAS];
+        product.aux = c->memory[SAVED];
+    }
     if (!status && ops->gemm_supports(device, &product)) {
         c->exec.workspace_bytes = ops->gemm_workspace(device, &product);
         status = device_alloc(device, c->exec.workspace_bytes, &c->exec.workspace);

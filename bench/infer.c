@@ -67,8 +67,7 @@ static int open_inference(struct inference *t, int64_t rows, int64_t sequences) 
     t->rows = calloc((size_t)rows, sizeof *t->rows);
     t->results = calloc((size_t)rows, sizeof *t->results);
     t->seconds = calloc((size_t)o->steps, sizeof *t->seconds);
-    if (!status && (!t->rows || !t->results || !t->seconds))
-        status = status_no_memory();
+    THEN(status, status_allocated(t->rows && t->results && t->seconds));
     return status;
 }
 
@@ -226,11 +225,6 @@ int bench_prefill(const struct bench_options *options) {
     return status;
 }
 
-/* Tokens in the cache in the middle of the measured steps. */
-static double decode_context(const struct inference *t, int c) {
-    return (double)decode_contexts[c] + (double)t->decoded[c].steps / 2;
-}
-
 /* Time of such a step at the ceilings: its bytes at the streaming read, or its operations at the GEMM ceiling. */
 static double decode_floor(const struct inference *t, int c) {
     const struct decoded *decoded = &t->decoded[c];
@@ -317,29 +311,17 @@ static int take_steps(struct inference *t, int c, int first, double *seconds) {
     return status;
 }
 
-/* Takes the steps while phases are timed, which is operation by operation. */
-static int take_timed_steps(struct inference *t, int c, int first, double *seconds) {
-    int status = begin_measuring(t);
-    THEN(status, take_steps(t, c, first, seconds));
-    return status ? status : end_measuring(t, t->decoded[c].steps);
-}
-
 /* A device that records takes the steps twice: as the engine does, by graphs, and then without them. */
 static int decode_steps(struct inference *t, int c, int first) {
     struct decoded *decoded = &t->decoded[c];
     bool is_recorded = engine_graphs(t->engine).count > 0;
     int status = is_recorded ? take_steps(t, c, first, &decoded->seconds) : STATUS_OK;
-    if (!status && is_recorded)
-        status = open_sequences(t, decode_contexts[c], &first);
-    THEN(status, take_timed_steps(t, c, first, is_recorded ? &decoded->operation_seconds : &decoded->seconds));
-    return status ? status : find_cost(t, t->options->micro_batch_size, decode_context(t, c), &decoded->cost);
-}
-
-static int decode_from(struct inference *t, int c) {
-    int first = 0, status = open_sequences(t, decode_contexts[c], &first);
-    THEN(status, measure_ceiling(t, &t->decoded[c].before));
-    THEN(status, decode_steps(t, c, first));
-    return status ? status : measure_ceiling(t, &t->decoded[c].after);
+    THEN(status, is_recorded ? open_sequences(t, decode_contexts[c], &first) : STATUS_OK);
+    THEN(status, begin_measuring(t)); /* while phases are timed, steps run operation by operation */
+    THEN(status, take_steps(t, c, first, is_recorded ? &decoded->operation_seconds : &decoded->seconds));
+    THEN(status, end_measuring(t, t->decoded[c].steps));
+    double tokens = (double)decode_contexts[c] + (double)decoded->steps / 2; /* in the middle of the measured steps */
+    return status ? status : find_cost(t, t->options->micro_batch_size, tokens, &decoded->cost);
 }
 
 static int open_decoding(struct inference *t) {
@@ -364,7 +346,11 @@ static int decode_behind_contexts(struct inference *t) {
     int status = bench_transformers_warm_up(&t->peer, word);
     THEN(status, bench_transformers_measure(&t->peer, word));
     for (int c = 0; c < CONTEXT_COUNT && !status && decode_contexts[c] < positions; c++) {
-        status = decode_from(t, c);
+        int first = 0;
+        status = open_sequences(t, decode_contexts[c], &first);
+        THEN(status, measure_ceiling(t, &t->decoded[c].before));
+        THEN(status, decode_steps(t, c, first));
+        THEN(status, measure_ceiling(t, &t->decoded[c].after));
         if (c == 0 && !status)
             status = bench_transformers_measure(&t->peer, word);
     }
@@ -395,13 +381,11 @@ int bench_measure_requests(const struct bench_options *options, int64_t output_l
     int64_t input_len = options->seq_length, rows = input_len * options->micro_batch_size, steps = options->steps;
     double unused, *further = calloc((size_t)output_len, sizeof *further);
     int first = 0, status = open_inference(&t, rows > FILL_ROWS ? rows : FILL_ROWS, options->micro_batch_size);
-    if (!status && !further)
-        status = status_no_memory();
+    THEN(status, status_allocated(further));
     for (int64_t i = 0; i < WARM_UP + steps && !status; i++)
         status = prefill_once(&t, i < WARM_UP ? &unused : &t.seconds[i - WARM_UP]);
     *seconds = status ? 0 : bench_median(t.seconds, steps);
-    if (!status && output_len > 1)
-        status = open_sequences(&t, input_len, &first);
+    THEN(status, output_len > 1 ? open_sequences(&t, input_len, &first) : STATUS_OK);
     for (int64_t i = 1; i < output_len && !status; i++)
         status = decode_once(&t, first, input_len + i - 1, &further[i - 1]);
     if (!status && output_len > 1)

@@ -16,21 +16,18 @@ struct totals {
     double flops, bytes, seconds, floor_seconds, gemm_seconds; /* gemm_seconds: of the flops at their ceilings */
 };
 
-/* When nothing is computed, only moved, the unit is bytes. */
-static void add_speed(json_t *object, const struct totals *totals, double read_ceiling) {
-    bool is_moved = totals->flops == 0;
-    json_object_set_new(object, is_moved ? "bytes_per_s" : "model_tflops",
-                        json_real(is_moved ? totals->bytes / totals->seconds : totals->flops / totals->seconds / 1e12));
-    json_object_set_new(object, "ceiling",
-                        json_real(is_moved ? read_ceiling : totals->flops / totals->gemm_seconds / 1e12));
-    json_object_set_new(object, "ratio", json_real(totals->floor_seconds / totals->seconds));
-}
-
 static int print_summary(const char *bench, struct device *device, const struct totals *totals,
                          const struct bench_ceiling ceilings[]) {
     json_t *object = json_pack("{s:s, s:s, s:I, s:f}", "bench", bench, "device", device_description(device),
                                "operations", (json_int_t)totals->operations, "seconds", totals->seconds);
-    add_speed(object, totals, ceilings[PRECISION_FP32].read);
+    /* When nothing is computed, only moved, the unit is bytes. */
+    bool is_moved = totals->flops == 0;
+    json_object_set_new(object, is_moved ? "bytes_per_s" : "model_tflops",
+                        json_real(is_moved ? totals->bytes / totals->seconds : totals->flops / totals->seconds / 1e12));
+    json_object_set_new(
+        object, "ceiling",
+        json_real(is_moved ? ceilings[PRECISION_FP32].read : totals->flops / totals->gemm_seconds / 1e12));
+    json_object_set_new(object, "ratio", json_real(totals->floor_seconds / totals->seconds));
     json_object_set_new(object, "fp32_ceiling_tflops", json_real(ceilings[PRECISION_FP32].gemm / 1e12));
     json_object_set_new(object, "bf16_ceiling_tflops", json_real(ceilings[PRECISION_BF16].gemm / 1e12));
     if (ceilings[PRECISION_TF32].gemm > 0)
@@ -79,16 +76,11 @@ static bool is_chosen(const struct bench_options *options, const struct op_famil
     return (op_case->use & OP_BENCH) && (!only_gemm || !strcmp(family->name, "gemm")) && is_named(options, op_case);
 }
 
-static int count_chosen(const struct bench_options *options, bool only_gemm) {
+static int measure_families(const struct bench_options *options, bool only_gemm) {
     int count = 0;
     for (int f = 0; op_family_at(f); f++)
         for (int i = 0; i < op_family_at(f)->count; i++)
             count += is_chosen(options, op_family_at(f), &op_family_at(f)->cases[i], only_gemm);
-    return count;
-}
-
-static int measure_families(const struct bench_options *options, bool only_gemm) {
-    int count = count_chosen(options, only_gemm);
     if (!count)
         return status_fail(STATUS_USAGE, "no operation has '%s' in its name", options->filter ? options->filter : "");
     struct device *device;

@@ -21,15 +21,6 @@ struct program {
     size_t room;
 };
 
-/* Runs in the child, between fork and exec. */
-static void become(const char *const *words, int output, int errors, pid_t parent) {
-    signal(SIGPIPE, SIG_DFL);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() == parent && dup2(output, STDOUT_FILENO) >= 0 && dup2(errors, STDERR_FILENO) >= 0)
-        execvp(words[0], (char *const *)words);
-    _exit(NO_PROGRAM);
-}
-
 int program_start(const char *const *words, struct program **out) {
     struct program *program = *out = calloc(1, sizeof *program);
     int ends[2];
@@ -44,8 +35,15 @@ int program_start(const char *const *words, struct program **out) {
     fflush(NULL);
     pid_t parent = getpid();
     program->pid = program->output && program->errors ? fork() : -1;
-    if (program->pid == 0)
-        become(words, ends[1], fileno(program->errors), parent);
+    if (program->pid == 0) {
+        /* Runs in the child, between fork and exec. */
+        signal(SIGPIPE, SIG_DFL);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() == parent && dup2(ends[1], STDOUT_FILENO) >= 0 &&
+            dup2(fileno(program->errors), STDERR_FILENO) >= 0)
+            execvp(words[0], (char *const *)words);
+        _exit(NO_PROGRAM);
+    }
     close(ends[1]);
     if (program->pid > 0)
         return STATUS_OK;

@@ -76,16 +76,13 @@ bool bench_is_shape(const char *model) {
     return find_shape(model) != NULL;
 }
 
-static int use_shape(const struct shape *shape, struct model_config *config) {
-    *config = shape->config;
-    config->kv_channels = config->hidden_size / config->num_attention_heads;
-    return model_family_choose(config);
-}
-
 int bench_model_config(const char *model, struct model_config *config) {
     const struct shape *shape = find_shape(model);
-    if (shape)
-        return use_shape(shape, config);
+    if (shape) {
+        *config = shape->config;
+        config->kv_channels = config->hidden_size / config->num_attention_heads;
+        return model_family_choose(config);
+    }
     struct pretrained opened;
     int status = pretrained_open_config(model, &opened);
     *config = opened.config;

@@ -8,7 +8,7 @@
 /* ---- one rank ---- */
 
 struct side {
-    struct comm *world; /* NULL: alone */
+    struct comm *world; /* NULL: a single rank */
     struct trainer *trainer;
     enum dtype dtype;
     int block;                       /* steps in a row that are measured together */
@@ -40,14 +40,6 @@ static int measure_ceiling(struct side *side, bool is_before) {
     return status;
 }
 
-/* Takes steps in a row. A rank that does other work afterwards waits for their weights first. */
-static int take_block(struct side *side, int count, struct train_record *record) {
-    int status = STATUS_OK;
-    for (int i = 0; i < count && !status; i++)
-        status = trainer_step(side->trainer, record);
-    return !status && side->block > 1 ? trainer_await_weights(side->trainer) : status;
-}
-
 /* Measures a step or a block, from when all ranks are ready to when all are done. */
 static int take_step(struct side *side, bool is_measured) {
     struct bench_findings *f = side->findings;
@@ -56,7 +48,10 @@ static int take_step(struct side *side, bool is_measured) {
     THEN(status, meet(side));
     double start = clock_seconds();
     struct trainer_times before = trainer_times(side->trainer);
-    THEN(status, take_block(side, is_measured ? side->block : 1, &record));
+    for (int i = 0; i < (is_measured ? side->block : 1) && !status; i++)
+        status = trainer_step(side->trainer, &record);
+    if (!status && side->block > 1) /* a rank that does other work afterwards waits for the weights first */
+        status = trainer_await_weights(side->trainer);
     struct trainer_times after = trainer_times(side->trainer);
     THEN(status, meet(side));
     if (status || !is_measured)
@@ -102,8 +97,7 @@ static int finish(struct side *side) {
     for (int i = 0; i < PHASE_COUNT && !status; i++)
         phases[i] /= ranks * side->block;
     THEN(status, sum_over_ranks(side, phases, PHASE_COUNT, DTYPE_F64));
-    if (!status && side->world)
-        status = comm_all_reduce(side->world, &data, COMM_MAX);
+    THEN(status, side->world ? comm_all_reduce(side->world, &data, COMM_MAX) : STATUS_OK);
     THEN(status, sum_over_ranks(side, &planned, 1, DTYPE_I64));
     struct bench_findings *f = side->findings;
     if (f) {

@@ -14,7 +14,7 @@ const char *const bench_scenarios[] = {"streams",  "prefix", "long-prompt", "swa
                                        "pipeline", "health", "idle",        NULL};
 
 static const struct scenario {
-    int (*run)(struct serve_bench *bench);
+    serve_scenario *run;
     int64_t requests;  /* the default; 0: ROUNDS of each stream */
     int64_t in;        /* of 1,024 positions */
     bool needs_server; /* starts a server; one at a URL does not do */
@@ -84,8 +84,7 @@ static int open_bench(struct serve_bench *bench) {
     bench->engine.in = bench->in;
     bench->engine.out = bench->out;
     bench->base = status ? NULL : event_base_new();
-    if (!status && !bench->base)
-        status = status_no_memory();
+    THEN(status, status_allocated(bench->base));
     if (!status && o->url)
         status = client_open(bench->base, o->url, (enum client_protocol)o->protocol, &bench->client[0]);
     else if (!status && !scenario_of(bench)->starts)
@@ -214,8 +213,7 @@ int bench_serve(const struct bench_serve_options *options) {
     struct serve_bench bench = {.options = options};
     int status = open_bench(&bench);
     THEN(status, scenario_of(&bench)->run(&bench));
-    if (!status && bench.tally.has_failed)
-        status = status_no_memory();
+    THEN(status, bench.tally.has_failed ? status_no_memory() : STATUS_OK);
     THEN(status, print_summary(&bench));
     close_clients(&bench); /* a server that ends waits for its clients */
     for (int i = 0; i < SERVE_SERVERS && !status; i++) {

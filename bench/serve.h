@@ -97,21 +97,10 @@ int serve_round(struct serve_bench *bench, const struct serve_round *round, doub
 /* Measures the time to the first token of a single text. */
 int serve_first_token(struct serve_bench *bench, const struct serve_ask *ask, double *seconds);
 
-/* The scenarios: each measures one. */
-int serve_scenario_streams(struct serve_bench *bench);
-int serve_scenario_prefix(struct serve_bench *bench);
-int serve_scenario_bank(struct serve_bench *bench);
-int serve_scenario_pipeline(struct serve_bench *bench);
-
-/* ---- gaps: serve_gaps.c ---- */
-
-int serve_scenario_long_prompt(struct serve_bench *bench);
-int serve_scenario_swap(struct serve_bench *bench);
-
-/* ---- beside steps: serve_quiet.c ---- */
-
-int serve_scenario_health(struct serve_bench *bench);
-int serve_scenario_idle(struct serve_bench *bench);
+/* Each scenario measures: of rounds, of gaps (serve_gaps.c), and beside steps (serve_quiet.c). */
+typedef int serve_scenario(struct serve_bench *bench);
+serve_scenario serve_scenario_streams, serve_scenario_prefix, serve_scenario_bank, serve_scenario_pipeline,
+    serve_scenario_long_prompt, serve_scenario_swap, serve_scenario_health, serve_scenario_idle;
 
 /* ---- files and programs: serve_files.c ---- */
 

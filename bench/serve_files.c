@@ -1,8 +1,6 @@
 /* The files of a measured server: a model, adapters, and the program itself. */
 #include "serve.h"
 
-#include "base/json.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,11 +47,6 @@ static int write_model(const void *context) {
 
 /* ---- adapters ---- */
 
-static bool takes_adapters(const struct serve_bench *bench) {
-    const char *name = bench_scenarios[bench->options->scenario];
-    return !strcmp(name, "bank") || !strcmp(name, "swap");
-}
-
 /* Counts --adapters: a number of adapters to make, or words. */
 static int count_adapters(struct serve_bench *bench, bool *are_ours) {
     const struct config_list *list = &bench->options->adapters;
@@ -91,19 +84,12 @@ int serve_files_write(struct serve_bench *bench) {
         snprintf(bench->model, sizeof bench->model, "%s/random", bench->engine.directory);
         status = bench_peak_of(write_model, bench, &unused);
     }
-    if (status || !takes_adapters(bench))
+    const char *scenario = bench_scenarios[bench->options->scenario];
+    if (status || (strcmp(scenario, "bank") && strcmp(scenario, "swap")))
         return status;
     status = count_adapters(bench, &are_ours);
     THEN(status, name_adapters(bench));
     return status || !are_ours ? status : engine_adapters_write(&bench->engine);
-}
-
-/* Sets the directory of adapter `i`: all kinds in turn, or the method's only. */
-static void path_of(const struct serve_bench *bench, int64_t i, char path[PATH_MAX]) {
-    char made[96];
-    bool are_ours = bench->adapter_count != (int64_t)bench->options->adapters.count;
-    engine_adapters_path(&bench->engine, bench->options->is_mixed ? (int)(i % ADAPTER_KINDS) : ADAPTER_GIVEN, made);
-    snprintf(path, PATH_MAX, "%s", are_ours ? made : bench->options->adapters.items[i]);
 }
 
 /* ---- the server ---- */
@@ -113,7 +99,10 @@ static int list_adapters(const struct serve_bench *bench, char ***out) {
     char path[PATH_MAX];
     for (int64_t i = 0; words && i < bench->adapter_count; i++) {
         struct strbuf word = STRBUF_INIT;
-        path_of(bench, i, path);
+        char made[96]; /* all kinds in turn, or the method's only */
+        bool are_ours = bench->adapter_count != (int64_t)bench->options->adapters.count;
+        engine_adapters_path(&bench->engine, bench->options->is_mixed ? (int)(i % ADAPTER_KINDS) : ADAPTER_GIVEN, made);
+        snprintf(path, PATH_MAX, "%s", are_ours ? made : bench->options->adapters.items[i]);
         strbuf_format(&word, "%s=%s", bench->adapters[i], path);
         words[i] = word.data;
         if (strbuf_status(&word))
@@ -142,8 +131,7 @@ static int open_client(struct serve_bench *bench, const char *line, int number) 
     else
         status =
             client_open(bench->base, listen, (enum client_protocol)bench->options->protocol, &bench->client[number]);
-    if (!status && !bench->control)
-        status = client_open(bench->base, control, CLIENT_HTTP, &bench->control);
+    THEN(status, !bench->control ? client_open(bench->base, control, CLIENT_HTTP, &bench->control) : STATUS_OK);
     json_decref(ready);
     return status;
 }

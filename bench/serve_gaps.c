@@ -2,7 +2,6 @@
 #include "serve.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { QUIET, BUSY };
 enum { PROMPT = 1000 /* of 1,024 positions */, WINDOW = 32 /* gaps of each text */ };

@@ -2,7 +2,6 @@
 #include "serve.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- texts ---- */
 
@@ -115,13 +114,6 @@ static void take_ratio(struct serve_bench *bench, struct engine_pairs *pairs, bo
 
 /* ---- the base, and bare steps of the same rows ---- */
 
-static int open_engine(struct serve_bench *bench, struct engine **engine) {
-    bool is_comparable = !bench->options->url && bench->ranks == 1 && bench->streams <= ENGINE_MOST_TEXTS;
-    struct engine_options options = {.max_sequences = bench->streams, .has_no_prefix_cache = true};
-    *engine = NULL;
-    return is_comparable ? engine_bench_open(&bench->engine, options, engine) : STATUS_OK;
-}
-
 static int run_bare(struct serve_bench *bench, struct engine *engine, double *seconds) {
     bench_pause();
     int status = engine_group_run(engine, bench->streams, bench->in, bench->out, seconds);
@@ -133,19 +125,18 @@ int serve_scenario_streams(struct serve_bench *bench) {
     struct serve_round round = {
         .client = bench->client[0], .count = bench->streams, .in = bench->in, .out = bench->out};
     struct engine_pairs pairs = {0};
-    struct engine *engine;
+    struct engine_options options = {.max_sequences = bench->streams, .has_no_prefix_cache = true};
+    struct engine *engine = NULL;
     double served, bare = 0;
-    int status = open_engine(bench, &engine);
+    bool is_comparable = !bench->options->url && bench->ranks == 1 && bench->streams <= ENGINE_MOST_TEXTS;
+    int status = is_comparable ? engine_bench_open(&bench->engine, options, &engine) : STATUS_OK;
     THEN(status, serve_round(bench, &round, &served));
-    if (!status && engine)
-        status = run_bare(bench, engine, &bare);
+    THEN(status, engine ? run_bare(bench, engine, &bare) : STATUS_OK);
     bench->is_measured = true;
     for (int64_t i = count_rounds(bench); i > 0 && !status; i--) {
         status = serve_round(bench, &round, &served);
-        if (!status && engine)
-            status = run_bare(bench, engine, &bare);
-        if (!status && engine)
-            status = engine_pairs_add(&bench->engine, &pairs, served, bare);
+        THEN(status, engine ? run_bare(bench, engine, &bare) : STATUS_OK);
+        THEN(status, engine ? engine_pairs_add(&bench->engine, &pairs, served, bare) : STATUS_OK);
     }
     take_ratio(bench, &pairs, true, "ratio", &bare);
     if (!status && bare > 0)
@@ -180,17 +171,6 @@ int serve_scenario_prefix(struct serve_bench *bench) {
 
 /* ---- adapters ---- */
 
-/* Requests each adapter once, because files are read at an adapter's first request. */
-static int load_all(struct serve_bench *bench) {
-    int status = STATUS_OK;
-    double unused;
-    for (int64_t i = 0; i < bench->adapter_count && !status; i++)
-        status = serve_first_token(
-            bench, &(struct serve_ask){.client = bench->client[0], .adapter = bench->adapters[i], .in = 1, .out = 1},
-            &unused);
-    return status;
-}
-
 int serve_scenario_bank(struct serve_bench *bench) {
     struct serve_round base = {.client = bench->client[0], .count = bench->streams, .in = bench->in, .out = bench->out};
     struct serve_round measured = base;
@@ -198,7 +178,11 @@ int serve_scenario_bank(struct serve_bench *bench) {
     const char **names = calloc((size_t)bench->streams, sizeof *names);
     int64_t rounds = count_rounds(bench), next = 0;
     double seconds, other;
-    int status = names ? load_all(bench) : status_no_memory();
+    int status = status_allocated(names);
+    for (int64_t i = 0; i < bench->adapter_count && !status; i++) /* files are read at an adapter's first request */
+        status = serve_first_token(
+            bench, &(struct serve_ask){.client = bench->client[0], .adapter = bench->adapters[i], .in = 1, .out = 1},
+            &other);
     measured.adapters = names;
     THEN(status, serve_round(bench, &base, &other));
     for (int64_t i = 0; i < rounds && !status; i++) {

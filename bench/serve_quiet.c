@@ -36,12 +36,6 @@ static bool is_there(int port) {
     return is_open;
 }
 
-/* Waits for a program that does not report when it listens. */
-static void await_port(int port) {
-    for (int i = 0; i < TRIES && !is_there(port); i++)
-        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
-}
-
 /* Measures answers per second with h2load; *is_absent: it is not installed. All answers must be correct. */
 static int load(const struct serve_bench *bench, const char *url, const char *message, double *rate, bool *is_absent) {
     char count[32], data[PATH_MAX + 8];
@@ -83,8 +77,7 @@ static int run_health(struct serve_bench *bench, struct health *health) {
     for (int i = 0; i <= HEALTH_ROUNDS && !status && !health->is_absent; i++) {
         double rate, other = 0;
         status = load(bench, health->measured, health->message, &rate, &health->is_absent);
-        if (!status && !health->is_absent)
-            status = load(bench, health->other, NULL, &other, &health->is_absent);
+        THEN(status, !health->is_absent ? load(bench, health->other, NULL, &other, &health->is_absent) : STATUS_OK);
         if (i && !status && !health->is_absent) /* the first is a warm-up */
             status = engine_pairs_add(&bench->engine, &pairs, 1 / rate, 1 / other);
         if (i && !status && !health->is_absent)
@@ -119,7 +112,9 @@ int serve_scenario_health(struct serve_bench *bench) {
     struct program *program;
     const char *const words[] = {"nghttpd", "--no-tls", "-a", "127.0.0.1", "-d", bench->engine.directory, text, NULL};
     TRY(program_start(words, &program));
-    await_port(port);
+    /* Waits for a program that does not report when it listens. */
+    for (int i = 0; i < TRIES && !is_there(port); i++)
+        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
     bool is_absent = !is_there(port) && program_end(program, true) == NO_PROGRAM;
     if (!is_absent)
         status = run_health(bench, &health);

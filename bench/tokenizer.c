@@ -143,19 +143,15 @@ static int print_summary(struct measurement *m) {
 
 /* ---- all of it ---- */
 
-static int allocate(struct measurement *m) {
+static int measure(struct measurement *m) {
+    double unused;
     double **arrays[] = {&m->seconds, &m->learning, &m->peer_seconds[0], &m->peer_seconds[1], &m->peer_learning};
     bool has_all = true;
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
         *arrays[i] = calloc((size_t)m->options->steps, sizeof(double));
         has_all = has_all && *arrays[i];
     }
-    return status_allocated(has_all);
-}
-
-static int measure(struct measurement *m) {
-    double unused;
-    int status = allocate(m);
+    int status = status_allocated(has_all);
     THEN(status, encode_once(m, &unused));
     m->peak = memory_peak(); /* the ceiling's memory is not the tokenizer's */
     THEN(status, open_peers(m));

@@ -23,11 +23,6 @@ struct measurement {
 
 /* ---- opening ---- */
 
-/* True when the run differs from one rank that keeps all activations. */
-static bool is_layout(const struct bench_options *options) {
-    return options->ranks > 1 || options->run.parallel.recompute_granularity != GRANULARITY_NONE;
-}
-
 /* True when data ranks in several processes overlap anything. */
 static bool overlaps(const struct measurement *m) {
     const struct run_config *run = &m->run.config;
@@ -57,24 +52,6 @@ static int open_baseline(struct measurement *m) {
     return status ? status : bench_runner_open(&m->plain, 1, NULL, o->steps, 1, &m->contest.baseline);
 }
 
-/* Opens PyTorch with as many threads in a single process. */
-static int open_peer(struct measurement *m) {
-    const struct bench_options *o = m->options;
-    const struct run_config *run = &m->run.config;
-    const struct bench_transformers_task task = {
-        .model = &run->model,
-        .micro_batch_size = run->train.micro_batch_size,
-        .micro_batches = run->train.global_batch_size / run->train.micro_batch_size,
-        .tokens = o->seq_length,
-        .threads = bench_baseline_threads(o),
-        .device = o->device,
-        .precision = o->precision,
-        .has_dropout = o->has_dropout,
-    };
-    return o->world ? status_fail(STATUS_USAGE, "--peer is for one process, not for a launch of %d", o->world->size)
-                    : bench_transformers_open(&task, o->peer_python, o->steps, &m->contest.peer);
-}
-
 static int open_contest(struct measurement *m) {
     const struct bench_options *o = m->options;
     struct model_config model;
@@ -84,31 +61,29 @@ static int open_contest(struct measurement *m) {
     m->measures_overlap = !status && overlaps(m);
     THEN(status, bench_dataset_open(&m->dataset, DATASET_SAMPLES * o->seq_length + 1, model.vocab_size));
     THEN(status, bench_runner_open(&m->run, (int)o->ranks, o->world, o->steps, block_of(m), &m->contest.runner));
-    if (!status && o->has_baseline && !o->world && is_layout(o))
+    /* The baseline is one rank that keeps all activations. */
+    if (!status && o->has_baseline && !o->world &&
+        (o->ranks > 1 || o->run.parallel.recompute_granularity != GRANULARITY_NONE))
         status = open_baseline(m);
-    if (!status && m->measures_overlap)
-        status = open_without_overlap(m);
-    if (!status && o->has_peer)
-        status = open_peer(m);
+    THEN(status, m->measures_overlap ? open_without_overlap(m) : STATUS_OK);
+    if (!status && o->has_peer && o->world)
+        status = status_fail(STATUS_USAGE, "--peer is for one process, not for a launch of %d", o->world->size);
+    THEN(status, bench_contest_open_peer(&m->contest, o, &m->run.config, NULL, o->seq_length));
     bench_dataset_close(&m->dataset); /* a process that has it open can still read it */
     return status;
 }
 
 /* ---- the summary ---- */
 
-/* Returns the share of the time in which the stages of a pipeline work, if all chunks are equally fast. */
-static double pipeline_share(const struct measurement *m, const struct rank_grid *grid) {
-    const struct run_config *run = &m->run.config;
-    double micros = (double)(run->train.global_batch_size / run->train.micro_batch_size / grid->data);
-    double chunks = micros * (double)run->parallel.virtual_pipeline_model_parallel_size;
-    return chunks / (chunks + grid->pipeline - 1);
-}
-
 /* Adds ratios of medians of one run. */
 static void add_baseline(json_t *object, const struct measurement *m, double seconds, double tokens) {
     struct bench_findings *b = bench_runner_findings(m->contest.baseline);
     const struct rank_grid *grid = &bench_runner_findings(m->contest.runner)->grid;
-    double baseline = bench_median(b->seconds, b->steps), share = pipeline_share(m, grid);
+    /* The share of the time in which the stages of a pipeline work, if all chunks are equally fast. */
+    const struct run_config *run = &m->run.config;
+    double micros = (double)(run->train.global_batch_size / run->train.micro_batch_size / grid->data);
+    double chunks = micros * (double)run->parallel.virtual_pipeline_model_parallel_size;
+    double baseline = bench_median(b->seconds, b->steps), share = chunks / (chunks + grid->pipeline - 1);
     json_object_set_new(object, "baseline",
                         json_pack("{s:i, s:f, s:f, s:o}", "threads", b->threads, "seconds", baseline, "tokens_per_s",
                                   tokens / baseline, "phases", bench_phases(b->phases, b->total, b->steps)));

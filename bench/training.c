@@ -2,10 +2,8 @@
 #include "training.h"
 
 #include "data/data.h"
-#include "parallel/layout.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
 /* ---- dataset ---- */
 
@@ -56,7 +54,7 @@ void bench_dataset_close(struct bench_dataset *dataset) {
 /* Sets pretrain's defaults. */
 static int take_defaults(struct run_config *run) {
     const struct config_command command = {
-        .name = "bench", .section_rows = run_rows, .section_row_count = run_row_count, .positional_offset = SIZE_MAX};
+        .name = "bench", .section_rows = run_rows, .section_row_count = run_row_count};
     struct config *config;
     bool is_answered;
     int status = config_parse(&command, 0, NULL, run, &config, &is_answered);

@@ -65,7 +65,7 @@ void bench_runner_close(struct bench_runner *runner);
 /* Returns the trainer of a runner with one rank and no launch. */
 struct trainer *bench_runner_trainer(struct bench_runner *runner);
 
-/* ---- one run alone: steps.c ---- */
+/* ---- one run on its own: steps.c ---- */
 
 /* The measured steps of a run: the median, and the part of each phase in it. All 0 at other ranks than the first. */
 struct bench_steps {
@@ -87,6 +87,10 @@ struct bench_contest {
 /* Warms up and takes `steps` steps, a line each. Afterwards the findings are complete except for
  * ORDER_CEILING_AFTER. */
 int bench_contest_measure(struct bench_contest *contest, int64_t steps);
+/* Opens PyTorch, if the options ask for it, with as many threads in a single process. It trains `adapter` (NULL: the
+ * whole model) on rows of `tokens`. The errors of bench_transformers_open. */
+int bench_contest_open_peer(struct bench_contest *contest, const struct bench_options *o, const struct run_config *run,
+                            const struct peft_config *adapter, int64_t tokens);
 void bench_contest_close(struct bench_contest *contest);
 /* Adds the run's ranks, their cores, its global batch and its layout to a summary. */
 void bench_add_layout(json_t *object, const struct run_config *run, const struct bench_findings *findings);

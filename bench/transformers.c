@@ -2,7 +2,6 @@
 #include "transformers.h"
 
 #include "model/model.h"
-#include "peft/peft.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -12,8 +12,8 @@ struct bench_transformers_task {
     int64_t micro_batch_size, micro_batches; /* of a step */
     int64_t tokens;                          /* of a sample or a prompt, without virtual tokens */
     int64_t threads;                         /* 0: all cores */
-    const char *device; /* ours; NULL: the CPU. The peer computes on the same card, or on the CPU */
-    int precision;      /* enum precision */
+    const char *device;                      /* ours; NULL: the CPU. The peer computes on the same GPU, or on the CPU */
+    int precision;                           /* enum precision */
     bool is_inference, has_dropout;
 };
 

@@ -1,4 +1,4 @@
-/* Measures the algorithms that a card's library proposes for the products of a model, and keeps the fastest of each.
+/* Measures the algorithms that a GPU's library proposes for the products of a model, and keeps the fastest of each.
  *
  * A training step and steps of the engine run as they always do; the device measures each new product where it first
  * runs. So the file has exactly the products that such runs have. */
@@ -30,23 +30,18 @@ static int carry(struct carried *c, const struct device *device) {
     return STATUS_OK;
 }
 
-static int tune_step(struct trainer *trainer, struct carried *carried) {
-    struct device *device = trainer_rank(trainer)->device;
-    struct train_record record;
-    int status = device_tune(device, PROPOSALS);
-    THEN(status, trainer_step(trainer, &record));
-    return status ? status : carry(carried, device);
-}
-
 static int tune_training(const struct bench_options *options, struct carried *carried) {
     struct bench_dataset dataset = {0};
     struct train_run run;
     struct trainer *trainer = NULL;
+    struct train_record record;
     int status = bench_training_run(options, true, 1, &dataset, &run);
     THEN(status, bench_dataset_open(&dataset, options->seq_length * options->micro_batch_size * 2 + 1,
                                     run.config.model.vocab_size));
     THEN(status, trainer_open(&run, NULL, &trainer));
-    THEN(status, tune_step(trainer, carried));
+    THEN(status, device_tune(trainer_rank(trainer)->device, PROPOSALS));
+    THEN(status, trainer_step(trainer, &record));
+    THEN(status, carry(carried, trainer_rank(trainer)->device));
     trainer_close(trainer);
     bench_dataset_close(&dataset);
     return status;

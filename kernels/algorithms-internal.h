@@ -1,5 +1,5 @@
 /* The table of a library whose algorithms can be chosen. Its functions are as those of algorithms.h. It is no part of
- * backend.h, because only a card's backend has such a library. */
+ * backend.h, because only a GPU's backend has such a library. */
 #ifndef CAMBIUM_KERNELS_ALGORITHMS_INTERNAL_H
 #define CAMBIUM_KERNELS_ALGORITHMS_INTERNAL_H
 

@@ -1,4 +1,4 @@
-/* How the library of a card computes products. Only cards have such a library. */
+/* How the library of a GPU computes products. Only GPUs have such a library. */
 #ifndef CAMBIUM_KERNELS_ALGORITHMS_H
 #define CAMBIUM_KERNELS_ALGORITHMS_H
 
@@ -16,7 +16,7 @@ enum { DEVICE_PRODUCT_BYTES = 192, DEVICE_ALGORITHM_BYTES = 129 };
 /* The algorithm of one product. Both are texts of the backend. */
 struct device_algorithm {
     char product[DEVICE_PRODUCT_BYTES];     /* its sizes, types and everything else that the library's choice follows */
-    char algorithm[DEVICE_ALGORITHM_BYTES]; /* valid for the same library on the same card */
+    char algorithm[DEVICE_ALGORITHM_BYTES]; /* valid for the same library on the same GPU */
     double seconds, first_seconds;          /* of this algorithm, and of the one that the library proposes first */
 };
 /* Returns name and version of the library that computes products, such as "cuBLASLt 13.1.0". NULL if its algorithms

@@ -95,26 +95,18 @@ static int choose_level(struct device *device, const char *name) {
 
 /* ---- opening ---- */
 
-static int fill_ops(struct device *device) {
-    if (!ops_missing(device->ops, 0))
-        return STATUS_OK;
-    device->filled = malloc(sizeof *device->filled);
-    TRY(status_allocated(device->filled));
-    *device->filled = *device->ops;
-    ops_fill(device->filled);
-    device->ops = device->filled;
-    return STATUS_OK;
-}
-
 /* Completes a device after a backend opened or sketched it with `status`; closes it after a failure. */
 static int finish(const char *name, int status, struct device **device) {
     THEN(status, choose_level(*device, name ? name : (*device)->backend->name));
-    THEN(status, fill_ops(*device));
     if (status) {
         device_close(*device);
         *device = NULL;
+        return status;
     }
-    return status;
+    (*device)->filled = *(*device)->ops;
+    if (ops_fill(&(*device)->filled))
+        (*device)->ops = &(*device)->filled;
+    return STATUS_OK;
 }
 
 /* Finds the backend of a name, and the number in it. */
@@ -158,7 +150,6 @@ int device_sketch(const struct device_facts *facts, struct device **device) {
 void device_close(struct device *device) {
     if (!device)
         return;
-    free(device->filled);
     device->backend->close(device);
 }
 

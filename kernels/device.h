@@ -42,7 +42,7 @@ int device_check_name(const char *name);
  * OpenMP gives fewer, or if the number is not sensible. The caller closes *device. STATUS_UNSUPPORTED if there is no
  * such backend, with the names of those that are built, or no such device, with the reason; STATUS_MEMORY. */
 int device_open(const char *name, int number, int threads, struct device **device);
-enum { DEVICE_FIRST }; /* the number for a program that is alone on its host */
+enum { DEVICE_FIRST }; /* the number for a program that is the only one on its host */
 /* Fails unless this machine has the device, without opening it: a command asks before it reads a model. Errors as
  * device_open. A name without a number asks for any device of its backend. */
 int device_find(const char *name);
@@ -53,7 +53,7 @@ int device_count(const char *name);
 void device_close(struct device *device);
 /* Returns the number that the device was opened with. */
 int device_number(const struct device *device);
-/* Returns the number of the card, if all devices that this process opens on it share memory, streams and events, and
+/* Returns the number of the GPU, if all devices that this process opens on it share memory, streams and events, and
  * stream_reduce runs there; otherwise -1. */
 int device_card(const struct device *device);
 
@@ -65,7 +65,7 @@ struct device_facts {
 };
 /* Returns the facts of an open device or of a sketch. They are valid while the device exists. */
 struct device_facts device_facts(const struct device *device);
-/* Makes a device for that arithmetic alone, without memory or threads: calls that need more fail with
+/* Makes a device only for that arithmetic, without memory or threads: calls that need more fail with
  * STATUS_UNSUPPORTED. A CPU can be sketched only where its instructions run. A GPU needs no driver, and "cuda:sm_90" is
  * one of that architecture. The caller closes *device. Errors as device_open. */
 int device_sketch(const struct device_facts *facts, struct device **device);
@@ -142,7 +142,7 @@ int stream_copy(struct stream *stream, void *to, const void *from, size_t bytes)
 /* Queues zeroing of `bytes` bytes of device memory. */
 int stream_zero(struct stream *stream, void *memory, size_t bytes);
 
-/* ---- sums over arrays, of several ranks on one card ---- */
+/* ---- sums over arrays, of several ranks on one GPU ---- */
 
 enum { REDUCE_MOST = 32 };
 /* Element i is from[0][i] + from[1][i] + ... in this order, or the largest; a NaN wins. Elements of bf16 are added in
@@ -156,7 +156,7 @@ struct reduce_call {
     enum dtype dtype; /* fp32, bf16, fp64 or int64 */
     bool is_max;
 };
-/* Queues a reduction on a device that has a card. STATUS_UNSUPPORTED if it has none; else the device's failure. */
+/* Queues a reduction on a device that has a GPU. STATUS_UNSUPPORTED if it has none; else the device's failure. */
 int stream_reduce(struct stream *stream, const struct reduce_call *call);
 
 /* ---- events: marks in streams ---- */

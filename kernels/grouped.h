@@ -19,7 +19,7 @@ enum group_unit {
     GROUP_UNIT_TANH
 };
 struct group_entry {
-    int64_t n, k;         /* outputs and inputs; k is of products alone */
+    int64_t n, k;         /* outputs and inputs; k is only of products */
     int64_t first_column; /* the column of output 0: in c; in x and y */
     const void *data;     /* grouped_gemm: the matrix, [n, k] or, with is_by_input, [k, n]; the others: [n] */
     bool is_by_input;
@@ -27,7 +27,7 @@ struct group_entry {
     /* grouped_gemm: [n] added, or NULL; group_scale: [n] the fixed part, or NULL; grouped_norm: [n] */
     const void *bias;
     enum dtype bias_type;
-    float scale; /* read by grouped_gemm alone; 0 is allowed */
+    float scale; /* read only by grouped_gemm; 0 is allowed */
     enum group_unit unit;
 };
 struct group_segment {
@@ -36,7 +36,7 @@ struct group_segment {
 };
 
 /* c[i, first_column + j] (+)= scale * unit(sum over k of a[i, k] matrix[j, k] + bias[j]), with the entry of each row.
- * The sum is in fp32, and the result is rounded once. A row's bits depend on that row and its entry alone, not on how
+ * The sum is in fp32, and the result is rounded once. A row's bits depend only on that row and its entry, not on how
  * rows are cut into segments and calls. c and a do not overlap. */
 struct grouped_gemm {
     int64_t count; /* of segments */
@@ -69,7 +69,7 @@ struct group_scale {
 };
 
 /* Replaces columns first_column .. first_column + n - 1 of each row by their LayerNorm, with the gain (`data`) and the
- * bias of the row's entry. Both have the type of x. A row's bits depend on that row and its entry alone, as those of
+ * bias of the row's entry. Both have the type of x. A row's bits depend only on that row and its entry, as those of
  * grouped_gemm do. */
 struct grouped_norm {
     int64_t count;

@@ -1,4 +1,4 @@
-/* For libraries of a device's vendor, such as one of collectives. Only cards of NVIDIA have such libraries:
+/* For libraries of a device's vendor, such as one of collectives. Only GPUs of NVIDIA have such libraries:
  * kernels/cuda/handle.c, and in a build without CUDA kernels/cuda/absent.c. */
 #ifndef CAMBIUM_KERNELS_HANDLE_H
 #define CAMBIUM_KERNELS_HANDLE_H
@@ -11,7 +11,7 @@ int stream_handle(struct stream *stream, void **handle);
 /* As stream_open, for the work of a library that goes before that of other streams. STATUS_UNSUPPORTED if the device
  * has no libraries. */
 int stream_open_urgent(struct device *device, struct stream **stream);
-/* Products that are queued from now on leave this number of multiprocessors alone, for the work of libraries; 0: none.
+/* Products that are queued from now on leave this number of multiprocessors free, for the work of libraries; 0: none.
  * It has no effect on a device without libraries. */
 void device_spare(struct device *device, int multiprocessors);
 /* Returns the device's place in its machine, such as "0000:17:00.0", the same in every process, whatever number the

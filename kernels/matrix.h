@@ -38,6 +38,13 @@ static inline struct matrix_view matrix_plain(enum dtype type, const void *data,
     return matrix_strided(type, data, rows, columns, columns);
 }
 
+/* Returns the view of a plain matrix's packed form, which `pack` writes to this memory (ops.h). */
+static inline struct matrix_view matrix_packed(struct matrix_view plain, const void *memory) {
+    plain.form = MATRIX_PACKED;
+    plain.data = memory;
+    return plain;
+}
+
 /* Returns a view of `rows` rows of a plain or packed matrix, from row `first` on. */
 static inline struct matrix_view matrix_rows(struct matrix_view view, int64_t first, int64_t rows) {
     if (view.form == MATRIX_PACKED)

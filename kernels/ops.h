@@ -17,8 +17,8 @@
 #define CAMBIUM_KERNELS_OPS_H
 
 #include "kernels/device.h"
+#include "kernels/gemm.h"
 #include "kernels/grouped.h"
-#include "kernels/matrix.h"
 
 struct exec {
     struct stream *stream;
@@ -26,66 +26,7 @@ struct exec {
     size_t workspace_bytes;
 };
 
-/* ---- products -------------------------------------------------------------------------------------------------- */
-
-enum gemm_epilogue {
-    EPILOGUE_NONE,
-    EPILOGUE_GELU_TANH, /* C = gelu(AB + bias); the GELU's input is rounded to `type`, and aux, if given, receives it */
-    EPILOGUE_GELU_EXACT,
-    EPILOGUE_DGELU_TANH, /* C = AB * gelu'(aux); aux is read. A card may round AB to bf16 if C is bf16 */
-    EPILOGUE_DGELU_EXACT,
-};
-
-/* A low-rank product in fp32 that an adapter adds to C's columns first .. first + count - 1. */
-struct gemm_delta {
-    int64_t rank;
-    int64_t first, count;
-    const float *left;  /* [m, rank] */
-    const float *right; /* [count, rank] */
-};
-enum { GEMM_DELTAS_MOST = 12 };
-
-/* C[m,n] = epilogue(scale * op(A)[m,k] op(B)[k,n] + bias) (+ C when accumulate), accumulated in fp32. With deltas, C is
- * op(A) op(B) + bias + the sum of left right' over the deltas, all in fp32 and rounded once. A card may round that sum
- * to bf16 before it is added. A delta whose right is zero does not change the bits. A, B, bias and aux have one type; B
- * may also be int8 with a scale for each row. A and B may be FP8 together, but not both E5M2. Their two scales then
- * multiply the sums, and bias and aux are bf16. TF32 is fp32 with 10 bits of fraction; a backend with tensor cores has
- * it. */
-struct gemm {
-    struct matrix_view a; /* [m,k], or [k,m] when a_transposed; plain or FP8 */
-    struct matrix_view b; /* [k,n], or [n,k] when b_transposed (a weight [out, in] used forward) */
-    struct matrix_view c; /* [m,n], written; plain, of A's type (for FP8: bf16) or fp32 */
-    bool a_transposed;    /* a weight gradient: C is fp32, no epilogue */
-    bool b_transposed;    /* forward. A packed B may be either, but A is then not transposed */
-    bool mixes_rows;      /* with a packed B: a row's bits may depend on the other rows, as with a plain one */
-    bool accumulate;      /* C +=, without bias or epilogue; the sum is rounded once */
-    bool is_scaled;       /* without bias or epilogue; plain matrices only */
-    float scale;          /* read if is_scaled; 0 is allowed */
-    bool is_tf32;         /* A and B are fp32, and may be rounded to TF32 before they are multiplied */
-    const void *bias;     /* [n] or NULL */
-    const void *residual; /* [m,n] of C's type and row stride, added before C is rounded; or NULL. Not on the CPU, and
-                             only without epilogue, deltas, scale and accumulation */
-    int delta_count;      /* above 0 only for a bf16 C without epilogue, scale or accumulation */
-    struct gemm_delta delta[GEMM_DELTAS_MOST];
-    enum gemm_epilogue epilogue;
-    void *aux;            /* [m,n] with C's row stride */
-    float *bias_gradient; /* [m] += sums of op(A)'s rows over k: db beside dW = dY^T X; or NULL. Not for FP8 */
-};
-
-/* ---- sizes of op(A) op(B): rows, columns, and the inner dimension ---- */
-
-static inline int64_t gemm_m(const struct gemm *gemm) {
-    return gemm->c.rows;
-}
-static inline int64_t gemm_n(const struct gemm *gemm) {
-    return gemm->c.columns;
-}
-static inline int64_t gemm_k(const struct gemm *gemm) {
-    return gemm->a_transposed ? gemm->a.rows : gemm->a.columns;
-}
-
-/* ---- arguments of the other operations
- * ----------------------------------------------------------------------------------- */
+/* ---- arguments: those of products are in gemm.h, those of grouped operations in grouped.h ---- */
 
 /* The sample and token of each row of a flat batch, which key dropout. */
 struct row_keys {
@@ -159,9 +100,13 @@ struct norm {
     /* Forward: y is written in FP8 as well, for bf16 and one vector a row. It is copied by rows, and all rows are whole
      * accesses of 16 bytes, but with is_again. */
     struct fp8_output fp8;
-    bool is_fp8_alone; /* y is written in FP8 alone, and its pointer is not read */
+    bool is_fp8_alone; /* y is written only in FP8, and its pointer is not read */
     bool is_again;     /* with is_fp8_alone: a forward has written mean and rstd, which are read */
 };
+
+static inline int64_t heads_of_norm(const struct norm *norm) {
+    return norm->heads ? norm->heads : 1;
+}
 
 struct gelu {
     int64_t count;
@@ -171,9 +116,9 @@ struct gelu {
     void *y;               /* [count] forward out */
     const void *dy;        /* [count] backward in */
     void *dx;              /* [count] backward out; may be dy */
-    int64_t cols;          /* count is rows of these; read for FP8 alone */
+    int64_t cols;          /* count is rows of these; read only for FP8 */
     struct fp8_output fp8; /* y or, backward, dx in FP8 as well, for bf16 */
-    bool is_fp8_alone;     /* y or dx is written in FP8 alone, and its pointer is not read */
+    bool is_fp8_alone;     /* y or dx is written only in FP8, and its pointer is not read */
 };
 
 /* Activations of adapters other than the GELU: max(x, 0), x sigmoid(x), and tanh(x). */
@@ -241,6 +186,22 @@ struct column_scale {
     int64_t x_stride, y_stride, dy_stride, dx_stride; /* from row to row; 0: C, which is kept's stride */
 };
 
+/* Converts elements between fp32, bf16 and fp16. */
+struct cast_call {
+    int64_t count;
+    enum dtype from_type, to_type;
+    const void *from; /* [count] */
+    void *to;         /* [count] */
+};
+
+/* y += x, element by element, added in fp32. */
+struct add_call {
+    int64_t count;
+    enum dtype type;
+    const void *x; /* [count] */
+    void *y;       /* [count] */
+};
+
 /* y = scale * x (+ y when accumulate), rounded once. */
 struct scale_add {
     int64_t rows, cols;
@@ -259,6 +220,15 @@ struct column_sum {
     const void *x;  /* [N,C] */
     int64_t stride; /* of x, from row to row */
     float *out;     /* [C] accumulated */
+};
+
+/* out[i] = x[index[i]] for whole rows; zeros where the index is below 0. The inverse of an index restores the order. */
+struct gather_rows {
+    int64_t rows, cols;
+    enum dtype type;      /* any */
+    const void *x;        /* [.., C] */
+    const int32_t *index; /* [N] rows of x */
+    void *out;            /* [N,C] */
 };
 
 /* y[index[i]] += x[i] for whole rows, added in fp32 and rounded once. A row whose index is below 0 is skipped. No index
@@ -449,6 +419,7 @@ struct paged_attention {
     int64_t window;          /* tokens seen, including the row's own; 0: all */
     void *out;               /* [N, H, D] with row stride out_stride */
     int64_t out_stride;
+    double seen; /* the mean number of tokens that a row sees, which only work.h reads */
 };
 
 /* x[i] = token_table[tokens[i]] + position_table[positions[i]]. Backward adds dx into the fp32 tables in row order, so
@@ -477,7 +448,11 @@ struct embedding {
 
 /* Softmax cross-entropy of logits [N, stride >= V]; columns V .. stride are padding. Forward writes loss and lse.
  * Backward overwrites the logits with (softmax - onehot) * dloss[i], and the padding with 0. The fused call does both
- * in place. Losses of the forward, and sums of the parts, are NaN if any logit of the row is not finite. */
+ * in place. Losses of the forward, and sums of the parts, are NaN if any logit of the row is not finite.
+ *
+ * With columns divided over ranks, three calls do the same. The first, cross_entropy_part, computes part[N] of this
+ * rank's columns; cross_entropy_join joins the parts; cross_entropy_part_backward overwrites the logits with the
+ * gradient. */
 struct cross_entropy {
     int64_t rows, vocab, stride;
     enum dtype type;
@@ -500,6 +475,12 @@ struct cross_entropy_part {
     double at_label; /* the label's logit; 0 if another rank has the label */
     double is_first; /* 1 if this rank has the label, and it is the first of its largest logits; 0 if not wanted */
 };
+/* Makes the loss, and the part of all columns, from the parts of all ranks. */
+struct cross_entropy_join {
+    struct cross_entropy call;
+    int ranks;
+    const struct cross_entropy_part *parts; /* [ranks][N] */
+};
 
 /* A parameter in flat arrays, or a rank's share of one. One call works on many. Tables of ranges lie in device memory;
  * a call takes any consecutive ranges of a table. A range may be empty; no two overlap. */
@@ -518,6 +499,7 @@ struct zero_ranges {
     const struct flat_range *ranges; /* [range_count] */
     int64_t range_count;
     float *x;
+    int64_t elements; /* of all ranges, which only work.h reads */
 };
 
 /* One update of AdamW (Loshchilov, Hutter 2019). */
@@ -535,6 +517,23 @@ struct adamw {
     float beta1, beta2, epsilon;
     int64_t step;       /* 1 for the first update */
     bool zero_gradient; /* clears the gradient in the same pass */
+    int64_t elements;   /* of all ranges, which only work.h reads */
+};
+
+/* *sum (+)= the sum of squares of x, in fp64, in a fixed order. */
+struct sum_of_squares {
+    int64_t count;
+    const float *x; /* [count] */
+    bool accumulate;
+    double *sum; /* [1] */
+};
+
+/* *sum (+)= the sum of x[i] * weight[i], in fp64. */
+struct weighted_sum {
+    int64_t count;
+    const float *x, *weight; /* [count] */
+    bool accumulate;
+    double *sum; /* [1] */
 };
 
 /* Clipping by global norm, all on the device:
@@ -599,6 +598,147 @@ struct sample {
     float *top_logprob;
 };
 
+/* ---- the list -------------------------------------------------------------------------------------------------- */
+
+/* Every operation, in one list: ROW(name, struct of its arguments, workspace, presence, cost, work).
+ *
+ * workspace: WORKSPACE for a function NAME_workspace, which returns the bytes of scratch; PLAIN without one.
+ * presence:  NEEDED in every backend, where a recording may have it; ONCE, also needed, but its arguments are those of
+ *            one step, so that a replay would be wrong; OPTIONAL for what callers do without, outside recordings.
+ * cost:      enum op_cost, by which the planner finds its time.
+ * work:      what NAME_work of work.h counts, from the arguments `a`. TENSORS(rows, columns, type, tensors) and
+ *            MOVED(rows, columns, bytes of each element) have no products; WITH_FP8(rows, columns, type, tensors, FP8
+ * output, its columns) may write FP8 as well. COUNTED has a function in work.c.
+ *
+ * The struct of arguments has a row in OP_ARGUMENTS below. All tables and lists of operations follow from both. */
+#define OPS(ROW)                                                                                                       \
+    ROW(gemm, gemm, WORKSPACE, NEEDED, MULTIPLIES, COUNTED)                                                            \
+    ROW(pack, pack_call, PLAIN, OPTIONAL, MOVES, TENSORS(a->plain.rows, a->plain.columns, a->plain.type, 2))           \
+    ROW(norm_forward, norm, PLAIN, NEEDED, MOVES, COUNTED)                                                             \
+    ROW(norm_backward, norm, WORKSPACE, NEEDED, MOVES, TENSORS(a->rows, a->cols *heads_of_norm(a), a->type, 4))        \
+    ROW(gelu_forward, gelu, PLAIN, NEEDED, MOVES, WITH_FP8(a->count, 1, a->type, a->is_fp8_alone ? 1 : 2, &a->fp8, 1)) \
+    ROW(gelu_backward, gelu, PLAIN, NEEDED, MOVES,                                                                     \
+        WITH_FP8(a->count, 1, a->type, a->is_fp8_alone ? 2 : 3, &a->fp8, 1))                                           \
+    ROW(unit_forward, unit_call, PLAIN, NEEDED, MOVES, TENSORS(a->count, 1, a->type, 2))                               \
+    ROW(unit_backward, unit_call, PLAIN, NEEDED, MOVES, TENSORS(a->count, 1, a->type, 3))                              \
+    ROW(swiglu_forward, swiglu, PLAIN, NEEDED, MOVES,                                                                  \
+        WITH_FP8(a->rows, a->cols, a->type, a->is_fp8_alone ? 2 : 3, &a->fp8, a->cols))                                \
+    ROW(swiglu_backward, swiglu, PLAIN, NEEDED, MOVES,                                                                 \
+        WITH_FP8(a->rows, a->cols, a->type, a->is_fp8_alone ? 3 : 5, &a->fp8, 2 * a->cols))                            \
+    ROW(rotary, rotary, PLAIN, NEEDED, MOVES, TENSORS(a->rows, (int64_t)a->heads * a->rotary, a->type, 2))             \
+    ROW(column_scale_forward, column_scale, PLAIN, NEEDED, MOVES, TENSORS(a->rows, a->cols, a->type, a->adds ? 3 : 2)) \
+    ROW(column_scale_backward, column_scale, WORKSPACE, NEEDED, MOVES, TENSORS(a->rows, a->cols, a->type, 3))          \
+    ROW(row_squares, row_squares, PLAIN, NEEDED, MULTIPLIES, COUNTED)                                                  \
+    ROW(magnitude_ratio, magnitude_ratio, PLAIN, NEEDED, MOVES,                                                        \
+        MOVED(a->count, 1, 2 * sizeof *a->ratio + dtype_bytes(a->type)))                                               \
+    ROW(lstm_forward, lstm, PLAIN, NEEDED, MULTIPLIES, COUNTED)                                                        \
+    ROW(lstm_backward, lstm, WORKSPACE, NEEDED, MULTIPLIES, COUNTED)                                                   \
+    ROW(residual_dropout_forward, residual_dropout, PLAIN, NEEDED, MOVES, TENSORS(a->rows, a->cols, a->type, 3))       \
+    ROW(residual_dropout_backward, residual_dropout, PLAIN, NEEDED, MOVES, TENSORS(a->rows, a->cols, a->type, 2))      \
+    ROW(attention_forward, attention, WORKSPACE, NEEDED, ATTENDS, COUNTED)                                             \
+    ROW(attention_backward, attention, WORKSPACE, NEEDED, ATTENDS, COUNTED)                                            \
+    ROW(kv_append, kv_append, PLAIN, NEEDED, MOVES, TENSORS(a->rows, (int64_t)a->kv_heads * a->head_size, a->type, 4)) \
+    ROW(paged_attention, paged_attention, WORKSPACE, NEEDED, ATTENDS_PAGES, COUNTED)                                   \
+    ROW(embedding_forward, embedding, PLAIN, NEEDED, MOVES, TENSORS(a->rows, a->cols, a->type, 3))                     \
+    ROW(embedding_backward, embedding, WORKSPACE, NEEDED, MOVES,                                                       \
+        MOVED(a->rows, a->cols, 4 * sizeof *a->dtoken_table + dtype_bytes(a->type)))                                   \
+    ROW(cross_entropy_forward, cross_entropy, PLAIN, NEEDED, MOVES, TENSORS(a->rows, a->vocab, a->type, 1))            \
+    ROW(cross_entropy_backward, cross_entropy, PLAIN, NEEDED, MOVES, TENSORS(a->rows, a->vocab, a->type, 2))           \
+    ROW(cross_entropy_fused, cross_entropy, PLAIN, NEEDED, MOVES, TENSORS(a->rows, a->vocab, a->type, 2))              \
+    ROW(cross_entropy_part, cross_entropy, PLAIN, NEEDED, MOVES, TENSORS(a->rows, a->vocab, a->type, 1))               \
+    ROW(cross_entropy_join, cross_entropy_join, PLAIN, NEEDED, MOVES, MOVED(a->call.rows, a->ranks, sizeof *a->parts)) \
+    ROW(cross_entropy_part_backward, cross_entropy, PLAIN, NEEDED, MOVES, TENSORS(a->rows, a->vocab, a->type, 2))      \
+    ROW(zero_ranges, zero_ranges, PLAIN, NEEDED, MOVES, MOVED(a->elements, 1, sizeof *a->x))                           \
+    ROW(adamw, adamw, PLAIN, ONCE,                                                                                     \
+        MOVES, /* master, moments and gradient read; all but that one written, and a copy */                           \
+        MOVED(a->elements, 1, 7 * sizeof *a->m + (a->weights_type == DTYPE_F32 ? 0 : dtype_bytes(a->weights_type))))   \
+    ROW(sum_of_squares, sum_of_squares, WORKSPACE, NEEDED, MOVES, TENSORS(a->count, 1, DTYPE_F32, 1))                  \
+    ROW(clip_factor, clip_factor, PLAIN, NEEDED, MOVES, COUNTED)                                                       \
+    ROW(weighted_sum, weighted_sum, PLAIN, NEEDED, MOVES, TENSORS(a->count, 1, DTYPE_F32, 2))                          \
+    ROW(column_sum, column_sum, WORKSPACE, NEEDED, MOVES, TENSORS(a->rows, a->cols, a->type, 1))                       \
+    ROW(cast, cast_call, PLAIN, NEEDED, MOVES,                                                                         \
+        MOVED(a->count, 1, dtype_bytes(a->from_type) + dtype_bytes(a->to_type)))                                       \
+    ROW(add, add_call, PLAIN, NEEDED, MOVES, TENSORS(a->count, 1, a->type, 3))                                         \
+    ROW(fp8_cast, fp8_cast, PLAIN, NEEDED, MOVES, WITH_FP8(a->rows, a->cols, DTYPE_BF16, 1, &a->to, a->cols))          \
+    ROW(fp8_scales, fp8_scales, PLAIN, ONCE, MOVES, MOVED(a->count, a->length, sizeof *a->history))                    \
+    ROW(scale_add, scale_add, PLAIN, NEEDED, MOVES, TENSORS(a->rows, a->cols, a->type, a->accumulate ? 3 : 2))         \
+    ROW(gather_rows, gather_rows, PLAIN, NEEDED, MOVES, TENSORS(a->rows, a->cols, a->type, 2))                         \
+    ROW(scatter_add_rows, scatter_add_rows, PLAIN, NEEDED, MOVES,                                                      \
+        MOVED(a->rows, a->cols, dtype_bytes(a->x_type) + 2 * dtype_bytes(a->y_type)))                                  \
+    ROW(change_ids, change_ids, PLAIN, NEEDED, MOVES, MOVED(a->count, 1, sizeof *a->changes + sizeof *a->table))       \
+    ROW(transpose, transpose, PLAIN, NEEDED, MOVES, TENSORS(a->rows, a->cols, a->type, 2))                             \
+    ROW(grouped_gemm, grouped_gemm, PLAIN, NEEDED, MOVES, MOVED(a->rows, a->count, 0)) /* entries lie on the device */ \
+    ROW(group_scale, group_scale, PLAIN, NEEDED, MOVES, MOVED(a->rows, a->count, 0))                                   \
+    ROW(grouped_norm, grouped_norm, PLAIN, NEEDED, MOVES, MOVED(a->rows, a->count, 0))                                 \
+    ROW(sample, sample, WORKSPACE, NEEDED, MOVES, TENSORS(a->rows, a->vocab, a->type, 1))
+
+/* ROW(struct, its pointers to device memory), of all structs of arguments. FP8: those of a struct fp8_output. */
+#define OP_FP8_POINTERS(to)   (to).scale, (to).inverse, (to).amax, (to).y
+#define OP_DELTA_POINTERS(at) a->delta[at].left, a->delta[at].right
+#define OP_ARGUMENTS(ROW)                                                                                              \
+    ROW(gemm, a->a.data, a->a.scale, a->b.data, a->b.scale, a->c.data, a->bias, a->residual, a->aux, a->bias_gradient, \
+        OP_DELTA_POINTERS(0), OP_DELTA_POINTERS(1), OP_DELTA_POINTERS(2), OP_DELTA_POINTERS(3), OP_DELTA_POINTERS(4),  \
+        OP_DELTA_POINTERS(5), OP_DELTA_POINTERS(6), OP_DELTA_POINTERS(7), OP_DELTA_POINTERS(8), OP_DELTA_POINTERS(9),  \
+        OP_DELTA_POINTERS(10), OP_DELTA_POINTERS(11))                                                                  \
+    ROW(pack_call, a->plain.data, a->out)                                                                              \
+    ROW(norm, a->x, a->gain, a->bias, a->y, a->mean, a->rstd, a->dy, a->dx, a->dx_add, a->dgain, a->dbias,             \
+        OP_FP8_POINTERS(a->fp8))                                                                                       \
+    ROW(gelu, a->x, a->y, a->dy, a->dx, OP_FP8_POINTERS(a->fp8))                                                       \
+    ROW(unit_call, a->x, a->y, a->dy, a->dx)                                                                           \
+    ROW(swiglu, a->x, a->y, a->dy, a->dx, OP_FP8_POINTERS(a->fp8))                                                     \
+    ROW(rotary, a->positions, a->cos, a->sin, a->x)                                                                    \
+    ROW(column_scale, a->x, a->scale, a->fixed, a->kept, a->y, a->dy, a->dx, a->factor, a->dscale)                     \
+    ROW(row_squares, a->weight.data, a->weight.scale, a->up, a->down, a->squares)                                      \
+    ROW(magnitude_ratio, a->squares, a->magnitude, a->norm, a->ratio, a->inverse)                                      \
+    ROW(lstm, a->weight, a->bias, a->gates, a->cells, a->y, a->dy)                                                     \
+    ROW(residual_dropout, a->residual, a->x, a->y, a->dy, a->dx, a->dropout.keys.sample, a->dropout.keys.token)        \
+    ROW(attention, a->segment_start, a->q, a->k, a->v, a->out, a->lse, a->dropout.keys.sample, a->dropout.keys.token,  \
+        a->prefix_k, a->prefix_v, a->dout, a->dq, a->dk, a->dv, a->dprefix_k, a->dprefix_v)                            \
+    ROW(kv_append, a->k, a->v, a->pages, a->place)                                                                     \
+    ROW(paged_attention, a->q, a->pages, a->page_table, a->sequence, a->position, a->out)                              \
+    ROW(embedding, a->tokens, a->positions, a->token_table, a->position_table, a->x, a->dx, a->dtoken_table,           \
+        a->dposition_table, a->virtual_table, a->dvirtual_table)                                                       \
+    ROW(cross_entropy, a->logits, a->labels, a->loss, a->lse, a->dloss, a->part, a->is_greedy)                         \
+    ROW(cross_entropy_join, a->call.labels, a->call.loss, a->call.part, a->call.is_greedy, a->parts)                   \
+    ROW(zero_ranges, a->ranges, a->x)                                                                                  \
+    ROW(adamw, a->ranges, a->master, a->m, a->v, a->gradient, a->gradient_scale, a->weights)                           \
+    ROW(sum_of_squares, a->x, a->sum)                                                                                  \
+    ROW(clip_factor, a->sum_of_squares, a->norm, a->factor)                                                            \
+    ROW(weighted_sum, a->x, a->weight, a->sum)                                                                         \
+    ROW(column_sum, a->x, a->out)                                                                                      \
+    ROW(cast_call, a->from, a->to)                                                                                     \
+    ROW(add_call, a->x, a->y)                                                                                          \
+    ROW(fp8_cast, a->x, OP_FP8_POINTERS(a->to))                                                                        \
+    ROW(fp8_scales, a->amax, a->history, a->scale, a->inverse)                                                         \
+    ROW(scale_add, a->x, a->y)                                                                                         \
+    ROW(gather_rows, a->x, a->index, a->out)                                                                           \
+    ROW(scatter_add_rows, a->x, a->index, a->y)                                                                        \
+    ROW(change_ids, a->changes, a->table)                                                                              \
+    ROW(transpose, a->x, a->y)                                                                                         \
+    ROW(grouped_gemm, a->segments, a->a, a->c)                                                                         \
+    ROW(group_scale, a->segments, a->x, a->y)                                                                          \
+    ROW(grouped_norm, a->segments, a->x)                                                                               \
+    ROW(sample, a->logits, a->row, a->changes, a->token, a->logprob, a->top_token, a->top_logprob)
+
+/* An operation's number: OP_norm_forward. OP_COUNT is none. */
+#define OP_NUMBER(op, ...) OP_##op,
+enum op { OPS(OP_NUMBER) OP_COUNT };
+#undef OP_NUMBER
+
+/* How an operation spends its time: on memory, on products, on attention of a batch, or on attention of pages. */
+enum op_cost { OP_MOVES, OP_MULTIPLIES, OP_ATTENDS, OP_ATTENDS_PAGES };
+
+enum { OP_POINTERS_MOST = 40 };
+struct op_facts {
+    const char *name;
+    enum op_cost cost;
+    bool may_be_absent, is_recordable, has_workspace;
+    size_t bytes; /* of the struct of its arguments */
+    /* Stores the pointers of the arguments, and returns their number. */
+    int (*pointers)(const void *arguments, const void *pointers[OP_POINTERS_MOST]);
+};
+extern const struct op_facts op_facts[OP_COUNT];
+
 /* ---- the table ------------------------------------------------------------------------------------------------- */
 
 /* Sizes that suit a backend's caches and the cost of its calls. All are above zero; callers may use smaller ones. */
@@ -610,121 +750,42 @@ struct ops_sizes {
     int64_t bucket_elements;    /* the fewest gradients for which a sum over ranks is worth a call */
 };
 
-/* Each function runs the operation of its name, which the struct of its arguments describes above. */
+/* For a row of the list: WITH(name, struct) where there is a workspace, and nothing for others. */
+#define OPS_WITH_WORKSPACE(with, op, type) with(op, type)
+#define OPS_WITH_PLAIN(with, op, type)
+
+/* The functions NAME and NAME_workspace run the operation of that name, and return its bytes of scratch. */
+#define OPS_WORKSPACE_MEMBER(op, type) size_t (*op##_workspace)(struct device * device, const struct type *a);
+#define OPS_MEMBER(op, type, workspace, ...)                                                                           \
+    OPS_WITH_##workspace(OPS_WORKSPACE_MEMBER, op, type) int (*op)(const struct exec *exec, const struct type *a);
 struct ops {
     const char *name;
 
     const struct ops_sizes *(*sizes)(struct device *device);
-
     /* Returns true if gemm can run exactly this call (types, forms, epilogue, deltas), so that a caller may choose
      * another way. Of pointers, it reads only whether they are NULL. */
     bool (*gemm_supports)(struct device *device, const struct gemm *gemm);
-    size_t (*gemm_workspace)(struct device *device, const struct gemm *gemm);
-    /* On the CPU without AVX-512, the library divides sums among threads. There, the bits of plain products depend on
-     * the number of threads (those of packed products do not), and bf16 products exist only packed. */
-    int (*gemm)(const struct exec *exec, const struct gemm *gemm);
-    /* Returns the bytes of the packed form of a plain weight, or 0 if the backend packs nothing. The packed form
-     * multiplies any number of rows, and a row's bits do not depend on that number. */
+    /* Returns the bytes of the packed form of a plain weight, or 0 if the backend packs nothing. */
     size_t (*packed_bytes)(struct device *device, const struct matrix_view *plain);
-    /* Writes the packed form to `out`, which the caller owns, and its view to *packed. */
-    int (*pack)(const struct exec *exec, const struct matrix_view *plain, void *out, struct matrix_view *packed);
-
-    int (*norm_forward)(const struct exec *exec, const struct norm *a);
-    size_t (*norm_backward_workspace)(struct device *device, const struct norm *a);
-    int (*norm_backward)(const struct exec *exec, const struct norm *a);
-
-    int (*gelu_forward)(const struct exec *exec, const struct gelu *a);
-    int (*gelu_backward)(const struct exec *exec, const struct gelu *a);
-
-    int (*unit_forward)(const struct exec *exec, const struct unit_call *a);
-    int (*unit_backward)(const struct exec *exec, const struct unit_call *a);
-
-    int (*swiglu_forward)(const struct exec *exec, const struct swiglu *a);
-    int (*swiglu_backward)(const struct exec *exec, const struct swiglu *a);
-
-    int (*rotary)(const struct exec *exec, const struct rotary *a);
-
-    int (*column_scale_forward)(const struct exec *exec, const struct column_scale *a);
-    size_t (*column_scale_backward_workspace)(struct device *device, const struct column_scale *a);
-    int (*column_scale_backward)(const struct exec *exec, const struct column_scale *a);
-    int (*row_squares)(const struct exec *exec, const struct row_squares *a);
-    int (*magnitude_ratio)(const struct exec *exec, const struct magnitude_ratio *a);
-
-    int (*lstm_forward)(const struct exec *exec, const struct lstm *a);
-    size_t (*lstm_backward_workspace)(struct device *device, const struct lstm *a);
-    int (*lstm_backward)(const struct exec *exec, const struct lstm *a);
-
-    int (*residual_dropout_forward)(const struct exec *exec, const struct residual_dropout *a);
-    int (*residual_dropout_backward)(const struct exec *exec, const struct residual_dropout *a);
-
-    size_t (*attention_forward_workspace)(struct device *device, const struct attention *a);
-    int (*attention_forward)(const struct exec *exec, const struct attention *a);
-    size_t (*attention_backward_workspace)(struct device *device, const struct attention *a);
-    int (*attention_backward)(const struct exec *exec, const struct attention *a);
-
     /* Returns the elements of a page, which is the smallest page_stride. */
     int64_t (*kv_page_elements)(struct device *device, int kv_heads, int head_size, enum dtype type);
-    int (*kv_append)(const struct exec *exec, const struct kv_append *a);
-    size_t (*paged_attention_workspace)(struct device *device, const struct paged_attention *a);
-    int (*paged_attention)(const struct exec *exec, const struct paged_attention *a);
 
-    int (*embedding_forward)(const struct exec *exec, const struct embedding *a);
-    size_t (*embedding_backward_workspace)(struct device *device, const struct embedding *a);
-    int (*embedding_backward)(const struct exec *exec, const struct embedding *a);
-
-    int (*cross_entropy_forward)(const struct exec *exec, const struct cross_entropy *a);  /* logits untouched */
-    int (*cross_entropy_backward)(const struct exec *exec, const struct cross_entropy *a); /* needs lse */
-    int (*cross_entropy_fused)(const struct exec *exec, const struct cross_entropy *a);    /* both, in place */
-    /* The same with columns divided over ranks, in three calls. The first computes part[N] of this rank's columns. The
-     * second makes the loss, and the part of all columns, from the parts of all ranks [ranks][N]. The third overwrites
-     * the logits with the gradient. */
-    int (*cross_entropy_part)(const struct exec *exec, const struct cross_entropy *a);
-    int (*cross_entropy_join)(const struct exec *exec, const struct cross_entropy *a, int ranks,
-                              const struct cross_entropy_part *parts);
-    int (*cross_entropy_part_backward)(const struct exec *exec, const struct cross_entropy *a);
-
-    int (*zero_ranges)(const struct exec *exec, const struct zero_ranges *a);
-    int (*adamw)(const struct exec *exec, const struct adamw *a);
-    /* *sum = (or += when accumulate) the sum of squares of x[count], in fp64, in a fixed order. */
-    size_t (*sum_of_squares_workspace)(struct device *device, int64_t count);
-    int (*sum_of_squares)(const struct exec *exec, int64_t count, const float *x, bool accumulate, double *sum);
-    int (*clip_factor)(const struct exec *exec, const struct clip_factor *a);
-    /* *sum = (or += when accumulate) the sum of x[i] * weight[i], in fp64. */
-    int (*weighted_sum)(const struct exec *exec, int64_t count, const float *x, const float *weight, bool accumulate,
-                        double *sum);
-    size_t (*column_sum_workspace)(struct device *device, const struct column_sum *a);
-    int (*column_sum)(const struct exec *exec, const struct column_sum *a);
-    /* Converts count elements. */
-    int (*cast)(const struct exec *exec, int64_t count, enum dtype from_type, const void *from, enum dtype to_type,
-                void *to);
-    /* y += x, element by element, added in fp32. */
-    int (*add)(const struct exec *exec, int64_t count, enum dtype type, const void *x, void *y);
-    int (*fp8_cast)(const struct exec *exec, const struct fp8_cast *a);
-    int (*fp8_scales)(const struct exec *exec, const struct fp8_scales *a);
-    int (*scale_add)(const struct exec *exec, const struct scale_add *a);
-    /* out[i] = x[index[i]] for whole rows of `cols` elements; zeros where the index is below 0. The inverse of an index
-     * restores the order. */
-    int (*gather_rows)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
-                       const int32_t *index, void *out);
-    int (*scatter_add_rows)(const struct exec *exec, const struct scatter_add_rows *a);
-    int (*change_ids)(const struct exec *exec, const struct change_ids *a);
-    int (*transpose)(const struct exec *exec, const struct transpose *a);
-
-    int (*grouped_gemm)(const struct exec *exec, const struct grouped_gemm *a);
-    int (*group_scale)(const struct exec *exec, const struct group_scale *a);
-    int (*grouped_norm)(const struct exec *exec, const struct grouped_norm *a);
-
-    size_t (*sample_workspace)(struct device *device, const struct sample *a);
-    int (*sample)(const struct exec *exec, const struct sample *a);
+    OPS(OPS_MEMBER)
 };
+#undef OPS_MEMBER
+#undef OPS_WORKSPACE_MEMBER
 
 /* Returns the table of the device, for the instructions that its processor has. The table lives as long as the device.
  */
 const struct ops *ops_for(const struct device *device);
 /* Returns the table of a narrower level ("v2", "v3", ...), for tests; NULL if this machine cannot run it. */
 const struct ops *ops_for_level(const struct device *device, const char *level);
-/* Returns the name of the missing operation `number` of a table; NULL after the last. No place in a device's table is
- * NULL: where the backend has no function, that of ops_absent returns STATUS_UNSUPPORTED with the operation's name. */
+/* Returns the bytes of scratch of an operation with these arguments; 0 for one without a workspace. */
+size_t ops_workspace(const struct ops *ops, enum op op, struct device *device, const void *arguments);
+/* Returns true if the table lacks the operation. No place in a device's table is NULL: where the backend has no
+ * function, that of ops_absent returns STATUS_UNSUPPORTED with the operation's name. */
+bool ops_lacks(const struct ops *ops, enum op op);
+/* Returns the name of the missing operation `number` of a table, but optional ones; NULL after the last. */
 const char *ops_missing(const struct ops *ops, int number);
 extern const struct ops ops_absent;
 

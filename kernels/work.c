@@ -1,5 +1,5 @@
-/* The work of operations, counted from their arguments. An operation without products is one line: the tensors that it
- * reads and writes. */
+/* The work of operations, counted from their arguments: what ops.h says in a row of the list, and the functions of
+ * operations with products. */
 #include "work.h"
 
 #include "gemm_check.h"
@@ -17,6 +17,30 @@ static struct op_work moved(int64_t rows, int64_t columns, double each) {
 static struct op_work tensors_of(int64_t rows, int64_t columns, enum dtype type, double tensors) {
     return moved(rows, columns, tensors * bytes_of(type));
 }
+
+/* Returns the bytes of the copies of a matrix in FP8. */
+static double fp8_copies_bytes(int64_t rows, int64_t columns, const struct fp8_output *to) {
+    return fp8_is_wanted(to) ? (double)rows * (double)columns * (to->copies == FP8_ANY ? 2 : 1) : 0;
+}
+
+/* Returns the work of an operation on such tensors, whose last one is written in FP8 as well where that is wanted. Its
+ * rows then have `fp8_columns` columns. */
+static struct op_work tensors_with_fp8(int64_t rows, int64_t columns, enum dtype type, double tensors,
+                                       const struct fp8_output *to, int64_t fp8_columns) {
+    struct op_work work = tensors_of(rows, columns, type, tensors);
+    work.bytes += fp8_copies_bytes(rows, fp8_columns, to);
+    return work;
+}
+
+#define COUNT_COUNTED ;
+#define COUNT_MOVED(...)                                                                                               \
+    { return moved(__VA_ARGS__); }
+#define COUNT_TENSORS(...)                                                                                             \
+    { return tensors_of(__VA_ARGS__); }
+#define COUNT_WITH_FP8(...)                                                                                            \
+    { return tensors_with_fp8(__VA_ARGS__); }
+#define COUNT(op, type, workspace, presence, cost, work) struct op_work op##_work(const struct type *a) COUNT_##work
+OPS(COUNT)
 
 /* ---- products ---- */
 
@@ -45,34 +69,18 @@ struct op_work gemm_work(const struct gemm *a) {
                             .weights = weights};
 }
 
-struct op_work grouped_gemm_work(const struct grouped_gemm *a) {
-    return (struct op_work){.shape = {a->rows, a->count}};
-}
-
-struct op_work group_scale_work(const struct group_scale *a) {
-    return (struct op_work){.shape = {a->rows, a->count}};
-}
-
-struct op_work grouped_norm_work(const struct grouped_norm *a) {
-    return (struct op_work){.shape = {a->rows, a->count}};
-}
-
-/* Returns the work of `products` products of each step with the state, and of the gates, cells and outputs. */
-static struct op_work lstm_work(const struct lstm *a, double products) {
+/* The product of each step with the state, and the gates, cells and outputs. */
+struct op_work lstm_forward_work(const struct lstm *a) {
     double T = (double)a->steps, H = (double)a->hidden, weights = 4 * H * H;
     return (struct op_work){.shape = {a->steps, 4 * a->hidden, a->hidden},
-                            .flops = products * 2 * T * weights,
+                            .flops = 2 * T * weights,
                             .bytes = (weights + T * 10 * H) * sizeof(float),
                             .lasting = weights * sizeof(float),
                             .weights = weights};
 }
 
-struct op_work lstm_forward_work(const struct lstm *a) {
-    return lstm_work(a, 1);
-}
-
 struct op_work lstm_backward_work(const struct lstm *a) {
-    return lstm_work(a, 1);
+    return lstm_forward_work(a);
 }
 
 /* ---- attention ---- */
@@ -100,9 +108,9 @@ struct op_work attention_backward_work(const struct attention *a) {
     return attention_work(a, 5, 2);
 }
 
-struct op_work paged_attention_work(const struct paged_attention *a, double seen) {
+struct op_work paged_attention_work(const struct paged_attention *a) {
     double q = (double)a->heads * a->head_size, kv = (double)a->kv_heads * a->head_size, rows = (double)a->rows;
-    seen = a->window && (double)a->window < seen ? (double)a->window : seen;
+    double seen = a->window && (double)a->window < a->seen ? (double)a->window : a->seen;
     double pages = rows * seen * 2 * kv * bytes_of(a->type);
     return (struct op_work){.shape = {a->rows, a->heads, a->head_size},
                             .flops = 2 * 2 * rows * seen * q,
@@ -110,75 +118,14 @@ struct op_work paged_attention_work(const struct paged_attention *a, double seen
                             .lasting = pages};
 }
 
-struct op_work kv_append_work(const struct kv_append *a) {
-    return tensors_of(a->rows, (int64_t)a->kv_heads * a->head_size, a->type, 4);
-}
-
 /* ---- element by element ---- */
 
-/* Returns the bytes of the copies of a matrix in FP8. */
-static double fp8_copies_bytes(int64_t rows, int64_t columns, const struct fp8_output *to) {
-    return fp8_is_wanted(to) ? (double)rows * (double)columns * (to->copies == FP8_ANY ? 2 : 1) : 0;
-}
-
-static int64_t heads_of(const struct norm *a) {
-    return a->heads ? a->heads : 1;
-}
-
 struct op_work norm_forward_work(const struct norm *a) {
-    struct op_work work = tensors_of(a->rows, a->cols * heads_of(a), a->type, a->is_fp8_alone ? 1 : 2);
+    struct op_work work = tensors_of(a->rows, a->cols * heads_of_norm(a), a->type, a->is_fp8_alone ? 1 : 2);
     work.weights = (double)a->cols * (a->kind == NORM_LAYER ? 2 : 1);
     work.lasting = work.weights * bytes_of(a->type);
     work.bytes += work.lasting + fp8_copies_bytes(a->rows, a->cols, &a->fp8);
     return work;
-}
-
-struct op_work norm_backward_work(const struct norm *a) {
-    return tensors_of(a->rows, a->cols * heads_of(a), a->type, 4);
-}
-
-struct op_work gelu_forward_work(const struct gelu *a) {
-    struct op_work work = tensors_of(a->count, 1, a->type, a->is_fp8_alone ? 1 : 2);
-    work.bytes += fp8_copies_bytes(a->count, 1, &a->fp8);
-    return work;
-}
-
-struct op_work gelu_backward_work(const struct gelu *a) {
-    struct op_work work = tensors_of(a->count, 1, a->type, a->is_fp8_alone ? 2 : 3);
-    work.bytes += fp8_copies_bytes(a->count, 1, &a->fp8);
-    return work;
-}
-
-struct op_work unit_forward_work(const struct unit_call *a) {
-    return tensors_of(a->count, 1, a->type, 2);
-}
-
-struct op_work unit_backward_work(const struct unit_call *a) {
-    return tensors_of(a->count, 1, a->type, 3);
-}
-
-struct op_work swiglu_forward_work(const struct swiglu *a) {
-    struct op_work work = tensors_of(a->rows, a->cols, a->type, a->is_fp8_alone ? 2 : 3);
-    work.bytes += fp8_copies_bytes(a->rows, a->cols, &a->fp8);
-    return work;
-}
-
-struct op_work swiglu_backward_work(const struct swiglu *a) {
-    struct op_work work = tensors_of(a->rows, a->cols, a->type, a->is_fp8_alone ? 3 : 5);
-    work.bytes += fp8_copies_bytes(a->rows, 2 * a->cols, &a->fp8);
-    return work;
-}
-
-struct op_work rotary_work(const struct rotary *a) {
-    return tensors_of(a->rows, (int64_t)a->heads * a->rotary, a->type, 2);
-}
-
-struct op_work column_scale_forward_work(const struct column_scale *a) {
-    return tensors_of(a->rows, a->cols, a->type, a->adds ? 3 : 2);
-}
-
-struct op_work column_scale_backward_work(const struct column_scale *a) {
-    return tensors_of(a->rows, a->cols, a->type, 3);
 }
 
 struct op_work row_squares_work(const struct row_squares *a) {
@@ -187,123 +134,6 @@ struct op_work row_squares_work(const struct row_squares *a) {
     return (struct op_work){.shape = {a->rows, a->weight.columns, a->rank},
                             .flops = 2 * rows * cols * rank,
                             .bytes = (rows * cols + (rows + cols) * rank) * type + rows * sizeof(float)};
-}
-
-struct op_work magnitude_ratio_work(const struct magnitude_ratio *a) {
-    return moved(a->count, 1, 2 * sizeof(float) + bytes_of(a->type));
-}
-
-struct op_work residual_dropout_forward_work(const struct residual_dropout *a) {
-    return tensors_of(a->rows, a->cols, a->type, 3);
-}
-
-struct op_work residual_dropout_backward_work(const struct residual_dropout *a) {
-    return tensors_of(a->rows, a->cols, a->type, 2);
-}
-
-struct op_work scale_add_work(const struct scale_add *a) {
-    return tensors_of(a->rows, a->cols, a->type, a->accumulate ? 3 : 2);
-}
-
-struct op_work cast_work(int64_t count, enum dtype from_type, const void *from, enum dtype to_type, void *to) {
-    (void)from, (void)to;
-    return moved(count, 1, bytes_of(from_type) + bytes_of(to_type));
-}
-
-struct op_work add_work(int64_t count, enum dtype type, const void *x, void *y) {
-    (void)x, (void)y;
-    return tensors_of(count, 1, type, 3);
-}
-
-struct op_work fp8_cast_work(const struct fp8_cast *a) {
-    struct op_work work = tensors_of(a->rows, a->cols, DTYPE_BF16, 1);
-    work.bytes += fp8_copies_bytes(a->rows, a->cols, &a->to);
-    return work;
-}
-
-struct op_work fp8_scales_work(const struct fp8_scales *a) {
-    return moved(a->count, a->length, sizeof(float));
-}
-
-/* ---- rows ---- */
-
-struct op_work embedding_forward_work(const struct embedding *a) {
-    return tensors_of(a->rows, a->cols, a->type, 3);
-}
-
-struct op_work embedding_backward_work(const struct embedding *a) {
-    return moved(a->rows, a->cols, 4 * sizeof(float) + bytes_of(a->type));
-}
-
-struct op_work gather_rows_work(int64_t rows, int64_t cols, enum dtype type, const void *x, const int32_t *index,
-                                void *out) {
-    (void)x, (void)index, (void)out;
-    return tensors_of(rows, cols, type, 2);
-}
-
-struct op_work scatter_add_rows_work(const struct scatter_add_rows *a) {
-    return moved(a->rows, a->cols, bytes_of(a->x_type) + 2 * bytes_of(a->y_type));
-}
-
-struct op_work change_ids_work(const struct change_ids *a) {
-    return moved(a->count, 1, sizeof *a->changes + sizeof *a->table);
-}
-
-struct op_work transpose_work(const struct transpose *a) {
-    return tensors_of(a->rows, a->cols, a->type, 2);
-}
-
-/* ---- losses, sums and draws ---- */
-
-struct op_work cross_entropy_forward_work(const struct cross_entropy *a) {
-    return tensors_of(a->rows, a->vocab, a->type, 1);
-}
-
-struct op_work cross_entropy_fused_work(const struct cross_entropy *a) {
-    return tensors_of(a->rows, a->vocab, a->type, 2);
-}
-
-struct op_work cross_entropy_part_work(const struct cross_entropy *a) {
-    return tensors_of(a->rows, a->vocab, a->type, 1);
-}
-
-struct op_work cross_entropy_join_work(const struct cross_entropy *a, int ranks,
-                                       const struct cross_entropy_part *parts) {
-    return moved(a->rows, ranks, sizeof *parts);
-}
-
-struct op_work cross_entropy_part_backward_work(const struct cross_entropy *a) {
-    return tensors_of(a->rows, a->vocab, a->type, 2);
-}
-
-struct op_work weighted_sum_work(int64_t count, const float *x, const float *weight, bool accumulate, double *sum) {
-    (void)x, (void)weight, (void)accumulate, (void)sum;
-    return tensors_of(count, 1, DTYPE_F32, 2);
-}
-
-struct op_work column_sum_work(const struct column_sum *a) {
-    return tensors_of(a->rows, a->cols, a->type, 1);
-}
-
-struct op_work sample_work(const struct sample *a) {
-    return tensors_of(a->rows, a->vocab, a->type, 1);
-}
-
-/* ---- parameters ---- */
-
-struct op_work zero_ranges_work(int64_t elements) {
-    return moved(elements, 1, sizeof(float));
-}
-
-/* It reads the master, both moments and the gradient. It writes the master, both moments and a working copy. */
-struct op_work adamw_work(int64_t elements, enum dtype weights_type) {
-    double copy = weights_type == DTYPE_F32 ? 0 : bytes_of(weights_type);
-    return moved(elements, 1, 7 * sizeof(float) + copy);
-}
-
-struct op_work sum_of_squares_work(int64_t count, const float *x, bool accumulate, double *sum) {
-    (void)x, (void)accumulate, (void)sum;
-    return tensors_of(count, 1, DTYPE_F32, 1);
 }
 
 struct op_work clip_factor_work(const struct clip_factor *a) {

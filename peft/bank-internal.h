@@ -65,7 +65,7 @@ struct bank_list {
 struct bank_level {
     int rounds;      /* for images of one slot at the same sites */
     bool has_halves; /* changes of the outputs of attention and MLP */
-    bool has_inputs; /* scaled inputs that have other readers; such an image is alone in its slot */
+    bool has_inputs; /* scaled inputs that have other readers; such an image is the only one in its slot */
 };
 
 enum { BANK_LISTS = PEFT_SLOT_IMAGES * PEFT_TYPE_COUNT };
@@ -118,7 +118,7 @@ int bank_projection(const struct peft_bank *bank, const struct model_projection 
 /* Returns the projection's first output on this rank, counted among the outputs of its place. */
 int64_t bank_first_column(const struct peft_bank *bank, const struct model_projection *projection);
 
-/* bank_records.c: sets how recorded steps have hooks, and returns the most bytes of their upload. */
+/* bank_records.c: sets how recorded steps have hooks, and returns the maximum number of bytes of their upload. */
 void bank_set_levels(struct peft_bank *bank);
 size_t bank_recorded_bytes(const struct peft_bank *bank);
 
@@ -139,7 +139,7 @@ enum maker_phase { MAKER_PLANS, MAKER_COPIES, MAKER_FINISHES };
 struct image_maker {
     struct peft_bank *bank;
     struct peft_image *image;
-    const struct peft_adapter *adapter; /* alone in its stack, which holds its values */
+    const struct peft_adapter *adapter; /* the only one in its stack, which holds its values */
     struct arena arena;                 /* over the image's memory */
     enum maker_phase phase;
     int64_t puts, copied; /* of this pass; of all passes so far */

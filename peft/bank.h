@@ -50,10 +50,10 @@ size_t peft_bank_used(const struct peft_bank *bank);
 
 /* ---- images ---- */
 
-/* Begins to make adapter `index` of the files an image, on this rank alone; one at a time. The files outlive the
+/* Begins to make adapter `index` of the files an image, only on this rank; one at a time. The files outlive the
  * image's making. STATUS_MEMORY when there is no room. A failure changes nothing. */
 int peft_bank_begin(struct peft_bank *bank, const struct peft_files *files, int index);
-/* Continues for about `seconds`, on this rank alone, between steps. Sets *is_ready when this rank has finished its
+/* Continues for about `seconds`, only on this rank, between steps. Sets *is_ready when this rank has finished its
  * part. STATUS_INVALID for bad values. */
 int peft_bank_continue(struct peft_bank *bank, double seconds, bool *is_ready);
 /* Called by all ranks of a tensor group together, after they have agreed that all are ready. Returns the image's

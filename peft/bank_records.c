@@ -1,4 +1,4 @@
-/* Recorded steps: any row of one may have any adapters that its level knows. Each row has a segment of its own in every
+/* Recorded steps: any row of one may have any adapters that its level knows. Each row has its own segment in every
  * list, without a table where the list's method does not change the row. So the operations are the same in each step,
  * and only arrays of the device differ.
  *
@@ -36,7 +36,7 @@ static bool has_method(const struct bank_level *level, int round, int type) {
     return method->batched && round < level->rounds && (level->has_halves || !changes_halves(method));
 }
 
-/* Ratios scale outputs in the first round alone: their adapter is the only one of its slot at these sites. */
+/* Ratios scale outputs only in the first round: their adapter is the only one of its slot at these sites. */
 static bool has_list(const struct peft_bank *bank, int level, int round, int type) {
     const struct bank_list *list = &bank->lists[round][type];
     return has_method(level_at(level), round, type) && list->columns <= bank->columns_by_row &&

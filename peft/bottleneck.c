@@ -163,7 +163,7 @@ static int norm(const struct bottleneck *bottleneck, const struct hook_call *cal
     norm_call->epsilon = bottleneck_norm_epsilon;
     norm_call->dgain = param_gradient(store, bottleneck->id[NORM_GAIN]);
     norm_call->dbias = param_gradient(store, bottleneck->id[NORM_BIAS]);
-    int status = is_backward ? rank_run_scratch(call->rank, PHASE_NORM, norm_backward, norm_call)
+    int status = is_backward ? rank_run(call->rank, PHASE_NORM, norm_backward, norm_call)
                              : rank_run(call->rank, PHASE_NORM, norm_forward, norm_call);
     param_return(store, bottleneck->id[NORM_GAIN]);
     param_return(store, bottleneck->id[NORM_BIAS]);

@@ -102,12 +102,14 @@ static int put_together_by_row(const struct half_piece *piece) {
     const struct hook_call *hook = piece->call->hook;
     struct rank *rank = hook->rank;
     int64_t first = piece->first;
-    int status = rank_run(rank, PHASE_NORM, gather_rows, piece->rows, hook->out, hook->dtype, hook->y,
-                          list->half_index + first, piece->in);
-    THEN(status, rank_run(rank, PHASE_NORM, gather_rows, piece->rows, hook->out, hook->dtype, hook->residual,
-                          list->stream_index + first, piece->streams));
-    return status ? status
-                  : rank_run(rank, PHASE_NORM, add, piece->rows * hook->out, hook->dtype, piece->streams, piece->in);
+    const struct gather_rows halves = {piece->rows, hook->out, hook->dtype, hook->y, list->half_index + first,
+                                       piece->in};
+    const struct gather_rows streams = {
+        piece->rows, hook->out, hook->dtype, hook->residual, list->stream_index + first, piece->streams};
+    const struct add_call sum = {piece->rows * hook->out, hook->dtype, piece->streams, piece->in};
+    TRY(rank_run(rank, PHASE_NORM, gather_rows, &halves));
+    TRY(rank_run(rank, PHASE_NORM, gather_rows, &streams));
+    return rank_run(rank, PHASE_NORM, add, &sum);
 }
 
 /* Normalises the inputs of the images that have a norm. */

@@ -80,7 +80,7 @@ bool peft_has_key(int type, const char *path);
  * value. */
 bool peft_is_run_key(const struct config_row *key);
 void peft_copy_key(const struct config_row *key, const struct peft_config *from, struct peft_config *to);
-/* A key for one method alone. When several methods that share a key ("peft.num_virtual_tokens") train together, it can
+/* A key for one method only. When several methods that share a key ("peft.num_virtual_tokens") train together, it can
  * be set for one of them ("peft.prompt.num_virtual_tokens"). Ordered as in --help. */
 struct peft_alone_key {
     const char *path;

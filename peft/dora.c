@@ -160,7 +160,7 @@ static int scale(const struct pair *pair, const struct hook_call *call, void *ke
                                       .y_stride = call->y_stride,
                                       .dy_stride = call->y_stride,
                                       .dx_stride = call->y_stride};
-    status = is_backward ? rank_run_scratch(call->rank, PHASE_NORM, column_scale_backward, &scale_call)
+    status = is_backward ? rank_run(call->rank, PHASE_NORM, column_scale_backward, &scale_call)
                          : rank_run(call->rank, PHASE_NORM, column_scale_forward, &scale_call);
     if (bias != PARAM_NONE)
         param_return(peft->weights, bias);
@@ -220,5 +220,5 @@ int dora_dropped_backward(const struct pair *pair, const struct hook_call *call,
                                       .factor = pair->dora.inverse,
                                       .dscale = param_gradient(&pair->adapter->peft->store, pair->dora.magnitude),
                                       .dy_stride = call->y_stride};
-    return rank_run_scratch(call->rank, PHASE_NORM, column_scale_backward, &scale_call);
+    return rank_run(call->rank, PHASE_NORM, column_scale_backward, &scale_call);
 }

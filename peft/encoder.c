@@ -39,8 +39,9 @@ int fp32_begin(struct fp32_weights *fp32) {
         int64_t count = param_local_elements(store, id);
         struct matrix_view weight = param_borrow(store, id);
         if (count) /* this stage's row */
-            status = rank_run(fp32->adapter->peft->rank, PHASE_REST, cast, count, fp32->adapter->peft->dtype,
-                              weight.data, DTYPE_F32, (float *)fp32->memory + store->map.places[id].offset);
+            status = rank_run(fp32->adapter->peft->rank, PHASE_REST, cast,
+                              &(const struct cast_call){count, fp32->adapter->peft->dtype, DTYPE_F32, weight.data,
+                                                        (float *)fp32->memory + store->map.places[id].offset});
         param_return(store, id);
     }
     return status;
@@ -233,7 +234,7 @@ static int add_bias_gradient(const struct encoder *encoder, const struct dense *
                              .x = dy,
                              .stride = dense->out,
                              .out = param_gradient(&encoder->adapter->peft->store, dense->bias)};
-    return rank_run_scratch(rank_of(encoder), PHASE_REST, column_sum, &sum);
+    return rank_run(rank_of(encoder), PHASE_REST, column_sum, &sum);
 }
 
 /* Adds both gradients, and dx[rows, in] = (or +=) dy[rows, out] weight[out, in]. */
@@ -327,7 +328,7 @@ static int lstm_backward(struct encoder *encoder, const struct encoder_step *ste
     for (int d = 0; d < 2 && !status; d++) {
         const struct dense input = input_of(step, d);
         struct lstm call = lstm_call(encoder, step, d);
-        status = rank_run_scratch(rank_of(encoder), PHASE_REST, lstm_backward, &call);
+        status = rank_run(rank_of(encoder), PHASE_REST, lstm_backward, &call);
         lstm_return(encoder, &step->direction[d]);
         THEN(status, add_state_gradients(encoder, step, d));
         THEN(status, dense_backward(encoder, &input, x, step->direction[d].gates, dx, accumulate || d));

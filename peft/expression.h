@@ -13,7 +13,7 @@ struct peft_expression;
  * or when it would mean something else here; STATUS_MEMORY. */
 int peft_expression_open(const char *what, const char *text, bool is_key, struct peft_expression **expression);
 /* Makes the expression share its limit with the other `sharers` - 1 that are matched with the same paths. Together they
- * may take little more than one alone. */
+ * may take little more than one by itself. */
 void peft_expression_share(struct peft_expression *expression, size_t sharers);
 void peft_expression_close(struct peft_expression *expression);
 

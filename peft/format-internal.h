@@ -8,7 +8,7 @@
 
 #include <stddef.h>
 
-/* A key that several methods have: its path, and the path for this method alone when several train together. `alone` is
+/* A key that several methods have: its path, and the path only for this method when several train together. `alone` is
  * NULL when this method's files cannot hold the key, or when the key belongs to this method only. */
 struct peft_shared_key {
     const char *path, *alone;
@@ -68,7 +68,7 @@ struct peft_format {
 #define PEFT_LIST(name, what, text)     PEFT_KEY(name, CONFIG_LIST, .metavar = what, .help = text)
 #define PEFT_CHOICE(name, fallback, names, text)                                                                       \
     PEFT_KEY(name, CONFIG_CHOICE, .default_text = fallback, .choices = names, .help = text)
-/* A key that other methods also have: "peft.METHOD.NAME" is for this one alone. */
+/* A key that other methods also have: "peft.METHOD.NAME" is only for this one. */
 #define PEFT_SHARED(method, name)                                                                                      \
     { "peft." #name, "peft." method "." #name }
 

@@ -146,7 +146,7 @@ static int backward_output(void *self, const struct hook_call *call) {
     struct column_scale a = arguments(scale, call, &view);
     a.x = call->saved;
     a.dy = a.dx = call->dy;
-    int status = rank_run_scratch(call->rank, PHASE_NORM, column_scale_backward, &a);
+    int status = rank_run(call->rank, PHASE_NORM, column_scale_backward, &a);
     param_return(store, scale->id);
     return status;
 }
@@ -233,7 +233,7 @@ static int input_backward(void *self, const struct hook_call *call) {
     if (!status && (call->dx || call->rank->is_planning))
         status = add_difference(scale, call, gradient, call->dx);
     rank_unsure(call->rank, call->has_no_dx, -1);
-    THEN(status, rank_run_scratch(call->rank, PHASE_NORM, column_scale_backward, &a));
+    THEN(status, rank_run(call->rank, PHASE_NORM, column_scale_backward, &a));
     param_return(store, scale->id);
     return status;
 }

@@ -88,7 +88,8 @@ static int add_inputs(const struct bank_call *call, int projection, int64_t firs
     int id = model_find_linear(bank->base->map.table, layer, bank->projections[projection].place, false);
     const int32_t *index = call->list->row_index + first;
     int status = stream_zero(stream, in.difference, bytes);
-    THEN(status, rank_run(hook->rank, PHASE_NORM, gather_rows, rows, hook->in, hook->dtype, hook->x, index, in.x));
+    THEN(status, rank_run(hook->rank, PHASE_NORM, gather_rows,
+                          &(const struct gather_rows){rows, hook->in, hook->dtype, hook->x, index, in.x}));
     THEN(status, rank_run(hook->rank, PHASE_NORM, group_scale, &scale));
     struct gemm gemm = input_product(hook, param_borrow_linear(bank->base, id), rows, in.difference, in.product);
     THEN(status, rank_multiply(hook->rank, PHASE_GEMM, &gemm));

@@ -1,5 +1,5 @@
-/* Images: adapters from their files into the bank's memory. The values are first read into a stack with that adapter
- * alone, as training reads them. From there they are put into the image, in the order in which its operations read
+/* Images: adapters from their files into the bank's memory. The values are first read into a stack with only that
+ * adapter, as training reads them. From there they are put into the image, in the order in which its operations read
  * them. */
 #include "bank-internal.h"
 

@@ -238,10 +238,11 @@ static int delta(void *self, const struct hook_call *call, struct gemm_delta *ou
     int status = multiply_down(pair, call, kept.left, DTYPE_F32);
     if (!status && pair->adapter->peft->trains)
         status =
-            rank_run(call->rank, PHASE_NORM, cast, call->rows * pair->r, DTYPE_F32, kept.left, call->dtype, kept.inner);
+            rank_run(call->rank, PHASE_NORM, cast,
+                     &(const struct cast_call){call->rows * pair->r, DTYPE_F32, call->dtype, kept.left, kept.inner});
     if (!status)
-        status =
-            rank_run(call->rank, PHASE_NORM, cast, call->out * pair->r, call->dtype, b.data, DTYPE_F32, kept.right);
+        status = rank_run(call->rank, PHASE_NORM, cast,
+                          &(const struct cast_call){call->out * pair->r, call->dtype, DTYPE_F32, b.data, kept.right});
     *out = (struct gemm_delta){
         .rank = pair->r, .first = call->first, .count = call->out, .left = kept.left, .right = kept.right};
     param_return(store, pair->b);

@@ -76,7 +76,7 @@ struct peft_method {
 
     /* ---- for inference: bank-internal.h ---- */
     /* For an image that needs something computed from the base. After `allocate`, prepare_part computes the parts that
-     * a rank can do alone, image_parts in number; then all tensor ranks call begin_image together. NULL: nothing is
+     * a rank can do by itself, image_parts in number; then all tensor ranks call begin_image together. NULL: nothing is
      * needed or allocated. */
     int (*image_parts)(const struct peft_adapter *adapter);
     int (*prepare_part)(struct peft_adapter *adapter, int part);

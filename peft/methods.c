@@ -1,4 +1,4 @@
-/* The table of methods, and facts that follow from a configuration alone. */
+/* The table of methods, and facts that follow only from a configuration. */
 #include "format-internal.h"
 
 #define NAME(number, name, method)   [number] = name,

@@ -203,8 +203,9 @@ static int make_half(struct peft_adapter *adapter, const struct prefix_layer *la
     if (prefix->is_projected)
         fp32_return(&prefix->fp32, layer->bias);
     if (!status && dtype != DTYPE_F32)
-        status = rank_run(adapter->peft->rank, PHASE_REST, cast, prefix->tokens * prefix->width, DTYPE_F32,
-                          layer->values[which], dtype, layer->table[which]);
+        status = rank_run(adapter->peft->rank, PHASE_REST, cast,
+                          &(const struct cast_call){prefix->tokens * prefix->width, DTYPE_F32, dtype,
+                                                    layer->values[which], layer->table[which]});
     return status;
 }
 

@@ -119,7 +119,8 @@ static int begin(struct peft_adapter *adapter) {
     int status = fp32_begin(&ptuning->fp32);
     THEN(status, encoder_forward(&ptuning->encoder));
     if (!status && dtype != DTYPE_F32)
-        status = rank_run(rank, PHASE_REST, cast, count, DTYPE_F32, last->y, dtype, ptuning->table);
+        status = rank_run(rank, PHASE_REST, cast,
+                          &(const struct cast_call){count, DTYPE_F32, dtype, last->y, ptuning->table});
     if (!status && !rank->is_planning)
         status = stream_zero(rank->exec.stream, last->dy, (size_t)count * sizeof(float));
     return status;

@@ -64,27 +64,11 @@ static struct call_loop *new_loop(struct call *call) {
     return NULL;
 }
 
-static void link_call(struct call_loop *self, struct server *server) {
-    self->is_linked = true;
-    self->next = server->core->first_call;
-    if (self->next)
-        self->next->previous = self;
-    server->core->first_call = self;
-}
-
-static void unlink_call(struct call_loop *self, struct server *server) {
-    if (!self->is_linked)
-        return;
-    *(self->previous ? &self->previous->next : &server->core->first_call) = self->next;
-    if (self->next)
-        self->next->previous = self->previous;
-}
-
 static void free_call(struct call *call) {
-    if (call->loop) {
-        unlink_call(call->loop, call->server);
+    if (call->loop && call->loop->is_linked)
+        LIST_REMOVE(call->loop, all);
+    if (call->loop)
         free_loop(call->loop);
-    }
     call_request_free(&call->request);
     json_decref(call->texts);
     free(call->cached);
@@ -241,18 +225,15 @@ static void fail_status(struct call_loop *self, enum error_case which, const cha
 
 /* ---- room in the queue ---- */
 
-/* True when none of its prompts began to run and nothing has ended it yet. */
-static bool can_yield(const struct call_loop *self) {
-    return self->has_entered && !self->has_left && !self->has_started && !self->has_yielded && !self->is_abandoned &&
-           !self->is_failed && !self->is_failing && !self->failure.which;
-}
-
 /* Finds the youngest waiting call of the client that exceeds its share most; NULL: none of these clients has one. */
 static struct call_loop *find_yielding(const struct server *server, const struct queue *queue) {
     struct call_loop *found = NULL;
     double most = 0;
-    for (struct call_loop *self = server->core->first_call; self; self = self->next) {
-        bool is_in = can_yield(self) && (queue == server->core->queue || self->queued_tokens);
+    for (struct call_loop *self = LIST_FIRST(&server->core->all_calls); self; self = LIST_NEXT(self, all)) {
+        /* Only calls of which no prompt has begun to run, and which nothing has ended yet. */
+        bool is_in = self->has_entered && !self->has_left && !self->has_started && !self->has_yielded &&
+                     !self->is_abandoned && !self->is_failed && !self->is_failing && !self->failure.which &&
+                     (queue == server->core->queue || self->queued_tokens);
         double excess = is_in ? queue_excess(queue, self->call->client.client) : 0;
         if (excess > most) {
             most = excess;
@@ -260,15 +241,6 @@ static struct call_loop *find_yielding(const struct server *server, const struct
         }
     }
     return found;
-}
-
-/* Makes a call give up its places in the queue at once; it ends and is logged like every call. */
-static void yield(struct call_loop *self) {
-    give_up_places(self);
-    if (self->is_submitted)
-        tell(self, CALL_YIELD);
-    else
-        error_set(&self->failure, ERROR_OVERLOADED, NULL, CALL_GIVES_WAY);
 }
 
 static void refuse_places(struct call_loop *self, enum queue_answer answer, int64_t count, bool is_of_tokens) {
@@ -300,7 +272,11 @@ static void take_places(struct call_loop *self, int64_t count, bool is_of_tokens
         yielding = answer == QUEUE_MUST_MAKE_ROOM ? find_yielding(server, queue) : NULL;
         if (yielding) {
             metrics_queue_full(server->metrics, is_of_tokens);
-            yield(yielding);
+            give_up_places(yielding); /* at once; the call ends and is logged like every call */
+            if (yielding->is_submitted)
+                tell(yielding, CALL_YIELD);
+            else
+                error_set(&yielding->failure, ERROR_OVERLOADED, NULL, CALL_GIVES_WAY);
         }
     } while (yielding);
     int status = STATUS_OK;
@@ -333,12 +309,6 @@ static void take_token_places(struct call_loop *self) {
 
 /* ---- preparing and submitting ---- */
 
-static void give_to_driver(struct call_loop *self) {
-    self->is_submitted = true;
-    self->shared->note.run = take_update;
-    tell(self, CALL_SUBMIT | (self->must_stop ? (unsigned)CALL_STOP : 0));
-}
-
 static void continue_submission(struct call_loop *self) {
     const struct call *call = self->call;
     if (self->untokenized)
@@ -356,8 +326,11 @@ static void continue_submission(struct call_loop *self) {
         take_token_places(self);
     if (self->failure.which)
         fail(self);
-    else
-        give_to_driver(self);
+    else {
+        self->is_submitted = true;
+        self->shared->note.run = take_update;
+        tell(self, CALL_SUBMIT | (self->must_stop ? (unsigned)CALL_STOP : 0));
+    }
 }
 
 struct encoding {
@@ -413,18 +386,14 @@ static int start_encoding(struct call_loop *self, int64_t p, bool is_short) {
     return status;
 }
 
-/* True when the texts are short in total: many short texts count as a long one. */
-static bool texts_are_short(const struct call *call) {
-    size_t bytes = 0, most = text_job_short_bytes(call->server);
-    for (int64_t p = 0; p < call->request.prompt_count; p++)
-        bytes += call->request.prompts[p].length;
-    return bytes <= most && most;
-}
-
 static int start_encodings(struct call_loop *self) {
     struct call *call = self->call;
     int status = STATUS_OK;
-    bool is_short = texts_are_short(call);
+    /* Many short texts count as a long one. */
+    size_t bytes = 0, most = text_job_short_bytes(call->server);
+    for (int64_t p = 0; p < call->request.prompt_count; p++)
+        bytes += call->request.prompts[p].length;
+    bool is_short = bytes <= most && most;
     for (int64_t p = 0; p < call->request.prompt_count && !status; p++) {
         if (call->request.prompts[p].ids.count)
             continue;
@@ -548,8 +517,7 @@ static int prepare(struct call_loop *self) {
     const char *field = NULL;
     int status = check_room(self);
     THEN(status, check_adapters(self));
-    if (!status && call->is_chat)
-        status = find_template(self);
+    THEN(status, call->is_chat ? find_template(self) : STATUS_OK);
     if (status)
         return status;
     status = ask_check(&call->request.ask, model->vocab, &field);
@@ -572,7 +540,8 @@ static int prepare(struct call_loop *self) {
 void call_submit(struct call *call) {
     struct call_loop *self = call->loop;
     double now = clock_seconds(), timeout = call->server->options->request_timeout;
-    link_call(self, call->server);
+    self->is_linked = true;
+    LIST_INSERT_HEAD(&call->server->core->all_calls, self, all);
     self->submitted = now;
     self->shared->asked.salt = salt_of(call);
     if (timeout > 0 && (call->deadline <= 0 || call->deadline > now + timeout))
@@ -608,7 +577,7 @@ void call_pause(struct call *call, bool is_paused) {
 /* ---- all calls ---- */
 
 void call_stop_all(struct server *server) {
-    for (struct call_loop *self = server->core->first_call; self; self = self->next) {
+    for (struct call_loop *self = LIST_FIRST(&server->core->all_calls); self; self = LIST_NEXT(self, all)) {
         self->must_stop = true;
         if (self->is_submitted)
             tell(self, CALL_STOP);
@@ -616,9 +585,9 @@ void call_stop_all(struct server *server) {
 }
 
 void call_fail_all(struct server *server, const struct error *error) {
-    for (struct call_loop *self = server->core->first_call, *next; self; self = next) {
+    for (struct call_loop *self = LIST_FIRST(&server->core->all_calls), *next; self; self = next) {
         struct call_update update = {.is_done = true, .error = *error};
-        next = self->next;
+        next = LIST_NEXT(self, all);
         if (self->is_failed || self->is_abandoned || !self->has_entered || self->has_left)
             continue;
         leave(self, error);

@@ -42,15 +42,6 @@ int call_count_begin(struct call_loop *self) {
     return STATUS_OK;
 }
 
-static void count_accepted(struct call_loop *self) {
-    self->counts->was_accepted = true;
-    for (int64_t i = 0; i < self->call->request.ask.adapter_count; i++) {
-        struct registry_adapter adapter;
-        if (registry_find(self->call->server, self->shared->asked.names[i], &adapter))
-            metrics_adapter_request(self->call->server->metrics, self->shared->asked.names[i], adapter.methods);
-    }
-}
-
 static void count_start(struct call_loop *self, const struct call_start *start) {
     const struct call *call = self->call;
     struct metrics_prompt *prompt = &self->counts->prompts[start->prompt];
@@ -69,8 +60,14 @@ void call_count_update(struct call_loop *self, const struct call_update *update)
     int64_t choices = self->call->request.ask.choices;
     if (!counts || self->has_left)
         return;
-    if (update->is_accepted)
-        count_accepted(self);
+    if (update->is_accepted) {
+        self->counts->was_accepted = true;
+        for (int64_t i = 0; i < self->call->request.ask.adapter_count; i++) {
+            struct registry_adapter adapter;
+            if (registry_find(self->call->server, self->shared->asked.names[i], &adapter))
+                metrics_adapter_request(self->call->server->metrics, self->shared->asked.names[i], adapter.methods);
+        }
+    }
     for (int64_t i = 0; i < update->start_count; i++)
         count_start(self, &update->starts[i]);
     for (int64_t i = 0; i < update->draw_count; i++) {
@@ -86,12 +83,6 @@ void call_count_update(struct call_loop *self, const struct call_update *update)
     }
 }
 
-static enum metrics_end end_of(enum error_case which) {
-    return which == ERROR_CANCELLED || which == ERROR_DEADLINE || which == ERROR_SLOW_READER || which == ERROR_DRAINING
-               ? METRICS_ABORT
-               : METRICS_ERROR;
-}
-
 void call_count_done(struct call_loop *self, const struct error *error) {
     struct call_counts *counts = self->counts;
     struct call *call = self->call;
@@ -102,7 +93,12 @@ void call_count_done(struct call_loop *self, const struct error *error) {
     for (int64_t i = 0; i < completions_of(call); i++)
         if (!counts->has_ended[i])
             metrics_ended(call->server->metrics, &counts->prompts[i / call->request.ask.choices],
-                          &counts->completions[i], end_of(error->which), clock_seconds());
+                          &counts->completions[i],
+                          error->which == ERROR_CANCELLED || error->which == ERROR_DEADLINE ||
+                                  error->which == ERROR_SLOW_READER || error->which == ERROR_DRAINING
+                              ? METRICS_ABORT
+                              : METRICS_ERROR,
+                          clock_seconds());
     if (error->which)
         metrics_cancelled(call->server->metrics, error->which);
 }

@@ -35,8 +35,8 @@ struct call_run {
 struct call_engine {
     const struct call *call; /* the request */
     struct call_shared *shared;
-    struct call_engine *next_waiting; /* list of calls that wait for adapters */
-    struct call_run *runs;            /* [prompt_count] */
+    TAILQ_ENTRY(call_engine) waits; /* list of calls that wait for adapters */
+    struct call_run *runs;          /* [prompt_count] */
     int64_t running;
     int slot;
     bool has_slot, is_waiting, is_cancelled, is_ended, is_changed, must_pause;

@@ -5,6 +5,7 @@
 #include "call_shared.h"
 
 #include <stdatomic.h>
+#include <sys/queue.h>
 
 struct call_loop {
     struct call *call;
@@ -25,7 +26,7 @@ struct call_loop {
     double submitted;           /* time of submission */
     struct call_counts *counts; /* call_count.c */
     struct call_update *reading;
-    struct call_loop *next, *previous; /* list of all calls */
+    LIST_ENTRY(call_loop) all; /* the server's list of calls */
 };
 
 /* ---- call_count.c: metrics, the log and the registry's counts ---- */

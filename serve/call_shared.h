@@ -1,5 +1,5 @@
 /* The part of a call that both the loop's thread and the engine's thread use, and the updates that pass between them.
- * Each thread has a part of its own: struct call_loop (call_loop.h) and struct call_engine (call_engine.h). No file
+ * Each thread has its own part: struct call_loop (call_loop.h) and struct call_engine (call_engine.h). No file
  * includes both.
  *
  * The engine's thread collects an update in `making`. Under the driver's lock it is exchanged with `published`, and
@@ -9,6 +9,8 @@
 
 #include "call.h"
 #include "loop.h"
+
+#include <sys/queue.h>
 
 struct driver;
 struct call_engine;
@@ -43,7 +45,7 @@ struct call_shared {
     struct call_asked asked;
     /* ---- under the driver's lock ---- */
     unsigned commands; /* enum call_command */
-    struct call_shared *next_command;
+    STAILQ_ENTRY(call_shared) commanded;
     bool is_listed; /* in the list of commands */
     bool is_posted; /* `published` has an update that the loop has not taken */
     bool is_over;   /* the last update is published: the engine ignores further commands */

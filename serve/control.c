@@ -41,101 +41,71 @@ static void add_adapter(const struct registry_adapter *adapter, struct strbuf *o
                   (long long)adapter->running, (long long)adapter->waiting);
 }
 
-static void list_adapters(struct exchange *exchange) {
-    struct registry_adapter adapter;
-    struct strbuf out = STRBUF_INIT;
-    strbuf_add_text(&out, "{\"adapters\":[");
-    for (int i = 0; registry_at(exchange->request->server, i, &adapter); i++) {
-        if (i)
-            strbuf_add_char(&out, ',');
-        add_adapter(&adapter, &out);
-    }
-    strbuf_add_text(&out, "]}");
-    route_answer_json(exchange, &out);
-}
+/* ---- routes that change an adapter, and vLLM's forms of them ---- */
 
-/* ---- changes ---- */
+/* The fields of such a route's body; NULL: it has none. Where the body has no name, the path does. */
+static const struct change_row {
+    const char *method, *route;
+    enum registry_change_kind kind;
+    bool is_vllms;
+    const char *name, *path, *pinned, *in_place, *generation, *ignored;
+} rows[] = {
+    {"POST", "/adapters", REGISTRY_LOAD, .name = "name", .path = "path", .pinned = "pinned"},
+    {"PUT", "/adapters/", REGISTRY_REPLACE, .path = "path", .generation = "if_generation"},
+    {"DELETE", "/adapters/", REGISTRY_UNLOAD, .is_vllms = false},
+    {"POST", "/load_lora_adapter", REGISTRY_LOAD, true, "lora_name", "lora_path", .in_place = "load_inplace"},
+    {"POST", "/unload_lora_adapter", REGISTRY_UNLOAD, true, "lora_name", .ignored = "lora_int_id"},
+};
 
 struct job {
     struct exchange *exchange; /* NULL: its client disconnected */
-    enum registry_change_kind kind;
-    bool is_vllms;
+    const struct change_row *row;
     char name[NAME_BYTES];
 };
 
-static void on_close(struct exchange *exchange, bool is_whole) {
+static void on_close(struct exchange *exchange) {
     struct job *job = exchange->context;
-    (void)is_whole;
     if (job)
         job->exchange = NULL;
 }
 
 static const struct exchange_handler waiting = {.on_close = on_close};
 
-static void answer_vllm(const struct job *job) {
-    struct strbuf out = STRBUF_INIT;
-    strbuf_format(&out, "Success: LoRA adapter '%s' %s successfully.", job->name,
-                  job->kind == REGISTRY_UNLOAD ? "removed" : "added");
-    exchange_answer(job->exchange, 200, "text/plain; charset=utf-8", strbuf_text(&out), out.length);
-    strbuf_free(&out);
-}
-
-static void answer_job(const struct job *job, const struct registry_adapter *adapter) {
-    struct strbuf out = STRBUF_INIT;
-    if (adapter)
-        add_adapter(adapter, &out);
-    else
-        strbuf_add_text(&out, "{}");
-    route_answer_json(job->exchange, &out);
-}
-
 static void on_done(void *context, const struct error *error, const struct registry_adapter *adapter) {
     struct job *job = context;
     struct error reported = *error;
     if (job->exchange) {
         job->exchange->context = NULL;
-        if (job->is_vllms && reported.which == ERROR_ADAPTER_EXISTS) /* vLLM answers 400 for it */
+        if (job->row->is_vllms && reported.which == ERROR_ADAPTER_EXISTS) /* vLLM answers 400 for it */
             reported.which = ERROR_ARGUMENT;
         if (reported.which)
             route_fail(job->exchange, &reported);
-        else if (job->is_vllms)
-            answer_vllm(job);
-        else
-            answer_job(job, adapter);
+        else if (job->row->is_vllms) {
+            struct strbuf out = STRBUF_INIT;
+            strbuf_format(&out, "Success: LoRA adapter '%s' %s successfully.", job->name,
+                          job->row->kind == REGISTRY_UNLOAD ? "removed" : "added");
+            exchange_answer(job->exchange, 200, "text/plain; charset=utf-8", strbuf_text(&out), out.length);
+            strbuf_free(&out);
+        } else {
+            struct strbuf out = STRBUF_INIT;
+            if (adapter)
+                add_adapter(adapter, &out);
+            else
+                strbuf_add_text(&out, "{}");
+            route_answer_json(job->exchange, &out);
+        }
     }
     free(job);
 }
 
 static bool check_name(const struct server *server, const char *name, const char *field, struct error *error) {
     for (size_t i = 0; name && i < server->model.name_count; i++)
-        if (!strcmp(server->model.names[i], name)) {
-            error_set(error, ERROR_ARGUMENT, field, "%s: \"%.200s\" is the base model", field, name);
-            return false;
-        }
+        if (!strcmp(server->model.names[i], name))
+            return error_set(error, ERROR_ARGUMENT, field, "%s: \"%.200s\" is the base model", field, name);
     if (name && registry_name_is_valid(name))
         return true;
-    error_set(error, ERROR_ARGUMENT, field, "%s: expected a name of letters, digits and ._- that begins with no dot",
-              field);
-    return false;
-}
-
-static void start(struct exchange *exchange, const struct registry_change *asked, bool is_vllms) {
-    struct error error;
-    struct registry_change change = *asked;
-    struct job *job = calloc(1, sizeof *job);
-    if (!job) {
-        error_set(&error, ERROR_OVERLOADED, NULL, "out of memory");
-        route_fail(exchange, &error);
-        return;
-    }
-    job->exchange = exchange;
-    job->kind = change.kind;
-    job->is_vllms = is_vllms;
-    snprintf(job->name, sizeof job->name, "%s", change.name);
-    change.on_done = on_done;
-    change.context = job;
-    route_continue(exchange, &waiting, job);
-    registry_start(exchange->request->server, &change);
+    return error_set(error, ERROR_ARGUMENT, field,
+                     "%s: expected a name of letters, digits and ._- that begins with no dot", field);
 }
 
 /* Refuses a field that the route does not have: a misspelt one would count as absent. */
@@ -149,121 +119,81 @@ static bool check_fields(json_t *root, const char *const *fields, size_t count, 
         if (is_known)
             continue;
         nearest = config_nearest(name, fields, count);
-        error_set(error, ERROR_ARGUMENT, name, "%.64s: there is no such field%s%s%s", name,
-                  nearest ? " (did you mean " : "", nearest ? nearest : "", nearest ? "?)" : "");
-        return false;
+        return error_set(error, ERROR_ARGUMENT, name, "%.64s: there is no such field%s%s%s", name,
+                         nearest ? " (did you mean " : "", nearest ? nearest : "", nearest ? "?)" : "");
     }
     return true;
 }
-#define HAS_ONLY(root, error, ...)                                                                                     \
-    check_fields(root, (const char *const[]){__VA_ARGS__},                                                             \
-                 sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *), error)
 
-/* ---- POST /v1/adapters, PUT and DELETE /v1/adapters/NAME ---- */
-
-static void on_load(struct exchange *exchange, void *made) {
-    struct registry_change change = {.kind = REGISTRY_LOAD};
-    struct error error;
-    json_t *root = made;
-    if (HAS_ONLY(root, &error, "name", "path", "pinned") &&
-        json_in_string(json_object_get(root, "name"), "name", &change.name, &error) &&
-        json_in_string(json_object_get(root, "path"), "path", &change.path, &error) &&
-        json_in_bool(json_object_get(root, "pinned"), "pinned", &change.is_pinned, &error) &&
-        check_name(exchange->request->server, change.name, "name", &error))
-        start(exchange, &change, false);
-    else
-        route_fail(exchange, &error);
-    json_decref(root);
+static const struct change_row *row_of(const struct exchange *exchange) {
+    const struct change_row *row = rows;
+    while (strcmp(row->route, exchange->request->route) || strcmp(row->method, exchange->head.method))
+        row++;
+    return row;
 }
 
-void control_adapters(struct exchange *exchange) {
-    static const struct route_body body = {.read = route_read_json, .on_made = on_load, .drop = route_drop_json};
-    if (!strcmp(exchange->head.method, "POST"))
-        route_collect(exchange, &body);
-    else
-        list_adapters(exchange);
-}
-
-/* Reads the name in the path; returns false after answering with an error. */
-static bool read_path_name(struct exchange *exchange, char name[NAME_BYTES]) {
-    struct error error;
-    if (route_rest(exchange, "/adapters/", name, NAME_BYTES) && registry_name_is_valid(name))
-        return true;
-    error_set(&error, ERROR_ADAPTER_NOT_FOUND, NULL, "the path does not end with the name of an adapter");
-    route_fail(exchange, &error);
-    return false;
+static bool read_change(struct exchange *exchange, const struct change_row *row, json_t *root,
+                        char path_name[NAME_BYTES], struct registry_change *change, struct error *error) {
+    const char *const all[] = {row->name, row->path, row->pinned, row->in_place, row->generation, row->ignored};
+    const char *fields[sizeof all / sizeof *all];
+    size_t count = 0;
+    int64_t generation = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i])
+            fields[count++] = all[i];
+    change->name = row->name ? NULL : path_name;
+    if (!row->name && !(route_rest(exchange, "/adapters/", path_name, NAME_BYTES) && registry_name_is_valid(path_name)))
+        return error_set(error, ERROR_ADAPTER_NOT_FOUND, NULL, "the path does not end with the name of an adapter");
+    if (!check_fields(root, fields, count, error) ||
+        !json_in_string(json_object_get(root, row->name), row->name, &change->name, error) ||
+        !json_in_string(json_object_get(root, row->path), row->path, &change->path, error) ||
+        !json_in_bool(json_object_get(root, row->pinned), row->pinned, &change->is_pinned, error) ||
+        !json_in_bool(json_object_get(root, row->in_place), row->in_place, &change->in_place, error) ||
+        !json_in_integer(json_object_get(root, row->generation), row->generation, 0, INT64_MAX, &generation, error) ||
+        (row->name && !check_name(exchange->request->server, change->name, row->name, error)))
+        return false;
+    change->if_generation = (uint64_t)generation;
+    return !row->is_vllms || !row->path || (change->path && *change->path) ||
+           error_set(error, ERROR_ARGUMENT, row->path, "%s: expected a name under --adapter-root", row->path);
 }
 
 static void on_change(struct exchange *exchange, void *made) {
-    bool replaces = !strcmp(exchange->head.method, "PUT"); /* DELETE has no fields */
+    const struct change_row *row = row_of(exchange);
+    struct registry_change change = {.kind = row->kind, .on_done = on_done};
+    struct error error;
     char name[NAME_BYTES];
-    struct registry_change change = {.kind = replaces ? REGISTRY_REPLACE : REGISTRY_UNLOAD, .name = name};
-    struct error error;
-    int64_t generation = 0;
-    json_t *root = made;
-    if (!read_path_name(exchange, name)) {
-        json_decref(root);
-        return;
+    struct job *job = NULL;
+    if (read_change(exchange, row, made, name, &change, &error) && !(job = calloc(1, sizeof *job)))
+        error_set(&error, ERROR_OVERLOADED, NULL, "out of memory");
+    if (job) {
+        *job = (struct job){.exchange = exchange, .row = row};
+        snprintf(job->name, sizeof job->name, "%s", change.name);
+        change.context = job;
+        route_continue(exchange, &waiting, job);
+        registry_start(exchange->request->server, &change);
+    } else
+        route_fail(exchange, &error);
+    json_decref(made);
+}
+
+void control_adapters(struct exchange *exchange) {
+    struct registry_adapter adapter;
+    struct strbuf out = STRBUF_INIT;
+    strbuf_add_text(&out, "{\"adapters\":[");
+    for (int i = 0; registry_at(exchange->request->server, i, &adapter); i++) {
+        if (i)
+            strbuf_add_char(&out, ',');
+        add_adapter(&adapter, &out);
     }
-    if (check_fields(root, (const char *const[]){"path", "if_generation"}, replaces ? 2 : 0, &error) &&
-        json_in_string(json_object_get(root, "path"), "path", &change.path, &error) &&
-        json_in_integer(json_object_get(root, "if_generation"), "if_generation", 0, INT64_MAX, &generation, &error)) {
-        change.if_generation = (uint64_t)generation;
-        start(exchange, &change, false);
-    } else
-        route_fail(exchange, &error);
-    json_decref(root);
+    strbuf_add_text(&out, "]}");
+    route_answer_json(exchange, &out);
 }
 
-void control_adapter(struct exchange *exchange) {
-    static const struct route_body body = {
-        .read = route_read_json_or_nothing, .on_made = on_change, .drop = route_drop_json};
-    route_collect(exchange, &body);
-}
-
-/* ---- vLLM's routes ---- */
-
-static void on_vllm_load(struct exchange *exchange, void *made) {
-    struct registry_change change = {.kind = REGISTRY_LOAD};
-    struct error error;
-    json_t *root = made;
-    if (HAS_ONLY(root, &error, "lora_name", "lora_path", "load_inplace") &&
-        json_in_string(json_object_get(root, "lora_name"), "lora_name", &change.name, &error) &&
-        json_in_string(json_object_get(root, "lora_path"), "lora_path", &change.path, &error) &&
-        json_in_bool(json_object_get(root, "load_inplace"), "load_inplace", &change.in_place, &error) &&
-        check_name(exchange->request->server, change.name, "lora_name", &error)) {
-        if (change.path && *change.path)
-            start(exchange, &change, true);
-        else {
-            error_set(&error, ERROR_ARGUMENT, "lora_path", "lora_path: expected a name under --adapter-root");
-            route_fail(exchange, &error);
-        }
-    } else
-        route_fail(exchange, &error);
-    json_decref(root);
-}
-
-void control_vllm_load(struct exchange *exchange) {
-    static const struct route_body body = {.read = route_read_json, .on_made = on_vllm_load, .drop = route_drop_json};
-    route_collect(exchange, &body);
-}
-
-static void on_vllm_unload(struct exchange *exchange, void *made) {
-    struct registry_change change = {.kind = REGISTRY_UNLOAD};
-    struct error error;
-    json_t *root = made;
-    if (HAS_ONLY(root, &error, "lora_name", "lora_int_id") &&
-        json_in_string(json_object_get(root, "lora_name"), "lora_name", &change.name, &error) &&
-        check_name(exchange->request->server, change.name, "lora_name", &error))
-        start(exchange, &change, true);
-    else
-        route_fail(exchange, &error);
-    json_decref(root);
-}
-
-void control_vllm_unload(struct exchange *exchange) {
-    static const struct route_body body = {.read = route_read_json, .on_made = on_vllm_unload, .drop = route_drop_json};
-    route_collect(exchange, &body);
+void control_change(struct exchange *exchange) {
+    static const struct route_body body = {.read = route_read_json, .on_made = on_change, .drop = route_drop_json};
+    static const struct route_body may_be_empty = {
+        .read = route_read_json, .on_made = on_change, .drop = route_drop_json, .may_be_empty = true};
+    route_collect(exchange, row_of(exchange)->name ? &body : &may_be_empty);
 }
 
 /* ---- the end of service ---- */
@@ -273,7 +203,7 @@ static void on_drain(struct exchange *exchange, void *made) {
     struct error error;
     double delay = -1, timeout = -1;
     json_t *root = made;
-    if (HAS_ONLY(root, &error, "delay_s", "timeout_s") &&
+    if (check_fields(root, (const char *const[]){"delay_s", "timeout_s"}, 2, &error) &&
         json_in_number(json_object_get(root, "delay_s"), "delay_s", 0, 1e6, &delay, &error) &&
         json_in_number(json_object_get(root, "timeout_s"), "timeout_s", 0, 1e6, &timeout, &error)) {
         exchange_answer(exchange, 200, "application/json", "{}", 2);
@@ -285,6 +215,6 @@ static void on_drain(struct exchange *exchange, void *made) {
 
 void control_drain(struct exchange *exchange) {
     static const struct route_body body = {
-        .read = route_read_json_or_nothing, .on_made = on_drain, .drop = route_drop_json};
+        .read = route_read_json, .on_made = on_drain, .drop = route_drop_json, .may_be_empty = true};
     route_collect(exchange, &body);
 }

@@ -7,12 +7,16 @@
 
 #include <stdatomic.h>
 
+STAILQ_HEAD(driver_commands, call_shared);
+STAILQ_HEAD(driver_changes, driver_change);
+TAILQ_HEAD(driver_waiting, call_engine);
+
 /* Both threads use it, under its lock. */
 struct driver_shared {
     pthread_mutex_t lock;
     pthread_cond_t woken;
-    struct call_shared *commands, *last_command;
-    struct driver_change *new_changes, **last_new_change;
+    struct driver_commands commands;
+    struct driver_changes new_changes;
     struct driver_name *new_names; /* in no particular order */
     bool must_end;
     bool has_more;  /* an update waits until the loop has taken the previous one */
@@ -21,16 +25,16 @@ struct driver_shared {
     struct metrics_steps steps;
 };
 
-/* The loop's thread uses `shared`, `options` and `progress` alone; the rest is the engine's. */
+/* The loop's thread uses `shared`, `options` and `progress` only; the rest is the engine's. */
 struct driver {
     struct driver_options options;
     struct driver_shared shared;
     _Atomic uint64_t progress;
     struct scheduler *scheduler;
-    int64_t calls;               /* calls that the engine has now */
-    struct call_engine *changed; /* calls with an update to publish */
-    struct call_engine *waiting; /* calls that wait for adapters, in order of arrival */
-    struct driver_change *changes, **last_change;
+    int64_t calls;                 /* calls that the engine has now */
+    struct call_engine *changed;   /* calls with an update to publish */
+    struct driver_waiting waiting; /* calls that wait for adapters, in order of arrival */
+    struct driver_changes changes;
     bool adapters_changed, has_room; /* has_room: a call released adapters, or a change ended */
     int64_t holders, gives;          /* calls that hold adapters; how often one released them */
     int64_t drawn;                   /* tokens drawn in this step */
@@ -45,6 +49,8 @@ void driver_do(struct driver *driver, struct call_engine *self, unsigned command
 void driver_retry(struct driver *driver);
 /* Marks the call as having an update to publish. */
 void driver_note(struct driver *driver, struct call_engine *self);
+/* Lists the adapters that a call names, and returns their number. */
+int driver_adapters_of(const struct call_engine *self, const char *names[ASK_MAX_ADAPTERS]);
 /* Returns the first waiting call that names the adapter, or NULL. */
 struct call_engine *driver_first_waiting(const struct driver *driver, const char *name);
 /* Ends a waiting call with this error. */

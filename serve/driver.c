@@ -17,8 +17,10 @@ int driver_open(const struct driver_options *options, struct driver **out) {
     struct driver *driver = *out = calloc(1, sizeof *driver);
     TRY(status_allocated(driver));
     driver->options = *options;
-    driver->last_change = &driver->changes;
-    driver->shared.last_new_change = &driver->shared.new_changes;
+    STAILQ_INIT(&driver->shared.commands);
+    STAILQ_INIT(&driver->shared.new_changes);
+    STAILQ_INIT(&driver->changes);
+    TAILQ_INIT(&driver->waiting);
     pthread_mutex_init(&driver->shared.lock, NULL);
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
@@ -55,19 +57,15 @@ void driver_tell(struct driver *driver, struct call_shared *shared, unsigned com
     shared->commands |= commands;
     if (!shared->is_listed) {
         shared->is_listed = true;
-        shared->next_command = NULL;
-        *(driver->shared.last_command ? &driver->shared.last_command->next_command : &driver->shared.commands) = shared;
-        driver->shared.last_command = shared;
+        STAILQ_INSERT_TAIL(&driver->shared.commands, shared, commanded);
     }
     pthread_cond_signal(&driver->shared.woken);
     pthread_mutex_unlock(&driver->shared.lock);
 }
 
 void driver_change(struct driver *driver, struct driver_change *change) {
-    change->next = NULL;
     pthread_mutex_lock(&driver->shared.lock);
-    *driver->shared.last_new_change = change;
-    driver->shared.last_new_change = &change->next;
+    STAILQ_INSERT_TAIL(&driver->shared.new_changes, change, all);
     pthread_cond_signal(&driver->shared.woken);
     pthread_mutex_unlock(&driver->shared.lock);
 }
@@ -89,24 +87,19 @@ void driver_end(struct driver *driver) {
 
 /* Takes the loop's commands. Sets must_end when the driver must end and had no commands. */
 static void take_commands(struct driver *driver, bool *must_end) {
+    struct driver_commands taken = STAILQ_HEAD_INITIALIZER(taken);
     pthread_mutex_lock(&driver->shared.lock);
-    struct call_shared *shared = driver->shared.commands;
-    driver->shared.commands = driver->shared.last_command = NULL;
-    if (driver->shared.new_changes) {
-        *driver->last_change = driver->shared.new_changes;
-        driver->last_change = driver->shared.last_new_change;
-        driver->shared.new_changes = NULL;
-        driver->shared.last_new_change = &driver->shared.new_changes;
-    }
-    *must_end = driver->shared.must_end && !shared;
+    STAILQ_CONCAT(&taken, &driver->shared.commands);
+    STAILQ_CONCAT(&driver->changes, &driver->shared.new_changes);
+    *must_end = driver->shared.must_end && STAILQ_EMPTY(&taken);
     struct driver_name *names = driver->shared.new_names;
     driver->shared.new_names = NULL;
     pthread_mutex_unlock(&driver->shared.lock);
     driver_take_names(driver, names);
-    for (struct call_shared *next; shared; shared = next) {
+    for (struct call_shared *shared; (shared = STAILQ_FIRST(&taken));) {
         pthread_mutex_lock(&driver->shared.lock);
         unsigned commands = shared->commands;
-        next = shared->next_command;
+        STAILQ_REMOVE_HEAD(&taken, commanded);
         shared->commands = 0;
         shared->is_listed = false;
         pthread_mutex_unlock(&driver->shared.lock);
@@ -118,25 +111,17 @@ static void take_commands(struct driver *driver, bool *must_end) {
 
 /* After its last update the loop may free a call, whatever commands it has given since. Under the lock. */
 static void forget_commands(struct driver *driver, struct call_shared *shared) {
-    struct call_shared **at = &driver->shared.commands, *before = NULL;
     shared->is_over = true;
-    if (!shared->is_listed)
-        return;
-    while (*at != shared) {
-        before = *at;
-        at = &before->next_command;
-    }
-    *at = shared->next_command;
-    if (driver->shared.last_command == shared)
-        driver->shared.last_command = before;
+    if (shared->is_listed)
+        STAILQ_REMOVE(&driver->shared.commands, shared, call_shared, commanded);
     shared->is_listed = false;
 }
 
 bool driver_withdraw(struct driver *driver, struct call_shared *shared) {
     pthread_mutex_lock(&driver->shared.lock);
-    const struct call_shared *listed = driver->shared.commands; /* not among those that the driver is just taking */
+    const struct call_shared *listed = STAILQ_FIRST(&driver->shared.commands); /* not among those being taken */
     while (listed && listed != shared)
-        listed = listed->next_command;
+        listed = STAILQ_NEXT(listed, commanded);
     bool is_new = listed && shared->commands & CALL_SUBMIT;
     if (is_new)
         forget_commands(driver, shared);
@@ -205,19 +190,13 @@ struct call_update *driver_take_update(struct driver *driver, struct call_shared
     return update;
 }
 
-static int64_t deferred_texts(const struct driver *driver) {
-    int64_t texts = 0;
-    for (const struct call_engine *self = driver->waiting; self; self = self->next_waiting)
-        texts += self->call->request.prompt_count * self->call->request.ask.choices;
-    return texts;
-}
-
 static void publish_stats(struct driver *driver) {
     struct engine *engine = driver->options.engine;
-    struct driver_stats stats = {.deferred = deferred_texts(driver),
-                                 .pages = engine_pages(engine),
+    struct driver_stats stats = {.pages = engine_pages(engine),
                                  .pages_free = engine_pages_available(engine),
                                  .adapter_bytes = engine_adapter_bytes(engine)};
+    for (const struct call_engine *self = TAILQ_FIRST(&driver->waiting); self; self = TAILQ_NEXT(self, waits))
+        stats.deferred += self->call->request.prompt_count * self->call->request.ask.choices;
     scheduler_read_stats(driver->scheduler, &stats.scheduler);
     pthread_mutex_lock(&driver->shared.lock);
     int64_t rows = stats.scheduler.prefill_rows - driver->shared.stats.scheduler.prefill_rows;
@@ -258,8 +237,9 @@ static void sleep_until_woken(struct driver *driver) {
     until.tv_sec += (time_t)(nanoseconds / 1000000000);
     until.tv_nsec = nanoseconds % 1000000000;
     pthread_mutex_lock(&driver->shared.lock);
-    while (!driver->shared.commands && !driver->shared.new_changes && !driver->shared.new_names &&
-           !(driver->shared.must_end && !driver->calls) && !(driver->shared.has_more && driver->shared.has_taken))
+    while (STAILQ_EMPTY(&driver->shared.commands) && STAILQ_EMPTY(&driver->shared.new_changes) &&
+           !driver->shared.new_names && !(driver->shared.must_end && !driver->calls) &&
+           !(driver->shared.has_more && driver->shared.has_taken))
         if (pthread_cond_timedwait(&driver->shared.woken, &driver->shared.lock, &until) == ETIMEDOUT)
             break;
     pthread_mutex_unlock(&driver->shared.lock);
@@ -284,7 +264,7 @@ int driver_run(struct driver *driver) {
         atomic_fetch_add(&driver->progress, 1);
         if (driver->status)
             return driver->status;
-        if (must_end && !driver->calls && !driver->changes && !driver->changed)
+        if (must_end && !driver->calls && STAILQ_EMPTY(&driver->changes) && !driver->changed)
             return STATUS_OK;
         if (!stepped && !is_busy)
             sleep_until_woken(driver);

@@ -16,6 +16,17 @@
 
 enum { ADAPTER_NAME_BYTES = 65, ADAPTER_METHODS_BYTES = 96 };
 
+/* Sets the error of an adapter that could not be loaded, by its status and the status text, without paths of the
+ * server. */
+static inline void adapter_error(struct error *error, int status, const char *root) {
+    error_of_status(error,
+                    status == STATUS_NOT_FOUND ? ERROR_ADAPTER_NOT_FOUND
+                    : status == STATUS_MEMORY  ? ERROR_ADAPTER_MEMORY
+                                               : ERROR_ADAPTER_INVALID,
+                    NULL);
+    error_hide_paths(error, root);
+}
+
 /* Facts about an adapter from its files, besides its image. */
 struct adapter_facts {
     char methods[ADAPTER_METHODS_BYTES];
@@ -37,7 +48,7 @@ struct driver_change {
     uint64_t generation;    /* result: the name's new generation; not set by CHANGE_UNLOAD */
     bool is_moot;           /* result of CHANGE_BRING: it is no longer needed, or must read its files again */
     /* The driver's: */
-    struct driver_change *next;
+    STAILQ_ENTRY(driver_change) all;
     bool is_under_way, is_new,
         is_aside;          /* is_new: the name was added for it; is_aside: it waits until completions have ended */
     int64_t gives;         /* the driver's count when the change was put aside */

@@ -254,13 +254,6 @@ static void on_done(void *context) {
 
 /* ---- starting ---- */
 
-static uint64_t adapter_identity(const struct call_engine *self) {
-    uint64_t identity = DIGEST_START;
-    for (int64_t i = 0; i < self->call->request.ask.adapter_count; i++)
-        identity = digest_bytes(identity, self->shared->asked.names[i], strlen(self->shared->asked.names[i]) + 1);
-    return identity;
-}
-
 static enum error_case refusal_case(enum scheduler_refusal refusal) {
     switch (refusal) {
     case SCHEDULER_TOO_LONG:
@@ -295,7 +288,10 @@ static int submit(struct driver *driver, struct call_engine *self, struct call_r
     request.salt = self->shared->asked.salt;
     request.client = call->client.client;
     request.weight = call->client.weight;
-    request.adapter = adapter_identity(self);
+    uint64_t identity = DIGEST_START;
+    for (int64_t i = 0; i < self->call->request.ask.adapter_count; i++)
+        identity = digest_bytes(identity, self->shared->asked.names[i], strlen(self->shared->asked.names[i]) + 1);
+    request.adapter = identity;
     request.deadline = call->deadline;
     request.calls = (struct scheduler_calls){on_start, on_token, on_prompt_logprob, on_end, on_done};
     request.context = run;
@@ -350,11 +346,16 @@ static int open_runs(struct call_engine *self) {
     return self->runs ? STATUS_OK : STATUS_MEMORY;
 }
 
-static int take_adapters(struct driver *driver, struct call_engine *self) {
-    const char *names[ASK_MAX_ADAPTERS];
+int driver_adapters_of(const struct call_engine *self, const char *names[ASK_MAX_ADAPTERS]) {
     int count = (int)self->call->request.ask.adapter_count;
     for (int i = 0; i < count; i++)
         names[i] = self->shared->asked.names[i];
+    return count;
+}
+
+static int take_adapters(struct driver *driver, struct call_engine *self) {
+    const char *names[ASK_MAX_ADAPTERS];
+    int count = driver_adapters_of(self, names);
     int status = adapters_take(driver->options.adapters, names, count, &self->slot, self->making->generations);
     self->has_slot = !status && count;
     driver->holders += self->has_slot;
@@ -416,10 +417,7 @@ static void tell_absent(struct loop_note *note) {
  * memory to ask. */
 static bool ask_for_absent(struct driver *driver, struct call_engine *self) {
     const char *names[ASK_MAX_ADAPTERS];
-    int count = (int)self->call->request.ask.adapter_count;
-    for (int i = 0; i < count; i++)
-        names[i] = self->shared->asked.names[i];
-    int which = adapters_absent(driver->options.adapters, names, count);
+    int which = adapters_absent(driver->options.adapters, names, driver_adapters_of(self, names));
     if (which < 0)
         return false;
     struct absent *absent = calloc(1, sizeof *absent);
@@ -435,59 +433,29 @@ static bool ask_for_absent(struct driver *driver, struct call_engine *self) {
     return true;
 }
 
-/* While an adapter starves, other calls that name adapters wait too. Running completions then end, and it gets its
- * turn. */
-static bool must_wait(struct driver *driver, struct call_engine *self) {
-    return ask_for_absent(driver, self) || (self->call->request.ask.adapter_count && driver_is_starving(driver));
-}
-
-static void wait_for_adapters(struct driver *driver, struct call_engine *self) {
-    struct call_engine **at = &driver->waiting;
-    while (*at)
-        at = &(*at)->next_waiting;
-    self->next_waiting = NULL;
-    self->is_waiting = true;
-    *at = self;
-}
-
-static void wait_no_more(struct driver *driver, struct call_engine *self) {
-    struct call_engine **at = &driver->waiting;
-    while (*at && *at != self)
-        at = &(*at)->next_waiting;
-    if (*at)
-        *at = self->next_waiting;
-    self->is_waiting = false;
-}
-
 static void begin(struct driver *driver, struct call_engine *self) {
-    if (!self->is_cancelled && must_wait(driver, self))
-        wait_for_adapters(driver, self);
-    else if (self->is_cancelled)
+    /* While an adapter starves, other calls that name adapters wait too. Running completions then end, and it gets its
+     * turn. */
+    if (!self->is_cancelled &&
+        (ask_for_absent(driver, self) || (self->call->request.ask.adapter_count && driver_is_starving(driver)))) {
+        self->is_waiting = true;
+        TAILQ_INSERT_TAIL(&driver->waiting, self, waits);
+    } else if (self->is_cancelled)
         finish(driver, self);
     else
         start(driver, self);
 }
 
 static void end_waiting(struct driver *driver, struct call_engine *self) {
-    wait_no_more(driver, self);
+    TAILQ_REMOVE(&driver->waiting, self, waits);
+    self->is_waiting = false;
     finish(driver, self);
-}
-
-/* The list is emptied first; calls that must still wait join it again. */
-static void retry_all(struct driver *driver) {
-    struct call_engine *self = driver->waiting;
-    driver->waiting = NULL;
-    for (struct call_engine *next; self; self = next) {
-        next = self->next_waiting;
-        self->is_waiting = false;
-        begin(driver, self);
-    }
 }
 
 void driver_retry(struct driver *driver) {
     double now = clock_seconds();
-    for (struct call_engine *self = driver->waiting, *next; self; self = next) {
-        next = self->next_waiting;
+    for (struct call_engine *self = TAILQ_FIRST(&driver->waiting), *next; self; self = next) {
+        next = TAILQ_NEXT(self, waits);
         if (self->call->deadline > 0 && self->call->deadline <= now) {
             fail_with(self, ERROR_DEADLINE, "the request's time is over");
             end_waiting(driver, self);
@@ -495,8 +463,16 @@ void driver_retry(struct driver *driver) {
     }
     bool has_room = driver->has_room;
     driver->has_room = false; /* calls that begin and end at once make room again */
-    if (has_room)
-        retry_all(driver);
+    if (has_room) {
+        /* The list is emptied first; calls that must still wait join it again. */
+        struct driver_waiting all = TAILQ_HEAD_INITIALIZER(all);
+        TAILQ_CONCAT(&all, &driver->waiting, waits);
+        for (struct call_engine *self; (self = TAILQ_FIRST(&all));) {
+            TAILQ_REMOVE(&all, self, waits);
+            self->is_waiting = false;
+            begin(driver, self);
+        }
+    }
 }
 
 static bool names_adapter(const struct call_engine *self, const char *name) {
@@ -507,9 +483,9 @@ static bool names_adapter(const struct call_engine *self, const char *name) {
 }
 
 struct call_engine *driver_first_waiting(const struct driver *driver, const char *name) {
-    struct call_engine *self = driver->waiting;
+    struct call_engine *self = TAILQ_FIRST(&driver->waiting);
     while (self && !names_adapter(self, name))
-        self = self->next_waiting;
+        self = TAILQ_NEXT(self, waits);
     return self;
 }
 
@@ -519,24 +495,14 @@ void driver_fail_one(struct driver *driver, struct call_engine *self, const stru
 }
 
 void driver_fail_waiting(struct driver *driver, const char *name, const struct error *error) {
-    for (struct call_engine *self = driver->waiting, *next; self; self = next) {
-        next = self->next_waiting;
+    for (struct call_engine *self = TAILQ_FIRST(&driver->waiting), *next; self; self = next) {
+        next = TAILQ_NEXT(self, waits);
         if (names_adapter(self, name))
             driver_fail_one(driver, self, error);
     }
 }
 
 /* ---- commands of the loop ---- */
-
-static void cancel(struct driver *driver, struct call_engine *self) {
-    if (self->is_ended)
-        return;
-    fail_cancelled(self);
-    if (self->is_waiting)
-        end_waiting(driver, self);
-    else
-        cancel_runs(driver, self);
-}
 
 void driver_do(struct driver *driver, struct call_engine *self, unsigned commands) {
     if (self->has_begun) /* its client would lose what it has received */
@@ -551,8 +517,13 @@ void driver_do(struct driver *driver, struct call_engine *self, unsigned command
         if (is_cancelled)
             fail_cancelled(self);
         begin(driver, self);
-    } else if (is_cancelled)
-        cancel(driver, self);
+    } else if (is_cancelled && !self->is_ended) {
+        fail_cancelled(self);
+        if (self->is_waiting)
+            end_waiting(driver, self);
+        else
+            cancel_runs(driver, self);
+    }
     if (!(commands & (CALL_PAUSE | CALL_RESUME)) || self->is_ended)
         return;
     self->must_pause = (commands & CALL_PAUSE) != 0;
@@ -573,8 +544,7 @@ void driver_fail_all(struct driver *driver) {
     for (struct call_engine *self = driver->changed; self; self = self->next_changed)
         if (!self->is_ended)
             error_set(&self->error, ERROR_ENGINE_FAILED, NULL, "the engine has failed");
-    for (struct call_engine *self = driver->waiting, *next; self; self = next) {
-        next = self->next_waiting;
+    for (struct call_engine *self; (self = TAILQ_FIRST(&driver->waiting));) {
         fail_with(self, ERROR_ENGINE_FAILED, "the engine has failed");
         end_waiting(driver, self);
     }

@@ -10,11 +10,9 @@
 #include <string.h>
 
 static void end_change(struct driver *driver) {
-    struct driver_change *change = driver->changes;
+    struct driver_change *change = STAILQ_FIRST(&driver->changes);
     struct adapter_view view;
-    driver->changes = change->next;
-    if (!driver->changes)
-        driver->last_change = &driver->changes;
+    STAILQ_REMOVE_HEAD(&driver->changes, all);
     if (adapters_find(driver->options.adapters, change->name, &view))
         change->generation = view.generation;
     adapter_files_free(&change->files);
@@ -25,33 +23,15 @@ static void end_change(struct driver *driver) {
     loop_post(driver->options.loop, &change->note);
 }
 
-static enum error_case case_of(int status) {
-    return status == STATUS_NOT_FOUND ? ERROR_ADAPTER_NOT_FOUND
-           : status == STATUS_MEMORY  ? ERROR_ADAPTER_MEMORY
-                                      : ERROR_ADAPTER_INVALID;
-}
-
 static void fail_change(struct driver *driver, int status) {
-    struct driver_change *change = driver->changes;
+    struct driver_change *change = STAILQ_FIRST(&driver->changes);
     struct error error;
-    error_of_status(&error, case_of(status), NULL);
-    error_hide_paths(&error, driver->options.server->options->adapter_root);
+    adapter_error(&error, status, driver->options.server->options->adapter_root);
     change->status = status;
     if (change->is_new)
         adapters_unload(driver->options.adapters, change->name);
     change->error = error;
     end_change(driver);
-}
-
-/* Moves the change to the end of the list. */
-static void rotate(struct driver *driver) {
-    struct driver_change *change = driver->changes;
-    driver->changes = change->next;
-    if (!driver->changes)
-        driver->last_change = &driver->changes;
-    change->next = NULL;
-    *driver->last_change = change;
-    driver->last_change = &change->next;
 }
 
 /* Prepares the name of a load: a new name, or one that was never loaded. Returns false when the change has ended. */
@@ -105,7 +85,6 @@ static bool prepare_bring(struct driver *driver, struct driver_change *change) {
     const char *names[ASK_MAX_ADAPTERS];
     const struct call_engine *first = driver_first_waiting(driver, change->name);
     struct adapter_view view;
-    int count = first ? (int)first->call->request.ask.adapter_count : 0;
     change->is_moot = !first || (adapters_find(driver->options.adapters, change->name, &view) &&
                                  (view.state == ADAPTER_RESIDENT || view.generation != change->if_generation));
     if (change->is_moot) {
@@ -113,9 +92,7 @@ static bool prepare_bring(struct driver *driver, struct driver_change *change) {
         end_change(driver); /* calls that still wait for it ask again */
         return false;
     }
-    for (int i = 0; i < count; i++)
-        names[i] = first->shared->asked.names[i];
-    adapters_spare(driver->options.adapters, names, count);
+    adapters_spare(driver->options.adapters, names, driver_adapters_of(first, names));
     return true;
 }
 
@@ -144,7 +121,7 @@ static void put_aside(struct driver *driver, struct driver_change *change) {
 }
 
 static void begin_change(struct driver *driver) {
-    struct driver_change *change = driver->changes;
+    struct driver_change *change = STAILQ_FIRST(&driver->changes);
     enum adapter_change how = ADAPTER_REPLACE;
     if (change->kind == CHANGE_UNLOAD) {
         int status = adapters_unload(driver->options.adapters, change->name);
@@ -174,7 +151,7 @@ static void begin_change(struct driver *driver) {
 }
 
 static void continue_change(struct driver *driver) {
-    struct driver_change *change = driver->changes;
+    struct driver_change *change = STAILQ_FIRST(&driver->changes);
     bool is_done;
     int status = adapters_continue(driver->options.adapters, &is_done);
     if (!is_done)
@@ -188,28 +165,22 @@ static void continue_change(struct driver *driver) {
         end_change(driver);
 }
 
-/* Ends a change whose files could not be read. */
-static void end_failed(struct driver *driver) {
-    struct driver_change *change = driver->changes;
-    if (change->kind != CHANGE_BRING || prepare_bring(driver, change))
-        end_change(driver);
-}
-
-static bool is_blocked(const struct driver *driver, const struct driver_change *change) {
-    return change->is_aside && change->gives == driver->gives && driver->holders > 0;
-}
-
 bool driver_continue(struct driver *driver) {
     int64_t count = 0;
-    for (const struct driver_change *change = driver->changes; change; change = change->next)
+    struct driver_change *change = STAILQ_FIRST(&driver->changes);
+    for (; change; change = STAILQ_NEXT(change, all))
         count++;
-    while (count && is_blocked(driver, driver->changes) && --count)
-        rotate(driver);
+    while ((change = STAILQ_FIRST(&driver->changes)) && change->is_aside && change->gives == driver->gives &&
+           driver->holders > 0 && --count) { /* it goes to the end of the list */
+        STAILQ_REMOVE_HEAD(&driver->changes, all);
+        STAILQ_INSERT_TAIL(&driver->changes, change, all);
+    }
     if (!count)
         return false;
-    if (driver->changes->error.which)
-        end_failed(driver);
-    else if (driver->changes->is_under_way)
+    if (change->error.which) { /* its files could not be read */
+        if (change->kind != CHANGE_BRING || prepare_bring(driver, change))
+            end_change(driver);
+    } else if (change->is_under_way)
         continue_change(driver);
     else
         begin_change(driver);

@@ -7,7 +7,8 @@ static const double patience_seconds = 0.5; /* how long completions may overtake
 
 bool driver_is_starving(const struct driver *driver) {
     double now = 0;
-    for (const struct driver_change *change = driver->changes; change; change = change->next) {
+    for (const struct driver_change *change = STAILQ_FIRST(&driver->changes); change;
+         change = STAILQ_NEXT(change, all)) {
         if (!change->is_aside)
             continue;
         now = now > 0 ? now : clock_seconds();

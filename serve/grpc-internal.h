@@ -13,13 +13,6 @@ extern const struct grpc_service grpc_cambium, grpc_control, grpc_health, grpc_r
 struct call *grpc_ask_generate(struct grpc_call *call, const Cambium__V1__GenerateRequest *asked);
 struct call *grpc_ask_score(struct grpc_call *call, const Cambium__V1__ScoreRequest *asked);
 
-/* Generate, GenerateOnce, Score (grpc_generate.c). */
-void grpc_generate(struct grpc_call *call, const ProtobufCMessage *message);
-void grpc_generate_once(struct grpc_call *call, const ProtobufCMessage *message);
-void grpc_score(struct grpc_call *call, const ProtobufCMessage *message);
-void grpc_generate_room(struct grpc_call *call);
-void grpc_generate_close(struct grpc_call *call);
-
 /* Methods of grpc_cambium that do not need the engine (grpc_tokens.c). */
 bool grpc_tokenize(const struct route_reader *reader, const ProtobufCMessage *message, struct strbuf *packed,
                    struct error *error);

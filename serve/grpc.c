@@ -114,7 +114,7 @@ static size_t set_end(struct field *fields, struct strbuf *message, int status, 
     return count;
 }
 
-/* Sends an answer that consists of its end alone: one HEADERS frame. */
+/* Sends an answer that consists only of its end: one HEADERS frame. */
 static void answer_end_alone(struct exchange *exchange, const struct field *trailers, size_t count) {
     struct field fields[MAX_TRAILERS + 1] = {content_type};
     memcpy(fields + 1, trailers, count * sizeof *trailers);
@@ -239,9 +239,7 @@ void grpc_finish(struct grpc_call *call, const struct error *error) {
 }
 
 void grpc_finish_memory(struct grpc_call *call) {
-    struct error error;
-    error_set(&error, ERROR_OVERLOADED, NULL, "out of memory");
-    grpc_finish(call, &error);
+    grpc_finish(call, AN_ERROR(ERROR_OVERLOADED, NULL, "out of memory"));
 }
 
 static bool check_size(size_t length, struct error *error) {
@@ -255,10 +253,8 @@ bool grpc_pack(const ProtobufCMessage *message, struct strbuf *packed, struct er
     size_t length = protobuf_c_message_get_packed_size(message);
     if (!check_size(length, error))
         return false;
-    if (strbuf_reserve(packed, GRPC_PREFIX_BYTES + length)) {
-        error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
-        return false;
-    }
+    if (strbuf_reserve(packed, GRPC_PREFIX_BYTES + length))
+        return error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
     unsigned char *at = (unsigned char *)packed->data + packed->length;
     grpc_prefix_write(at, (uint32_t)length);
     protobuf_c_message_pack(message, at + GRPC_PREFIX_BYTES);
@@ -341,16 +337,8 @@ static bool count_bytes(struct grpc_call *call) {
     return true;
 }
 
-static void fail_room(struct grpc_call *call) {
-    struct error error;
-    error_set(&error, ERROR_OVERLOADED, NULL, "too many messages are on their way: there is no room for this one");
-    grpc_finish(call, &error);
-}
-
 static void fail_count(struct grpc_call *call, const char *text) {
-    struct error error;
-    error_set(&error, ERROR_ROUTE_NOT_FOUND, NULL, "%s", text);
-    grpc_finish(call, &error);
+    grpc_finish(call, AN_ERROR(ERROR_ROUTE_NOT_FOUND, NULL, "%s", text));
 }
 
 /* Passes the message to the method, or sends the answer that was made. */
@@ -407,13 +395,6 @@ static struct grpc_reading *new_reading(struct grpc_call *call) {
     return reading;
 }
 
-static void read_only_message(struct grpc_call *call) {
-    call->has_message = true;
-    call->reading = new_reading(call);
-    if (call->reading)
-        grpc_reading_start(call->reading);
-}
-
 /* One of many messages is read at once. */
 static void on_read_one(void *context, struct grpc_reading *reading) {
     struct grpc_call *call = context;
@@ -427,10 +408,8 @@ static void on_read_one(void *context, struct grpc_reading *reading) {
 
 /* A client that sends without reading is refused after a while. */
 static void give_one_of_many(struct grpc_call *call) {
-    struct error error;
     if (grpc_is_full(call)) {
-        error_set(&error, ERROR_SLOW_READER, NULL, "the client does not read its answers");
-        grpc_finish(call, &error);
+        grpc_finish(call, AN_ERROR(ERROR_SLOW_READER, NULL, "the client does not read its answers"));
         return;
     }
     struct grpc_reading *reading = new_reading(call);
@@ -452,26 +431,29 @@ static void on_body(struct exchange *exchange, const unsigned char *bytes, size_
         bool has_room = count_bytes(call);
         if (frame != GRPC_FRAME_MORE && frame != GRPC_FRAME_WHOLE)
             fail_frame(call, frame);
-        else if (!has_room)
-            fail_room(call);
-        else if (frame == GRPC_FRAME_MORE)
+        else if (!has_room) {
+            grpc_finish(call, AN_ERROR(ERROR_OVERLOADED, NULL,
+                                       "too many messages are on their way: there is no room for this one"));
+        } else if (frame == GRPC_FRAME_MORE)
             return;
         else if (call->method->takes_many)
             give_one_of_many(call);
-        else
-            read_only_message(call);
+        else {
+            call->has_message = true;
+            call->reading = new_reading(call);
+            if (call->reading)
+                grpc_reading_start(call->reading);
+        }
     }
 }
 
 static void on_end(struct exchange *exchange) {
     struct grpc_call *call = exchange->context;
-    struct error error;
     call->is_whole = true;
     if (call->is_finished)
         return;
     if (!grpc_frames_are_whole(&call->frames)) {
-        error_set(&error, ERROR_INTERNAL, NULL, "a message breaks off");
-        grpc_finish(call, &error);
+        grpc_finish(call, AN_ERROR(ERROR_INTERNAL, NULL, "a message breaks off"));
     } else if (call->method->takes_many) {
         call->is_given = true;
         if (call->method->on_end)
@@ -501,9 +483,8 @@ static void call_close(struct grpc_call *call) {
     free(call);
 }
 
-static void on_close(struct exchange *exchange, bool is_whole) {
+static void on_close(struct exchange *exchange) {
     struct grpc_call *call = exchange->context;
-    (void)is_whole;
     exchange->context = NULL;
     call_close(call);
 }
@@ -536,28 +517,24 @@ bool grpc_read_timeout(const char *text, double *seconds) {
 }
 
 /* The method releases everything at once, because the status may wait for a client that does not read. */
-static void on_deadline(evutil_socket_t none, short what, void *context) {
+static ON_EVENT(on_deadline) {
     struct grpc_call *call = context;
-    struct error error;
-    (void)none;
-    (void)what;
     close_method(call);
-    error_set(&error, ERROR_DEADLINE, NULL, "the deadline of the call has passed");
-    grpc_finish(call, &error);
+    grpc_finish(call, AN_ERROR(ERROR_DEADLINE, NULL, "the deadline of the call has passed"));
 }
 
 /* Sets the deadline of the request's header. Returns false when the request was refused. */
 static bool arm(struct grpc_call *call) {
     struct exchange *exchange = call->exchange;
     const char *text = exchange_field(exchange, "grpc-timeout");
-    struct error error;
     double seconds;
     if (!text)
         return true;
     if (!grpc_read_timeout(text, &seconds)) {
-        error_set(&error, ERROR_INTERNAL, "grpc-timeout", "expected up to %d digits and one of H, M, S, m, u, n",
-                  GRPC_MAX_TIMEOUT_DIGITS);
-        refuse(exchange, &error, NULL);
+        refuse(exchange,
+               AN_ERROR(ERROR_INTERNAL, "grpc-timeout", "expected up to %d digits and one of H, M, S, m, u, n",
+                        GRPC_MAX_TIMEOUT_DIGITS),
+               NULL);
         return false;
     }
     struct timeval after = {.tv_sec = (time_t)seconds,
@@ -566,8 +543,7 @@ static bool arm(struct grpc_call *call) {
     call->timer = evtimer_new(exchange->request->server->base, on_deadline, call);
     if (call->timer && !evtimer_add(call->timer, &after))
         return true;
-    error_set(&error, ERROR_OVERLOADED, NULL, "out of memory");
-    refuse(exchange, &error, NULL);
+    refuse(exchange, AN_ERROR(ERROR_OVERLOADED, NULL, "out of memory"), NULL);
     return false;
 }
 
@@ -614,49 +590,40 @@ static bool check_encoding(struct exchange *exchange, bool *may_be_packed) {
         .name = "grpc-accept-encoding", .value = "identity,gzip", .name_length = 20, .value_length = 13};
     const char *type = exchange_field(exchange, "content-type") + 16;
     const char *encoding = exchange_field(exchange, "grpc-encoding");
-    struct error error;
     *may_be_packed = encoding && !strcmp(encoding, "gzip");
     if (*type == '+' && (strncasecmp(type, "+proto", 6) || (type[6] && type[6] != ';'))) {
-        error_set(&error, ERROR_ROUTE_NOT_FOUND, "content-type", "messages are only in protobuf");
-        refuse(exchange, &error, NULL);
+        refuse(exchange, AN_ERROR(ERROR_ROUTE_NOT_FOUND, "content-type", "messages are only in protobuf"), NULL);
         return false;
     }
     if (!encoding || *may_be_packed || !strcmp(encoding, "identity"))
         return true;
-    error_set(&error, ERROR_ROUTE_NOT_FOUND, "grpc-encoding", "messages are packed by gzip, or not at all");
-    refuse(exchange, &error, &ours);
+    refuse(exchange, AN_ERROR(ERROR_ROUTE_NOT_FOUND, "grpc-encoding", "messages are packed by gzip, or not at all"),
+           &ours);
     return false;
-}
-
-/* One of many messages is read on the loop's thread; no method of that kind needs a long one. */
-static uint64_t message_limit(const struct exchange *exchange, const struct grpc_method *method) {
-    enum { ONE_OF_MANY = 1 << 20 };
-    uint64_t most = (uint64_t)exchange->request->server->options->limits.body_bytes;
-    return method->takes_many && most > ONE_OF_MANY ? ONE_OF_MANY : most;
 }
 
 void grpc_start(struct exchange *exchange, const struct grpc_service *const *services, size_t count) {
     bool may_be_packed;
-    struct error error;
     if (!check_http(exchange))
         return;
     exchange->resets_early = true;
     const struct grpc_method *method = find_method(exchange, services, count);
     if (!method) {
-        error_set(&error, ERROR_ROUTE_NOT_FOUND, NULL, "there is no method %.128s", exchange->head.path);
-        refuse(exchange, &error, NULL);
+        refuse(exchange, AN_ERROR(ERROR_ROUTE_NOT_FOUND, NULL, "there is no method %.128s", exchange->head.path), NULL);
         return;
     }
     if (!check_encoding(exchange, &may_be_packed))
         return;
     struct grpc_call *call = calloc(1, sizeof *call);
     if (!call) {
-        error_set(&error, ERROR_OVERLOADED, NULL, "out of memory");
-        refuse(exchange, &error, NULL);
+        refuse(exchange, AN_ERROR(ERROR_OVERLOADED, NULL, "out of memory"), NULL);
         return;
     }
     *call = (struct grpc_call){.exchange = exchange, .method = method};
-    grpc_frames_begin(&call->frames, message_limit(exchange, method), may_be_packed);
+    /* One of many messages is read on the loop's thread; no method of that kind needs a long one. */
+    enum { ONE_OF_MANY = 1 << 20 };
+    uint64_t most = (uint64_t)exchange->request->server->options->limits.body_bytes;
+    grpc_frames_begin(&call->frames, method->takes_many && most > ONE_OF_MANY ? ONE_OF_MANY : most, may_be_packed);
     if (!arm(call)) {
         call_close(call);
         return;

@@ -38,22 +38,17 @@ static bool is_base(const struct server *server, const char *name) {
 static bool read_names(const struct server *server, const struct input *input, struct ask *ask, struct error *error) {
     struct registry_adapter adapter;
     if (!is_base(server, input->model)) {
-        if (!registry_seek(server, input->model, &adapter)) {
-            error_set(error, ERROR_MODEL_NOT_FOUND, "model", "there is no model '%.64s'", input->model);
-            return false;
-        }
+        if (!registry_seek(server, input->model, &adapter))
+            return error_set(error, ERROR_MODEL_NOT_FOUND, "model", "there is no model '%.64s'", input->model);
         ask->adapters[ask->adapter_count++] = input->model;
     }
-    if (input->adapter_count > (size_t)(ASK_MAX_ADAPTERS - ask->adapter_count)) {
-        error_set(error, ERROR_ARGUMENT, "adapters", "expected a list of names of adapters, at most %d",
-                  ASK_MAX_ADAPTERS);
-        return false;
-    }
+    if (input->adapter_count > (size_t)(ASK_MAX_ADAPTERS - ask->adapter_count))
+        return error_set(error, ERROR_ARGUMENT, "adapters", "expected a list of names of adapters, at most %d",
+                         ASK_MAX_ADAPTERS);
     for (size_t i = 0; i < input->adapter_count; i++) {
-        if (!registry_seek(server, input->adapters[i], &adapter)) {
-            error_set(error, ERROR_ADAPTER_NOT_FOUND, "adapters", "there is no adapter '%.64s'", input->adapters[i]);
-            return false;
-        }
+        if (!registry_seek(server, input->adapters[i], &adapter))
+            return error_set(error, ERROR_ADAPTER_NOT_FOUND, "adapters", "there is no adapter '%.64s'",
+                             input->adapters[i]);
         ask->adapters[ask->adapter_count++] = input->adapters[i];
     }
     return true;
@@ -76,14 +71,10 @@ static bool read_prompt(const struct server *server, const struct input *input, 
                         struct error *error) {
     if (input->tokens)
         return read_ids(server, input->tokens, &prompt->ids, error);
-    if (!input->text) {
-        error_set(error, ERROR_ARGUMENT, "input", "expected text or tokens");
-        return false;
-    }
-    if (!server->model.tokenizer) {
-        error_set(error, ERROR_ARGUMENT, "text", "the model has no tokenizer: only tokens can be given");
-        return false;
-    }
+    if (!input->text)
+        return error_set(error, ERROR_ARGUMENT, "input", "expected text or tokens");
+    if (!server->model.tokenizer)
+        return error_set(error, ERROR_ARGUMENT, "text", "the model has no tokenizer: only tokens can be given");
     prompt->text = input->text;
     prompt->length = strlen(input->text);
     return true;
@@ -91,28 +82,27 @@ static bool read_prompt(const struct server *server, const struct input *input, 
 
 /* ---- settings ---- */
 
-struct integer {
-    const char *name;
-    bool is_there;
-    int64_t value;
-};
-struct number {
-    const char *name;
-    bool is_there;
-    double value;
-};
-
-static bool set_integers(struct ask *ask, const struct integer *rows, size_t count, struct error *error) {
-    for (size_t i = 0; i < count; i++)
-        if (rows[i].is_there && ask_set_integer(ask, rows[i].name, rows[i].value))
-            return refuse(error, rows[i].name);
-    return true;
-}
-
-static bool set_numbers(struct ask *ask, const struct number *rows, size_t count, struct error *error) {
-    for (size_t i = 0; i < count; i++)
-        if (rows[i].is_there && ask_set_number(ask, rows[i].name, rows[i].value))
-            return refuse(error, rows[i].name);
+/* Sets the numbers of a request from a message whose fields have the names of infer/ask.h. A number without presence
+ * is not given when it is 0. */
+static bool set_numbers(struct ask *ask, const ProtobufCMessage *message, struct error *error) {
+    const char *bytes = (const char *)message;
+    for (unsigned i = 0; i < message->descriptor->n_fields; i++) {
+        const ProtobufCFieldDescriptor *field = &message->descriptor->fields[i];
+        const void *value = bytes + field->offset;
+        bool has_presence = field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF;
+        int status = STATUS_OK;
+        if (field->label == PROTOBUF_C_LABEL_REPEATED ||
+            (has_presence && *(const uint32_t *)(const void *)(bytes + field->quantifier_offset) != field->id))
+            continue;
+        if (field->type == PROTOBUF_C_TYPE_FLOAT && (has_presence || *(const float *)value != 0))
+            status = ask_set_number(ask, field->name, (double)*(const float *)value);
+        else if (field->type == PROTOBUF_C_TYPE_UINT32 && (has_presence || *(const uint32_t *)value))
+            status = ask_set_integer(ask, field->name, *(const uint32_t *)value);
+        else if (field->type == PROTOBUF_C_TYPE_INT32 && (has_presence || *(const int32_t *)value))
+            status = ask_set_integer(ask, field->name, *(const int32_t *)value);
+        if (status)
+            return refuse(error, field->name);
+    }
     return true;
 }
 
@@ -122,16 +112,7 @@ static int32_t id_of(uint32_t id) {
 }
 
 static bool read_sampling(struct ask *ask, const Cambium__V1__Sampling *sampling, struct error *error) {
-    const struct number numbers[] = {
-        {"temperature", sampling->_temperature_case, (double)sampling->temperature},
-        {"top_p", sampling->_top_p_case, (double)sampling->top_p},
-        {"min_p", true, (double)sampling->min_p},
-        {"repetition_penalty", sampling->_repetition_penalty_case, (double)sampling->repetition_penalty},
-        {"presence_penalty", true, (double)sampling->presence_penalty},
-        {"frequency_penalty", true, (double)sampling->frequency_penalty},
-    };
-    const struct integer top_k = {"top_k", true, sampling->top_k};
-    if (!set_numbers(ask, numbers, sizeof numbers / sizeof *numbers, error) || !set_integers(ask, &top_k, 1, error))
+    if (!set_numbers(ask, &sampling->base, error))
         return false;
     if (sampling->_seed_case) {
         ask->sampling.seed = sampling->seed;
@@ -159,20 +140,12 @@ static bool read_lists(struct ask *ask, const Cambium__V1__GenerateRequest *aske
 
 static bool read_settings(struct ask *ask, const Cambium__V1__GenerateRequest *asked, int64_t vocab,
                           struct error *error) {
-    const struct integer integers[] = {
-        {"max_tokens", asked->_max_tokens_case, asked->max_tokens},
-        {"min_tokens", true, asked->min_tokens},
-        {"n", asked->n != 0, asked->n},
-        {"logprobs", asked->_logprobs_case, asked->logprobs},
-        {"prompt_logprobs", asked->_prompt_logprobs_case, asked->prompt_logprobs},
-        {"priority", true, asked->priority},
-    };
     const char *field;
     ask->ignore_eos = asked->ignore_eos;
     ask->has_parse_special = asked->_parse_special_case;
     ask->parse_special = asked->parse_special;
-    if (!set_integers(ask, integers, sizeof integers / sizeof *integers, error) ||
-        (asked->sampling && !read_sampling(ask, asked->sampling, error)) || !read_lists(ask, asked, error))
+    if (!set_numbers(ask, &asked->base, error) || (asked->sampling && !read_sampling(ask, asked->sampling, error)) ||
+        !read_lists(ask, asked, error))
         return false;
     return ask_check(ask, vocab, &field) ? refuse(error, field) : true;
 }

@@ -3,8 +3,6 @@
 
 #include "registry.h"
 
-#include "base/base.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,11 +65,10 @@ static void change_close(struct grpc_call *call) {
 }
 
 static void start(struct grpc_call *call, struct registry_change what) {
-    struct error error;
     if (!registry_name_is_valid(what.name)) {
-        error_set(&error, ERROR_ARGUMENT, "name",
-                  "expected 1 to 64 letters, digits, dots, hyphens and underlines, and no dot in front");
-        grpc_finish(call, &error);
+        grpc_finish(call,
+                    AN_ERROR(ERROR_ARGUMENT, "name",
+                             "expected 1 to 64 letters, digits, dots, hyphens and underlines, and no dot in front"));
         return;
     }
     struct change *change = calloc(1, sizeof *change);

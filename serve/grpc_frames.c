@@ -1,7 +1,5 @@
-/* Reads the prefix byte by byte, and unpacks messages. */
+/* Reads the prefix byte by byte. */
 #include "grpc_frames.h"
-
-#include "gunzip.h"
 
 void grpc_frames_begin(struct grpc_frames *frames, uint64_t limit, bool may_be_packed) {
     *frames = (struct grpc_frames){.limit = limit, .may_be_packed = may_be_packed};
@@ -15,26 +13,6 @@ static uint64_t length_of(const struct grpc_frames *frames) {
     const unsigned char *at = frames->prefix + 1;
     return (uint64_t)at[0] << 24 | (uint64_t)at[1] << 16 | (uint64_t)at[2] << 8 | at[3];
 }
-
-/* ---- gzip ---- */
-
-enum grpc_frame grpc_message_unpack(struct strbuf *message, uint64_t limit) {
-    static const enum grpc_frame results[] = {[GUNZIP_WHOLE] = GRPC_FRAME_WHOLE,
-                                              [GUNZIP_TOO_LARGE] = GRPC_FRAME_TOO_LARGE,
-                                              [GUNZIP_BAD] = GRPC_FRAME_BAD_GZIP,
-                                              [GUNZIP_MEMORY] = GRPC_FRAME_MEMORY};
-    struct strbuf out = STRBUF_INIT;
-    enum gunzip result = gunzip(strbuf_text(message), message->length, limit, &out);
-    if (result == GUNZIP_WHOLE) {
-        strbuf_free(message);
-        *message = out;
-    } else {
-        strbuf_free(&out);
-    }
-    return results[result];
-}
-
-/* ---- frames ---- */
 
 static enum grpc_frame take_prefix(struct grpc_frames *frames, const unsigned char **bytes, size_t *length) {
     while (frames->prefix_length < GRPC_PREFIX_BYTES && *length) {

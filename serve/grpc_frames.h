@@ -26,8 +26,7 @@ enum grpc_frame {
     GRPC_FRAME_MORE,      /* all bytes were taken; the message is not complete */
     GRPC_FRAME_WHOLE,     /* `message` is complete, packed or not; grpc_frames_next moves to the next */
     GRPC_FRAME_BAD_FLAG,  /* unknown flags, or a packed message without an encoding */
-    GRPC_FRAME_TOO_LARGE, /* over the limit, packed or unpacked */
-    GRPC_FRAME_BAD_GZIP,
+    GRPC_FRAME_TOO_LARGE, /* over the limit, packed or not */
     GRPC_FRAME_MEMORY
 };
 
@@ -37,10 +36,8 @@ void grpc_frames_free(struct grpc_frames *frames);
 /* Takes bytes from *bytes, and advances it, until a message is complete or all bytes are consumed. No call may follow a
  * failure. */
 enum grpc_frame grpc_frames_take(struct grpc_frames *frames, const unsigned char **bytes, size_t *length);
-/* True when the complete message is packed. */
+/* True when the complete message is packed; gunzip_replace unpacks it. */
 bool grpc_frames_is_packed(const struct grpc_frames *frames);
-/* Unpacks a message in place. Returns GRPC_FRAME_WHOLE; otherwise the message is unchanged. */
-enum grpc_frame grpc_message_unpack(struct strbuf *message, uint64_t limit);
 /* Drops the complete message. */
 void grpc_frames_next(struct grpc_frames *frames);
 /* True when the stream may end here, between messages. */

@@ -35,7 +35,7 @@ struct generation {
     struct kept_tokens prompt;
     struct choice *choices; /* [choice_count] for an answer that is sent whole */
     int64_t choice_count;
-    size_t bytes; /* the least size of an answer that is sent whole */
+    size_t bytes; /* the minimum size of an answer that is sent whole */
     /* An answer that is sent whole, while it is built, on a worker when it is long: */
     bool is_building;
     struct worker_job building;
@@ -131,15 +131,14 @@ static void finished_fill(Cambium__V1__Finished *message, const struct call_end 
 static bool has_room(struct generation *generation, const struct call_update *update, const struct call_piece *piece) {
     enum { LEAST_LOGPROB = 13 }; /* an id, a double, their tags and both lengths */
     bool has_logprobs = piece->choice < 0 || generation->asked->request.ask.logprobs >= 0;
-    struct error error;
     generation->bytes += piece->length + (size_t)piece->token_count;
     for (int64_t i = 0; has_logprobs && i < piece->token_count; i++)
         generation->bytes += (size_t)(1 + update->tokens[piece->first_token + i].top_count) * LEAST_LOGPROB;
     if (generation->bytes <= GRPC_MAX_MESSAGE)
         return true;
-    error_set(&error, ERROR_BODY_SIZE, NULL, "the answer would be larger than the %d bytes of a message%s",
-              GRPC_MAX_MESSAGE, generation->kind == WHOLE ? ": Generate streams it" : "");
-    grpc_finish(generation->call, &error);
+    grpc_finish(generation->call,
+                AN_ERROR(ERROR_BODY_SIZE, NULL, "the answer would be larger than the %d bytes of a message%s",
+                         GRPC_MAX_MESSAGE, generation->kind == WHOLE ? ": Generate streams it" : ""));
     return false;
 }
 
@@ -182,15 +181,6 @@ static void send_output(struct generation *generation, const struct call_update 
     output_free(&output);
 }
 
-static void send_finished(struct generation *generation, const struct call_end *end) {
-    Cambium__V1__Finished finished;
-    Cambium__V1__GenerateResponse answer = CAMBIUM__V1__GENERATE_RESPONSE__INIT;
-    finished_fill(&finished, end);
-    answer.event_case = CAMBIUM__V1__GENERATE_RESPONSE__EVENT_FINISHED;
-    answer.finished = &finished;
-    grpc_send(generation->call, &answer.base);
-}
-
 /* When the prompt's log-probabilities are requested, Started waits for them; they come before the first text. */
 static int stream_update(struct generation *generation, const struct call_update *update) {
     if (update->is_accepted)
@@ -210,14 +200,19 @@ static int stream_update(struct generation *generation, const struct call_update
     }
     for (int64_t i = 0; i < update->end_count; i++) {
         send_started(generation);
-        send_finished(generation, &update->ends[i]);
+        Cambium__V1__Finished finished;
+        Cambium__V1__GenerateResponse answer = CAMBIUM__V1__GENERATE_RESPONSE__INIT;
+        finished_fill(&finished, &update->ends[i]);
+        answer.event_case = CAMBIUM__V1__GENERATE_RESPONSE__EVENT_FINISHED;
+        answer.finished = &finished;
+        grpc_send(generation->call, &answer.base);
     }
     if (!update->is_done && grpc_is_full(generation->call))
         call_pause(generation->asked, true);
     return STATUS_OK;
 }
 
-void grpc_generate_room(struct grpc_call *call) {
+static void on_room(struct grpc_call *call) {
     struct generation *generation = grpc_context(call);
     if (generation)
         call_pause(generation->asked, false);
@@ -365,13 +360,6 @@ static void answer(struct generation *generation) {
 
 /* ---- calls ---- */
 
-/* The field that other protocols call the prompt is called input here. */
-static void fail(struct generation *generation, struct error error) {
-    if (!strcmp(error.param, "prompt"))
-        snprintf(error.param, sizeof error.param, "input");
-    grpc_finish(generation->call, &error);
-}
-
 static void on_update(struct call *asked, const struct call_update *update) {
     struct generation *generation = asked->context;
     if (grpc_is_finished(generation->call))
@@ -382,9 +370,12 @@ static void on_update(struct call *asked, const struct call_update *update) {
         grpc_finish_memory(generation->call);
     if (!update->is_done)
         return;
-    if (update->error.which)
-        fail(generation, update->error);
-    else if (generation->kind == STREAMED)
+    if (update->error.which) {
+        struct error error = update->error;
+        if (!strcmp(error.param, "prompt")) /* the name in other protocols */
+            snprintf(error.param, sizeof error.param, "input");
+        grpc_finish(generation->call, &error);
+    } else if (generation->kind == STREAMED)
         grpc_finish(generation->call, NULL);
     else
         answer(generation);
@@ -403,23 +394,12 @@ static void free_generation(struct generation *generation, enum error_case why) 
     free(generation);
 }
 
-void grpc_generate_close(struct grpc_call *call) {
+static void on_close(struct grpc_call *call) {
     struct generation *generation = grpc_context(call);
     log_take_call(grpc_exchange(call), generation->asked);
     generation->call = NULL;
     if (!generation->is_building)
         free_generation(generation, request_error(grpc_exchange(call)));
-}
-
-/* The answer may be built after the exchange and its message have been freed. */
-static void keep_texts(struct generation *generation) {
-    struct call *asked = generation->asked;
-    snprintf(generation->id, sizeof generation->id, "%s", asked->id);
-    asked->id = generation->id;
-    for (int64_t i = 0; i < asked->request.ask.adapter_count; i++) {
-        snprintf(generation->adapters[i], sizeof *generation->adapters, "%s", asked->request.ask.adapters[i]);
-        asked->request.ask.adapters[i] = generation->adapters[i];
-    }
 }
 
 static void begin(struct grpc_call *call, struct call *asked, enum kind kind) {
@@ -437,22 +417,28 @@ static void begin(struct grpc_call *call, struct call *asked, enum kind kind) {
     }
     *generation =
         (struct generation){.call = call, .asked = asked, .kind = kind, .choices = choices, .choice_count = count};
-    keep_texts(generation);
+    /* The answer may be built after the exchange and its message have been freed. */
+    snprintf(generation->id, sizeof generation->id, "%s", asked->id);
+    asked->id = generation->id;
+    for (int64_t i = 0; i < asked->request.ask.adapter_count; i++) {
+        snprintf(generation->adapters[i], sizeof *generation->adapters, "%s", asked->request.ask.adapters[i]);
+        asked->request.ask.adapters[i] = generation->adapters[i];
+    }
     asked->context = generation;
     asked->on_update = on_update;
     grpc_set_context(call, generation);
     call_submit(asked);
 }
 
-void grpc_generate(struct grpc_call *call, const ProtobufCMessage *message) {
+static void generate(struct grpc_call *call, const ProtobufCMessage *message) {
     begin(call, grpc_ask_generate(call, (const Cambium__V1__GenerateRequest *)message), STREAMED);
 }
 
-void grpc_generate_once(struct grpc_call *call, const ProtobufCMessage *message) {
+static void generate_once(struct grpc_call *call, const ProtobufCMessage *message) {
     begin(call, grpc_ask_generate(call, (const Cambium__V1__GenerateRequest *)message), WHOLE);
 }
 
-void grpc_score(struct grpc_call *call, const ProtobufCMessage *message) {
+static void score(struct grpc_call *call, const ProtobufCMessage *message) {
     begin(call, grpc_ask_score(call, (const Cambium__V1__ScoreRequest *)message), SCORE);
 }
 
@@ -460,17 +446,14 @@ static const struct grpc_method methods[] = {
     {.name = "Generate",
      .request = &cambium__v1__generate_request__descriptor,
      .gives_many = true,
-     .on_message = grpc_generate,
-     .on_room = grpc_generate_room,
-     .on_close = grpc_generate_close},
+     .on_message = generate,
+     .on_room = on_room,
+     .on_close = on_close},
     {.name = "GenerateOnce",
      .request = &cambium__v1__generate_request__descriptor,
-     .on_message = grpc_generate_once,
-     .on_close = grpc_generate_close},
-    {.name = "Score",
-     .request = &cambium__v1__score_request__descriptor,
-     .on_message = grpc_score,
-     .on_close = grpc_generate_close},
+     .on_message = generate_once,
+     .on_close = on_close},
+    {.name = "Score", .request = &cambium__v1__score_request__descriptor, .on_message = score, .on_close = on_close},
     {.name = "Tokenize",
      .request = &cambium__v1__tokenize_request__descriptor,
      .short_bytes = text_job_short_bytes,

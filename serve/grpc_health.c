@@ -37,9 +37,7 @@ static void check(struct grpc_call *call, const ProtobufCMessage *message) {
     const Grpc__Health__V1__HealthCheckRequest *asked = (const Grpc__Health__V1__HealthCheckRequest *)message;
     Grpc__Health__V1__HealthCheckResponse answer = GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__INIT;
     if (!is_known(call, asked->service)) {
-        struct error error;
-        error_set(&error, ERROR_MODEL_NOT_FOUND, NULL, "there is no service '%.128s'", asked->service);
-        grpc_finish(call, &error);
+        grpc_finish(call, AN_ERROR(ERROR_MODEL_NOT_FOUND, NULL, "there is no service '%.128s'", asked->service));
         return;
     }
     answer.status = status_of(call, asked->service);
@@ -61,10 +59,8 @@ static void tell(struct watch *watch) {
     grpc_send(watch->call, &answer.base);
 }
 
-static void look(evutil_socket_t none, short what, void *context) {
+static ON_EVENT(look) {
     struct watch *watch = context;
-    (void)none;
-    (void)what;
     if (watch->sent != status_of(watch->call, watch->service) && !grpc_is_full(watch->call))
         tell(watch);
 }

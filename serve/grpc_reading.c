@@ -1,7 +1,7 @@
 /* Unpacks the bytes of a message, on a worker or on the loop. */
 #include "grpc_reading.h"
 
-#include "grpc_frames.h"
+#include "gunzip.h"
 #include "proto_check.h"
 #include "route.h"
 
@@ -9,39 +9,28 @@
 
 #include <stdlib.h>
 
-static void set_frame_error(struct grpc_reading *reading, enum grpc_frame frame) {
-    struct error *error = &reading->error;
-    if (frame == GRPC_FRAME_TOO_LARGE)
-        error_set(error, ERROR_BODY_SIZE, NULL, "a message may have %llu bytes", (unsigned long long)reading->limit);
-    else if (frame == GRPC_FRAME_BAD_GZIP)
-        error_set(error, ERROR_INTERNAL, NULL, "a message is not gzip");
-    else
-        error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
-}
-
-static void set_proto_error(struct grpc_reading *reading, enum proto_result result, const struct proto_fault *fault) {
-    enum error_case which = result == PROTO_TEXT       ? ERROR_ARGUMENT
-                            : result == PROTO_TOO_MUCH ? ERROR_BODY_SIZE
-                                                       : ERROR_INTERNAL;
-    if (result == PROTO_MEMORY)
-        error_set(&reading->error, ERROR_OVERLOADED, NULL, "out of memory");
-    else
-        error_set(&reading->error, which, fault->field, "%s", fault->text);
-}
-
 static bool read_message(struct grpc_reading *reading) {
     struct proto_fault fault;
-    enum grpc_frame frame =
-        reading->is_packed ? grpc_message_unpack(&reading->bytes, reading->limit) : GRPC_FRAME_WHOLE;
-    if (frame != GRPC_FRAME_WHOLE) {
-        set_frame_error(reading, frame);
-        return false;
-    }
+    enum gunzip unpacked = reading->is_packed ? gunzip_replace(&reading->bytes, reading->limit) : GUNZIP_WHOLE;
+    if (unpacked == GUNZIP_TOO_LARGE)
+        return error_set(&reading->error, ERROR_BODY_SIZE, NULL, "a message may have %llu bytes",
+                         (unsigned long long)reading->limit);
+    if (unpacked == GUNZIP_BAD)
+        return error_set(&reading->error, ERROR_INTERNAL, NULL, "a message is not gzip");
+    if (unpacked == GUNZIP_MEMORY)
+        return error_set(&reading->error, ERROR_OVERLOADED, NULL, "out of memory");
     enum proto_result result =
         proto_unpack(reading->method->request, (const unsigned char *)strbuf_text(&reading->bytes),
                      reading->bytes.length, &reading->message, &fault);
-    if (result != PROTO_OK)
-        set_proto_error(reading, result, &fault);
+    if (result != PROTO_OK) {
+        enum error_case which = result == PROTO_TEXT       ? ERROR_ARGUMENT
+                                : result == PROTO_TOO_MUCH ? ERROR_BODY_SIZE
+                                                           : ERROR_INTERNAL;
+        if (result == PROTO_MEMORY)
+            error_set(&reading->error, ERROR_OVERLOADED, NULL, "out of memory");
+        else
+            error_set(&reading->error, which, fault.field, "%s", fault.text);
+    }
     return result == PROTO_OK;
 }
 

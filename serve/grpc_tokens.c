@@ -93,12 +93,6 @@ void grpc_text_free(struct grpc_text *text) {
 
 /* ---- Tokenize ---- */
 
-static bool has_tokenizer(const struct server *server, struct error *error) {
-    if (!server->model.tokenizer)
-        error_set(error, ERROR_ARGUMENT, NULL, "the model has no tokenizer");
-    return server->model.tokenizer;
-}
-
 static bool fail_status(int status, const char *field, struct error *error) {
     if (status == STATUS_MEMORY)
         error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
@@ -112,7 +106,7 @@ bool grpc_tokenize(const struct route_reader *reader, const ProtobufCMessage *me
     const Cambium__V1__TokenizeRequest *asked = (const Cambium__V1__TokenizeRequest *)message;
     Cambium__V1__TokenizeResponse answer = CAMBIUM__V1__TOKENIZE_RESPONSE__INIT;
     struct token_buffer ids = TOKEN_BUFFER_INIT;
-    if (!has_tokenizer(reader->server, error))
+    if (!text_job_may_encode(reader->server, error))
         return false;
     unsigned flag = asked->_parse_special_case && !asked->parse_special ? TOKENIZER_PLAIN : TOKENIZER_ALLOW_SPECIAL;
     int status = text_job_encode(reader->server, reader->encoder, asked->text, strlen(asked->text),
@@ -147,7 +141,7 @@ bool grpc_detokenize(const struct route_reader *reader, const ProtobufCMessage *
     Cambium__V1__DetokenizeResponse answer = CAMBIUM__V1__DETOKENIZE_RESPONSE__INIT;
     struct strbuf bytes = STRBUF_INIT;
     struct grpc_text text = {0};
-    if (!has_tokenizer(reader->server, error))
+    if (!text_job_may_encode(reader->server, error))
         return false;
     int status = add_texts(reader->server, asked, &bytes);
     THEN(status, grpc_text_set(&text, &answer.base, &answer.text, 1, strbuf_text(&bytes), bytes.length));

@@ -35,3 +35,13 @@ enum gunzip gunzip(const void *bytes, size_t length, uint64_t limit, struct strb
     inflateEnd(&stream);
     return result;
 }
+
+enum gunzip gunzip_replace(struct strbuf *bytes, uint64_t limit) {
+    struct strbuf out = STRBUF_INIT;
+    enum gunzip result = gunzip(strbuf_text(bytes), bytes->length, limit, &out);
+    struct strbuf *old = result == GUNZIP_WHOLE ? bytes : &out;
+    strbuf_free(old);
+    if (result == GUNZIP_WHOLE)
+        *bytes = out;
+    return result;
+}

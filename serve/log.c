@@ -13,11 +13,6 @@
 enum { LINES_BURST = 500, LINES_PER_SECOND = 50 }; /* about one client's requests that the model did not answer */
 enum { VALUE_BYTES = 1024 };                       /* keeps a line below PIPE_BUF, so pipes keep it whole */
 
-/* C0 and C1 controls, DEL, and Unicode's line ends. */
-static bool is_control(uint32_t point) {
-    return point < 0x20 || (point >= 0x7f && point < 0xa0) || point == 0x2028 || point == 0x2029;
-}
-
 /* Adds `value` as characters that stay on their line. */
 static void add_mended(struct strbuf *out, const char *value) {
     struct strbuf mended = STRBUF_INIT;
@@ -26,7 +21,8 @@ static void add_mended(struct strbuf *out, const char *value) {
     while (at < end) {
         uint32_t point = *at;
         size_t length = *at < 0x80 ? 1 : utf8_decode(at, end, &point);
-        if (is_control(point))
+        /* C0 and C1 controls, DEL, and Unicode's line ends. */
+        if (point < 0x20 || (point >= 0x7f && point < 0xa0) || point == 0x2028 || point == 0x2029)
             strbuf_add_char(out, '?');
         else
             strbuf_add(out, at, length);
@@ -146,20 +142,6 @@ static void add_usage(struct log_line *line, const struct request_usage *usage, 
         log_line_seconds(line, "first_token_seconds", usage->first_token - start);
 }
 
-static void add_error(struct log_line *line, enum error_case which) {
-    const struct error_row *row = error_row(which);
-    if (which != ERROR_NONE)
-        log_line_text(line, "error", row->code ? row->code : row->type);
-}
-
-static void add_trace(struct log_line *line, const struct trace *trace) {
-    char id[TRACE_ID_TEXT], span[TRACE_SPAN_TEXT];
-    trace_hex(trace->id, sizeof trace->id, id);
-    trace_hex(trace->span, sizeof trace->span, span);
-    log_line_text(line, "trace_id", id);
-    log_line_text(line, "span_id", span);
-}
-
 bool log_may(const struct exchange *exchange) {
     struct rates *rates = &exchange->request->server->log_rates;
     const char *name = exchange->client ? exchange->request->client.name : exchange->head.peer;
@@ -196,8 +178,13 @@ void log_request(const struct exchange *exchange, bool is_whole) {
     snprintf(path, sizeof path, "%s", head->path); /* without the query, which may contain anything */
     log_line_begin(&line, exchange->request->server, LOG_INFO, "request");
     log_line_text(&line, "id", exchange->request->id);
-    if (exchange->request->trace.is_there)
-        add_trace(&line, &exchange->request->trace);
+    if (exchange->request->trace.is_there) {
+        char id[TRACE_ID_TEXT], span[TRACE_SPAN_TEXT];
+        trace_hex(exchange->request->trace.id, sizeof exchange->request->trace.id, id);
+        trace_hex(exchange->request->trace.span, sizeof exchange->request->trace.span, span);
+        log_line_text(&line, "trace_id", id);
+        log_line_text(&line, "span_id", span);
+    }
     log_line_text(&line, "method", head->method);
     log_line_text(&line, "path", path);
     log_line_text(&line, "listener", head->listener == LISTENER_CONTROL ? "control" : "data");
@@ -210,6 +197,8 @@ void log_request(const struct exchange *exchange, bool is_whole) {
     log_line_seconds(&line, "seconds", clock_seconds() - exchange->start);
     if (exchange->request->usage.is_there)
         add_usage(&line, &exchange->request->usage, exchange->start);
-    add_error(&line, request_error(exchange));
+    const struct error_row *row = error_row(request_error(exchange));
+    if (request_error(exchange))
+        log_line_text(&line, "error", row->code ? row->code : row->type);
     log_line_end(&line);
 }

@@ -20,22 +20,17 @@ struct loop {
     struct loop_turns turns;
 };
 
-static struct loop_note *take_notes(struct loop *loop, bool *must_stop) {
+static void run_notes(evutil_socket_t fd, short what, void *context) {
+    struct loop *loop = context;
+    (void)fd;
+    (void)what;
     pthread_mutex_lock(&loop->lock);
     struct loop_note *notes = loop->first;
     loop->first = NULL;
     loop->last = &loop->first;
-    *must_stop = loop->must_stop;
+    bool must_stop = loop->must_stop;
     pthread_mutex_unlock(&loop->lock);
-    return notes;
-}
-
-static void run_notes(evutil_socket_t fd, short what, void *context) {
-    struct loop *loop = context;
-    bool must_stop;
-    (void)fd;
-    (void)what;
-    for (struct loop_note *note = take_notes(loop, &must_stop), *next; note; note = next) {
+    for (struct loop_note *note = notes, *next; note; note = next) {
         next = note->next;
         note->run(note);
     }

@@ -56,7 +56,7 @@ struct worker_job {
 /* Starts a thread with room for `capacity` waiting jobs. STATUS_MEMORY. */
 int worker_open(struct loop *loop, size_t capacity, struct worker **worker);
 /* Adds a job. Returns false, and does nothing, when the queue is full. An owner may have as many jobs in it as places
- * are free, so one alone never fills it. Any thread. */
+ * are free, so a single one never fills it. Any thread. */
 bool worker_add(struct worker *worker, struct worker_job *job);
 /* Adds a job without `done`, such as freeing memory. It always finds room. It runs at once in this thread when `worker`
  * is NULL or was stopped. Any thread. */

@@ -10,7 +10,7 @@ enum { METRICS_BUCKETS = 32 };
 
 struct metrics_histogram {
     double bounds[METRICS_BUCKETS];       /* [bound_count] upper ends, ascending */
-    uint64_t counts[METRICS_BUCKETS + 1]; /* of each bucket alone; the last: above all bounds */
+    uint64_t counts[METRICS_BUCKETS + 1]; /* of each bucket by itself; the last: above all bounds */
     int bound_count;
     double sum;
 };

@@ -21,7 +21,7 @@ struct metrics_options {
     const char *model_name;  /* the name in answers */
     const char *cache_dtype; /* "fp32", "bf16" */
     int64_t max_model_len, page_tokens, pages;
-    int64_t max_adapters; /* the most adapters that one step can mix */
+    int64_t max_adapters; /* the maximum number of adapters that one step can mix */
     bool has_prefix_cache;
     int ranks;
 };

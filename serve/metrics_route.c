@@ -44,9 +44,7 @@ void metrics_get(struct exchange *exchange) {
     adapters.waiting = strbuf_text(&waiting);
     metrics_add_text(server->metrics, &adapters, clock_wall_seconds(), &text);
     if (!loaded || text.failed || running.failed || waiting.failed) {
-        struct error error;
-        error_set(&error, ERROR_INTERNAL, NULL, "out of memory");
-        route_fail(exchange, &error);
+        route_fail(exchange, AN_ERROR(ERROR_INTERNAL, NULL, "out of memory"));
     } else {
         exchange_answer(exchange, 200, "text/plain; version=0.0.4; charset=utf-8", text.data, text.length);
     }

@@ -263,28 +263,6 @@ static void add_requests(struct writer *writer, const struct metrics *metrics) {
     add_cases(writer, "reason", metrics->cancelled, ends, sizeof ends / sizeof *ends);
 }
 
-static void add_ranks(struct writer *writer, const struct metrics *metrics) {
-    begin(writer, "cambium:rank_up", "gauge", "Whether a rank is there.");
-    for (int rank = 0; rank < metrics->ranks; rank++) {
-        char number[16];
-        snprintf(number, sizeof number, "%d", rank);
-        add_by(writer, "", "", "rank", number, metrics->rank_is_up[rank]);
-    }
-}
-
-static void add_spans(struct writer *writer, const struct metrics *metrics) {
-    begin(writer, "cambium:otlp_spans_total", "counter",
-          "Spans of requests that the collector took, or that were lost.");
-    add_by(writer, "", "", "result", "sent", (double)metrics->spans_sent);
-    add_by(writer, "", "", "result", "dropped", (double)metrics->spans_dropped);
-}
-
-static void add_loop(struct writer *writer, const struct metrics *metrics) {
-    add_histogram(writer, metrics, METRICS_LOOP_TURN);
-    begin(writer, "cambium:loop_turn_seconds_max", "gauge", "The longest of these turns so far.");
-    add_labelled(writer, "", "", metrics->longest_turn);
-}
-
 void metrics_add_text(const struct metrics *metrics, const struct metrics_adapters *adapters, double now,
                       struct strbuf *out) {
     struct strbuf model = STRBUF_INIT, common = STRBUF_INIT;
@@ -300,9 +278,19 @@ void metrics_add_text(const struct metrics *metrics, const struct metrics_adapte
     add_loaded(&writer, adapters);
     add_adapters(&writer, metrics);
     add_requests(&writer, metrics);
-    add_spans(&writer, metrics);
-    add_ranks(&writer, metrics);
-    add_loop(&writer, metrics);
+    begin(&writer, "cambium:otlp_spans_total", "counter",
+          "Spans of requests that the collector took, or that were lost.");
+    add_by(&writer, "", "", "result", "sent", (double)metrics->spans_sent);
+    add_by(&writer, "", "", "result", "dropped", (double)metrics->spans_dropped);
+    begin(&writer, "cambium:rank_up", "gauge", "Whether a rank is there.");
+    for (int rank = 0; rank < metrics->ranks; rank++) {
+        char number[16];
+        snprintf(number, sizeof number, "%d", rank);
+        add_by(&writer, "", "", "rank", number, metrics->rank_is_up[rank]);
+    }
+    add_histogram(&writer, metrics, METRICS_LOOP_TURN);
+    begin(&writer, "cambium:loop_turn_seconds_max", "gauge", "The longest of these turns so far.");
+    add_labelled(&writer, "", "", metrics->longest_turn);
     out->failed |= model.failed | common.failed;
     strbuf_free(&common);
     strbuf_free(&model);

@@ -19,22 +19,18 @@ void openai_answer_room(struct openai_exchange *self) {
     }
 }
 
-static void send_built(struct openai_exchange *self) {
-    struct field type = field_of("content-type", "application/json");
-    if (self->answer.failed) {
-        route_answer_json(self->exchange, &self->answer);
-    } else if (!exchange_begin(self->exchange, 200, &type, 1, (int64_t)self->answer.length)) {
-        self->is_long = true;
-        openai_answer_room(self);
-    }
-}
-
 static void on_built(struct loop_note *note) {
     struct openai_exchange *self = (struct openai_exchange *)((char *)note - offsetof(struct openai_exchange, built));
     self->is_building = false;
-    if (self->exchange)
-        send_built(self);
-    else
+    if (self->exchange) {
+        struct field type = field_of("content-type", "application/json");
+        if (self->answer.failed) {
+            route_answer_json(self->exchange, &self->answer);
+        } else if (!exchange_begin(self->exchange, 200, &type, 1, (int64_t)self->answer.length)) {
+            self->is_long = true;
+            openai_answer_room(self);
+        }
+    } else
         openai_exchange_free(self, ERROR_NONE);
 }
 

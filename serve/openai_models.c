@@ -55,7 +55,6 @@ void openai_model(struct exchange *exchange) {
     const struct server *server = exchange->request->server;
     struct registry_adapter adapter;
     struct strbuf out = STRBUF_INIT;
-    struct error error;
     char name[512];
     bool is_name = route_rest(exchange, "/models/", name, sizeof name), is_found = false;
     for (size_t i = 0; is_name && i < server->model.name_count; i++)
@@ -70,8 +69,7 @@ void openai_model(struct exchange *exchange) {
         route_answer_json(exchange, &out);
         return;
     }
-    error_set(&error, ERROR_MODEL_NOT_FOUND, "model", "there is no model \"%.200s\"", is_name ? name : "");
-    route_fail(exchange, &error);
+    route_fail(exchange, AN_ERROR(ERROR_MODEL_NOT_FOUND, "model", "there is no model \"%.200s\"", is_name ? name : ""));
 }
 
 /* ---- texts to ids ---- */
@@ -137,12 +135,6 @@ static struct strbuf *answer_prompt(const struct route_reader *reader, const jso
     return out;
 }
 
-static bool has_tokenizer(const struct server *server, struct error *error) {
-    if (!server->model.tokenizer)
-        error_set(error, ERROR_ARGUMENT, NULL, "the model has no tokenizer");
-    return server->model.tokenizer;
-}
-
 static bool read_prompt(const json_t *root, const json_t **prompt, unsigned *flags, struct error *error) {
     bool adds = true, parses = true;
     *prompt = json_object_get(root, "prompt");
@@ -152,8 +144,7 @@ static bool read_prompt(const json_t *root, const json_t **prompt, unsigned *fla
     *flags = (adds ? TOKENIZER_ADD_SPECIAL : TOKENIZER_PLAIN) | (parses ? TOKENIZER_ALLOW_SPECIAL : TOKENIZER_PLAIN);
     if (json_is_string(*prompt))
         return true;
-    error_set(error, ERROR_ARGUMENT, "prompt", "prompt: expected a text");
-    return false;
+    return error_set(error, ERROR_ARGUMENT, "prompt", "prompt: expected a text");
 }
 
 static void *tokenize(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
@@ -162,7 +153,7 @@ static void *tokenize(const struct route_reader *reader, const char *bytes, size
     json_t *root;
     void *made = NULL;
     if (json_in_read(bytes, length, false, &root, error) && read_prompt(root, &prompt, &flags, error) &&
-        has_tokenizer(reader->server, error))
+        text_job_may_encode(reader->server, error))
         made = answer_prompt(reader, prompt, flags, error);
     json_decref(root);
     return made;
@@ -177,10 +168,8 @@ void openai_tokenize(struct exchange *exchange) {
 /* ---- and back ---- */
 
 static bool read_ids(const struct server *server, const json_t *list, struct token_buffer *ids, struct error *error) {
-    if (!json_is_array(list)) {
-        error_set(error, ERROR_ARGUMENT, "tokens", "tokens: expected a list of token ids");
-        return false;
-    }
+    if (!json_is_array(list))
+        return error_set(error, ERROR_ARGUMENT, "tokens", "tokens: expected a list of token ids");
     int64_t vocab = tokenizer_vocab_size(server->model.tokenizer);
     int status = STATUS_OK;
     for (size_t i = 0; i < json_array_size(list) && !status; i++) {
@@ -210,7 +199,7 @@ static void *detokenize(const struct route_reader *reader, const char *bytes, si
     struct token_buffer ids = TOKEN_BUFFER_INIT;
     json_t *root;
     void *made = NULL;
-    if (json_in_read(bytes, length, false, &root, error) && has_tokenizer(reader->server, error) &&
+    if (json_in_read(bytes, length, false, &root, error) && text_job_may_encode(reader->server, error) &&
         read_ids(reader->server, json_object_get(root, "tokens"), &ids, error))
         made = tell_text(reader->server, &ids, error);
     token_buffer_free(&ids);
@@ -235,7 +224,7 @@ void openai_tokenizer_info(struct exchange *exchange) {
     struct strbuf out = STRBUF_INIT;
     struct error error;
     size_t length = 0;
-    if (!has_tokenizer(exchange->request->server, &error)) {
+    if (!text_job_may_encode(exchange->request->server, &error)) {
         route_fail(exchange, &error);
         return;
     }

@@ -45,10 +45,9 @@ static bool take_model(struct openai_exchange *self, struct error *error) {
         return false;
     if (!adapter)
         return true;
-    if (settings->adapter_count) {
-        error_set(error, ERROR_ARGUMENT, "adapters", "adapters: the model \"%s\" is an adapter already", adapter);
-        return false;
-    }
+    if (settings->adapter_count)
+        return error_set(error, ERROR_ARGUMENT, "adapters", "adapters: the model \"%s\" is an adapter already",
+                         adapter);
     self->request.model_name = adapter;
     settings->adapters[settings->adapter_count++] = adapter;
     return true;
@@ -56,9 +55,8 @@ static bool take_model(struct openai_exchange *self, struct error *error) {
 
 /* ---- its life ---- */
 
-static void on_close(struct exchange *exchange, bool is_whole) {
+static void on_close(struct exchange *exchange) {
     struct openai_exchange *self = exchange->context;
-    (void)is_whole;
     log_take_call(exchange, self->call);
     self->exchange = NULL;
     if (!self->is_building) /* else it is freed when the answer is built */
@@ -76,13 +74,6 @@ static void on_room(struct exchange *exchange) {
 
 static const struct exchange_handler answering = {.on_room = on_room, .on_close = on_close};
 
-/* A chat's field for the prompt is called messages. */
-static void take_error(struct openai_exchange *self, const struct error *error) {
-    self->error = *error;
-    if (self->request.is_chat && !strcmp(error->param, "prompt"))
-        snprintf(self->error.param, sizeof self->error.param, "messages");
-}
-
 static void on_update(struct call *call, const struct call_update *update) {
     struct openai_exchange *self = call->context;
     if (self->has_answered)
@@ -92,8 +83,12 @@ static void on_update(struct call *call, const struct call_update *update) {
         self->request.completion_tokens += update->ends[i].completion_tokens;
     self->exchange->request->is_accepted |= update->is_accepted;
     openai_take_prompts(&self->request, update);
-    if (update->is_done && update->error.which)
-        take_error(self, &update->error);
+    if (update->is_done && update->error.which) {
+        /* A chat's field for the prompt is called messages. */
+        self->error = update->error;
+        if (self->request.is_chat && !strcmp(update->error.param, "prompt"))
+            snprintf(self->error.param, sizeof self->error.param, "messages");
+    }
     if (self->request.is_stream)
         openai_stream_update(self, update);
     else
@@ -106,18 +101,15 @@ static void on_update(struct call *call, const struct call_update *update) {
 static bool make_call(struct openai_exchange *self, struct call_request *asked, struct error *error) {
     if (!ask_draw_seed(&asked->ask))
         self->call = call_new(self->server, asked);
-    if (!self->call) {
-        error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
-        return false;
-    }
+    if (!self->call)
+        return error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
     self->request.asked = &self->call->request;
     self->request.generations = self->call->generations;
     self->request.cached = self->call->cached;
     return true;
 }
 
-static void *read_body(const struct route_reader *reader, const struct openai_kind *kind, const char *bytes,
-                       size_t length, struct error *error) {
+static void *read_body(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
     struct openai_exchange *self = calloc(1, sizeof *self);
     struct call_request asked = {0};
     json_t *root;
@@ -128,7 +120,7 @@ static void *read_body(const struct route_reader *reader, const struct openai_ki
     self->server = (struct server *)reader->server; /* for the loop's thread, which gets it back */
     self->is_long = length > ROUTE_SHORT_BYTES;
     if (json_in_read(bytes, length, false, &root, error) &&
-        openai_read(&self->request, &reader->server->model, kind, root, &asked, error) &&
+        openai_read(&self->request, &reader->server->model, reader->body->kind, root, &asked, error) &&
         make_call(self, &asked, error))
         return self;
     call_request_free(&asked);
@@ -145,22 +137,11 @@ static bool read_timeout(struct openai_exchange *self, struct error *error) {
     double seconds = given ? strtod(given, &end) : 0;
     if (!given)
         return true;
-    if (end == given || given[strspn(given, decimal)] || *end || !isfinite(seconds) || seconds <= 0 || seconds > 1e7) {
-        error_set(error, ERROR_ARGUMENT, "x-request-timeout", "x-request-timeout: expected seconds, more than 0");
-        return false;
-    }
+    if (end == given || given[strspn(given, decimal)] || *end || !isfinite(seconds) || seconds <= 0 || seconds > 1e7)
+        return error_set(error, ERROR_ARGUMENT, "x-request-timeout",
+                         "x-request-timeout: expected seconds, more than 0");
     self->call->deadline = self->exchange->start + seconds;
     return true;
-}
-
-static void log_ignored(const struct openai_exchange *self) {
-    struct log_line line;
-    if (!self->request.ignored.length || !log_may(self->exchange))
-        return;
-    log_line_begin(&line, self->server, LOG_WARNING, "ignored");
-    log_line_text(&line, "id", self->exchange->request->id);
-    log_line_text(&line, "fields", strbuf_text(&self->request.ignored));
-    log_line_end(&line);
 }
 
 static void fill_call(struct openai_exchange *self) {
@@ -187,27 +168,27 @@ static void ask(struct exchange *exchange, void *made) {
         return;
     }
     fill_call(self);
-    log_ignored(self);
+    if (self->request.ignored.length && log_may(exchange)) {
+        struct log_line line;
+        log_line_begin(&line, self->server, LOG_WARNING, "ignored");
+        log_line_text(&line, "id", exchange->request->id);
+        log_line_text(&line, "fields", strbuf_text(&self->request.ignored));
+        log_line_end(&line);
+    }
     route_continue(exchange, &answering, self);
     call_submit(self->call);
 }
 
 /* ---- its routes ---- */
 
-static void *read_completion(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
-    return read_body(reader, &openai_completion_kind, bytes, length, error);
-}
-
-static void *read_chat(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
-    return read_body(reader, &openai_chat_kind, bytes, length, error);
-}
-
 void openai_completions(struct exchange *exchange) {
-    static const struct route_body body = {.read = read_completion, .on_made = ask, .drop = openai_exchange_drop};
+    static const struct route_body body = {
+        .read = read_body, .on_made = ask, .drop = openai_exchange_drop, .kind = &openai_completion_kind};
     route_collect(exchange, &body);
 }
 
 void openai_chat(struct exchange *exchange) {
-    static const struct route_body body = {.read = read_chat, .on_made = ask, .drop = openai_exchange_drop};
+    static const struct route_body body = {
+        .read = read_body, .on_made = ask, .drop = openai_exchange_drop, .kind = &openai_chat_kind};
     route_collect(exchange, &body);
 }

@@ -40,10 +40,8 @@ static bool begin(struct openai_exchange *self) {
     return !exchange_begin(self->exchange, 200, fields, 2, -1);
 }
 
-static void on_time(evutil_socket_t ignored, short what, void *context) {
+static ON_EVENT(on_time) {
     struct openai_exchange *self = context;
-    (void)ignored;
-    (void)what;
     bool is_silent = !self->has_written;
     self->has_written = false;
     if (!is_silent || self->is_paused || self->has_answered || !begin(self))
@@ -51,13 +49,6 @@ static void on_time(evutil_socket_t ignored, short what, void *context) {
     strbuf_add_text(&self->out, ": waiting\n\n");
     flush(self);
     self->has_written = false;
-}
-
-static void start_timer(struct openai_exchange *self) {
-    struct timeval interval = {.tv_sec = COMMENT_SECONDS};
-    self->timer = event_new(self->server->base, -1, EV_PERSIST, on_time, self);
-    if (self->timer)
-        event_add(self->timer, &interval); /* without it only the comments are missing */
 }
 
 /* ---- chunks ---- */
@@ -110,18 +101,13 @@ static void add_delta(struct openai_exchange *self, struct openai_choice *choice
     close_chunk(self);
 }
 
-/* Readers expect the first choice first. */
-static void add_roles(struct openai_exchange *self) {
-    if (!self->request.is_chat || self->has_chunk)
-        return;
-    for (int64_t i = 0; i < self->request.choice_count; i++)
-        add_delta(self, &self->request.choices[i], "\"role\":\"assistant\",\"content\":\"\"");
-}
-
 static void add_piece(struct openai_exchange *self, struct openai_choice *choice, const struct call_update *update,
                       const struct call_piece *piece, const struct call_end *end) {
     bool is_first = !choice->has_begun;
-    add_roles(self); /* before the choice has ended: the role comes without a finish reason */
+    /* Before the choice has ended: roles come without a finish reason. Readers expect the first choice first. */
+    if (self->request.is_chat && !self->has_chunk)
+        for (int64_t i = 0; i < self->request.choice_count; i++)
+            add_delta(self, &self->request.choices[i], "\"role\":\"assistant\",\"content\":\"\"");
     openai_part_clear(&self->chunk);
     openai_take(&self->request, choice, update, piece, end, &self->chunk);
     if (piece || is_first || !self->request.is_chat)
@@ -180,22 +166,23 @@ static void fail(struct openai_exchange *self) {
         exchange_abort(self->exchange);
 }
 
-static void add_last(struct openai_exchange *self) {
-    if (self->request.tells_usage) {
-        open_chunk(self);
-        strbuf_add_text(&self->out, "],");
-        openai_add_usage(&self->request, &self->out);
-        strbuf_add_text(&self->out, "}\n\n");
-    }
-    strbuf_add_text(&self->out, "data: [DONE]\n\n");
-}
-
 void openai_stream_update(struct openai_exchange *self, const struct call_update *update) {
-    if (update->is_accepted)
-        start_timer(self);
+    if (update->is_accepted) {
+        struct timeval interval = {.tv_sec = COMMENT_SECONDS};
+        self->timer = event_new(self->server->base, -1, EV_PERSIST, on_time, self);
+        if (self->timer)
+            event_add(self->timer, &interval); /* without it only the comments are missing */
+    }
     add_update(self, update);
-    if (update->is_done && !self->error.which)
-        add_last(self);
+    if (update->is_done && !self->error.which) {
+        if (self->request.tells_usage) {
+            open_chunk(self);
+            strbuf_add_text(&self->out, "],");
+            openai_add_usage(&self->request, &self->out);
+            strbuf_add_text(&self->out, "}\n\n");
+        }
+        strbuf_add_text(&self->out, "data: [DONE]\n\n");
+    }
     if (self->out.failed && !self->error.which)
         error_set(&self->error, ERROR_OVERLOADED, NULL, "out of memory");
     self->has_answered = update->is_done || self->error.which;

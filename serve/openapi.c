@@ -17,29 +17,6 @@ static const char version[] = CAMBIUM_VERSION;
 
 /* ---- paths ---- */
 
-static void add_body(const struct route_row *row, struct strbuf *out) {
-    strbuf_format(out,
-                  "\"requestBody\":{\"required\":%s,\"content\":{\"application/json\":{\"schema\":"
-                  "{\"$ref\":\"#/components/schemas/%s\"}}}},",
-                  row->flags & ROUTE_MAY_BE_EMPTY ? "false" : "true", row->body);
-}
-
-static void add_name(struct strbuf *out) {
-    strbuf_add_text(out, "\"parameters\":[{\"name\":\"name\",\"in\":\"path\",\"required\":true,"
-                         "\"schema\":{\"type\":\"string\"}}],");
-}
-
-/* Writes the media types of the answer. */
-static void add_content(const struct route_row *row, struct strbuf *out) {
-    if (strchr(row->answer, '/'))
-        strbuf_format(out, "\"%s\":{\"schema\":{\"type\":\"string\"}}", row->answer);
-    else
-        strbuf_format(out, "\"application/json\":{\"schema\":{\"$ref\":\"#/components/schemas/%s\"}}", row->answer);
-    if (row->flags & ROUTE_MAY_BE_STREAM)
-        strbuf_format(out, ",\"text/event-stream\":{\"schema\":{\"$ref\":\"#/components/schemas/%sChunk\"}}",
-                      row->answer);
-}
-
 static void add_operation(const struct openapi_route *route, struct strbuf *out) {
     const struct route_row *row = route->row;
     strbuf_add_char(out, '"');
@@ -48,11 +25,21 @@ static void add_operation(const struct openapi_route *route, struct strbuf *out)
     strbuf_format(out, "\":{\"summary\":\"%s\",\"security\":[%s],", row->summary,
                   route->needs_key ? "{\"key\":[]}" : "");
     if (row->flags & ROUTE_HAS_REST)
-        add_name(out);
+        strbuf_add_text(out, "\"parameters\":[{\"name\":\"name\",\"in\":\"path\",\"required\":true,"
+                             "\"schema\":{\"type\":\"string\"}}],");
     if (row->body)
-        add_body(row, out);
+        strbuf_format(out,
+                      "\"requestBody\":{\"required\":%s,\"content\":{\"application/json\":{\"schema\":"
+                      "{\"$ref\":\"#/components/schemas/%s\"}}}},",
+                      row->flags & ROUTE_MAY_BE_EMPTY ? "false" : "true", row->body);
     strbuf_add_text(out, "\"responses\":{\"200\":{\"description\":\"Success\",\"content\":{");
-    add_content(row, out);
+    if (strchr(row->answer, '/'))
+        strbuf_format(out, "\"%s\":{\"schema\":{\"type\":\"string\"}}", row->answer);
+    else
+        strbuf_format(out, "\"application/json\":{\"schema\":{\"$ref\":\"#/components/schemas/%s\"}}", row->answer);
+    if (row->flags & ROUTE_MAY_BE_STREAM)
+        strbuf_format(out, ",\"text/event-stream\":{\"schema\":{\"$ref\":\"#/components/schemas/%sChunk\"}}",
+                      row->answer);
     strbuf_add_text(out, "}},\"default\":{\"$ref\":\"#/components/responses/Error\"}}}");
 }
 

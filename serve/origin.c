@@ -33,8 +33,8 @@ static bool is_loopback(const char *host) {
 const char *origin_allowed(const struct exchange *exchange) {
     const struct serve_options *options = exchange->request->server->options;
     const char *origin = exchange_field(exchange, "origin"), *host = origin ? skip_scheme(origin) : NULL;
-    for (size_t i = 0; origin && i < options->cors_origin_count; i++) {
-        const char *allowed = options->cors_origins[i];
+    for (size_t i = 0; origin && i < options->cors_origins.count; i++) {
+        const char *allowed = options->cors_origins.items[i];
         if (strcmp(allowed, "localhost") ? !strcmp(allowed, origin) : host && is_loopback(host))
             return origin;
     }
@@ -49,12 +49,12 @@ bool origin_is_local(const char *address) {
 bool origin_checks_names(const struct serve_options *options, const char *address, bool has_keys) {
     if (has_keys || !strncmp(address, "unix:", 5))
         return false;
-    return origin_is_local(address) || options->allowed_host_count > 0;
+    return origin_is_local(address) || options->allowed_hosts.count > 0;
 }
 
 static bool is_named(const struct serve_options *options, const char *host) {
-    for (size_t i = 0; i < options->allowed_host_count; i++)
-        if (is_name(host, options->allowed_hosts[i]))
+    for (size_t i = 0; i < options->allowed_hosts.count; i++)
+        if (is_name(host, options->allowed_hosts.items[i]))
             return true;
     return is_loopback(host);
 }
@@ -78,14 +78,12 @@ bool origin_check(const struct exchange *exchange, struct error *error) {
     const char *host = exchange_field(exchange, "host");
     bool is_control = head->listener == LISTENER_CONTROL;
     if (exchange->request->server->checks_names[head->listener] && host &&
-        !is_named(exchange->request->server->options, host)) {
-        error_set(error, ERROR_HOST, NULL, "'%.200s' is not a name of this server; --allowed-host adds names", host);
-        return false;
-    }
+        !is_named(exchange->request->server->options, host))
+        return error_set(error, ERROR_HOST, NULL, "'%.200s' is not a name of this server; --allowed-host adds names",
+                         host);
     bool asks_control = is_control && exchange_field(exchange, "origin") && strcmp(head->method, "OPTIONS") != 0;
     if (!(is_change(head->method) || asks_control) || !is_foreign(exchange))
         return true;
-    error_set(error, ERROR_PERMISSION, NULL, "a page of another origin may not ask %s",
-              is_control ? "the control listener" : "this server; --cors-origin names those that may");
-    return false;
+    return error_set(error, ERROR_PERMISSION, NULL, "a page of another origin may not ask %s",
+                     is_control ? "the control listener" : "this server; --cors-origin names those that may");
 }

@@ -182,16 +182,6 @@ static void *run(void *context) {
 
 /* ---- opening and closing ---- */
 
-static int begin_envelope(struct strbuf *out, const char *version) {
-    strbuf_add_text(out, "{\"resourceSpans\":[{\"resource\":{\"attributes\":[{\"key\":\"service.name\",\"value\":"
-                         "{\"stringValue\":\"cambium\"}},{\"key\":\"service.version\",\"value\":{\"stringValue\":");
-    json_out_text(out, version);
-    strbuf_add_text(out, "}}]},\"scopeSpans\":[{\"scope\":{\"name\":\"cambium\",\"version\":");
-    json_out_text(out, version);
-    strbuf_add_text(out, "},\"spans\":[");
-    return strbuf_status(out);
-}
-
 int otlp_open(const char *endpoint, const char *version, struct otlp **out) {
     struct otlp *otlp = calloc(1, sizeof *otlp);
     pthread_condattr_t monotonic;
@@ -204,7 +194,14 @@ int otlp_open(const char *endpoint, const char *version, struct otlp **out) {
     pthread_cond_init(&otlp->has_changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
     int status = otlp_target_read(endpoint, &otlp->target);
-    THEN(status, begin_envelope(&otlp->envelope, version));
+    strbuf_add_text(&otlp->envelope,
+                    "{\"resourceSpans\":[{\"resource\":{\"attributes\":[{\"key\":\"service.name\",\"value\":"
+                    "{\"stringValue\":\"cambium\"}},{\"key\":\"service.version\",\"value\":{\"stringValue\":");
+    json_out_text(&otlp->envelope, version);
+    strbuf_add_text(&otlp->envelope, "}}]},\"scopeSpans\":[{\"scope\":{\"name\":\"cambium\",\"version\":");
+    json_out_text(&otlp->envelope, version);
+    strbuf_add_text(&otlp->envelope, "},\"spans\":[");
+    THEN(status, strbuf_status(&otlp->envelope));
     if (!status && pthread_create(&otlp->thread, NULL, run, otlp))
         status = status_fail(STATUS_MEMORY, "cannot start the thread that sends spans");
     if (status)

@@ -6,7 +6,6 @@
 #ifndef CAMBIUM_SERVE_OTLP_H
 #define CAMBIUM_SERVE_OTLP_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -3,7 +3,6 @@
 #define CAMBIUM_SERVE_OTLP_POST_H
 
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

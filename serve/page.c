@@ -25,15 +25,6 @@ static void add_digest(struct strbuf *policy, const char *begin, const char *end
     strbuf_format(policy, "'sha256-%s'", text);
 }
 
-static void add_policy(struct strbuf *policy) {
-    strbuf_add_text(policy, "default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; "
-                            "form-action 'none'; frame-ancestors 'none'; trusted-types 'none'; "
-                            "require-trusted-types-for 'script'; script-src ");
-    add_digest(policy, "<script>", "</script>");
-    strbuf_add_text(policy, "; style-src ");
-    add_digest(policy, "<style>", "</style>");
-}
-
 /* Appends the words of <body data-offers>: "control" and "metrics" if the listener has them, "chat" if the model has a
  * template, "key" if the listener requires one. */
 static void add_offers(struct strbuf *offers, const struct exchange *exchange) {
@@ -55,7 +46,12 @@ void page_get(struct exchange *exchange) {
     static const char mark[] = "<body data-offers=\"";
     const char *rest = strstr(html, mark) + sizeof mark - 1;
     struct strbuf policy = STRBUF_INIT, page = STRBUF_INIT;
-    add_policy(&policy);
+    strbuf_add_text(&policy, "default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; "
+                             "form-action 'none'; frame-ancestors 'none'; trusted-types 'none'; "
+                             "require-trusted-types-for 'script'; script-src ");
+    add_digest(&policy, "<script>", "</script>");
+    strbuf_add_text(&policy, "; style-src ");
+    add_digest(&policy, "<style>", "</style>");
     strbuf_add(&page, html, (size_t)(rest - html));
     add_offers(&page, exchange);
     strbuf_add_text(&page, rest);
@@ -67,9 +63,7 @@ void page_get(struct exchange *exchange) {
         field_of("x-content-type-options", "nosniff"),
     };
     if (policy.failed || page.failed) {
-        struct error error;
-        error_set(&error, ERROR_INTERNAL, NULL, "out of memory");
-        route_fail(exchange, &error);
+        route_fail(exchange, AN_ERROR(ERROR_INTERNAL, NULL, "out of memory"));
     } else if (!exchange_begin(exchange, 200, fields, sizeof fields / sizeof *fields, (int64_t)page.length) &&
                !exchange_write(exchange, page.data, page.length)) {
         exchange_end(exchange, NULL, 0);

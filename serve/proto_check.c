@@ -112,16 +112,6 @@ static bool packed_is_right(unsigned wire, const struct proto_field *field) {
 static enum proto_result walk_message(struct walk *walk, const ProtobufCMessageDescriptor *descriptor,
                                       const unsigned char *at, const unsigned char *end);
 
-static enum proto_result walk_inner(struct walk *walk, const ProtobufCFieldDescriptor *row,
-                                    const struct proto_field *field) {
-    if (walk->depth + 1 >= PROTO_MAX_DEPTH)
-        return fail(walk, PROTO_TOO_MUCH, row, "messages in one another are too deep");
-    walk->names[walk->depth++] = row->name;
-    enum proto_result result = walk_message(walk, row->descriptor, field->bytes, field->bytes + field->length);
-    walk->depth--;
-    return result;
-}
-
 static enum proto_result walk_field(struct walk *walk, const ProtobufCFieldDescriptor *row,
                                     const struct proto_field *field) {
     bool is_part = !row || wire_of(row->type) == 2;
@@ -134,8 +124,14 @@ static enum proto_result walk_field(struct walk *walk, const ProtobufCFieldDescr
         return packed_is_right(wire, field) ? PROTO_OK : fail(walk, PROTO_MALFORMED, row, "a list breaks off");
     if (field->wire != wire)
         return fail(walk, PROTO_MALFORMED, row, "of another type than the field has");
-    if (row->type == PROTOBUF_C_TYPE_MESSAGE)
-        return walk_inner(walk, row, field);
+    if (row->type == PROTOBUF_C_TYPE_MESSAGE && walk->depth + 1 >= PROTO_MAX_DEPTH)
+        return fail(walk, PROTO_TOO_MUCH, row, "messages in one another are too deep");
+    if (row->type == PROTOBUF_C_TYPE_MESSAGE) {
+        walk->names[walk->depth++] = row->name;
+        enum proto_result result = walk_message(walk, row->descriptor, field->bytes, field->bytes + field->length);
+        walk->depth--;
+        return result;
+    }
     if (row->type != PROTOBUF_C_TYPE_STRING)
         return PROTO_OK;
     if (utf8_valid_length(field->bytes, field->length) != field->length)

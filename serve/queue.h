@@ -9,7 +9,6 @@
 #ifndef CAMBIUM_SERVE_QUEUE_H
 #define CAMBIUM_SERVE_QUEUE_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 struct queue;

@@ -58,19 +58,17 @@ static bool is_known(const struct entry *entry) {
     return entry->is_there || entry->learning;
 }
 
-/* An adapter that was never loaded counts as evicted: its next use brings it. */
-static const char *state_of(const struct entry *entry, bool is_refused) {
-    if (entry->loading || is_refused)
-        return entry->loading ? "loading" : "refused";
-    return !is_known(entry) ? "retiring" : entry->at.state == ADAPTER_RESIDENT ? "resident" : "evicted";
-}
-
 static struct registry_adapter view_of(const struct server *server, const struct entry *entry) {
     bool is_refused = registry_is_refused(server, entry);
+    const char *state = entry->loading                        ? "loading"
+                        : is_refused                          ? "refused"
+                        : !is_known(entry)                    ? "retiring"
+                        : entry->at.state == ADAPTER_RESIDENT ? "resident"
+                                                              : "evicted"; /* or never loaded: its next use brings it */
     return (struct registry_adapter){.name = entry->name,
                                      .methods = entry->facts.methods,
                                      .digest = entry->at.digest,
-                                     .state = state_of(entry, is_refused),
+                                     .state = state,
                                      .generation = entry->at.generation,
                                      .parameters = entry->facts.parameters,
                                      .bytes = (int64_t)entry->at.bytes,
@@ -231,12 +229,6 @@ static void log_change(struct server *server, const struct driver_change *change
     log_line_end(&line);
 }
 
-/* The engine's refusal applies to the files that it saw. An adapter that comes back is also compared with its earlier
- * files. */
-static bool is_first_generation(const struct pending *pending) {
-    return pending->change.status && (pending->change.kind != CHANGE_BRING || !pending->change.if_generation);
-}
-
 static void tell(struct pending *pending) {
     struct server *server = pending->server;
     struct registry *registry = server->registry;
@@ -259,7 +251,9 @@ static void tell(struct pending *pending) {
     }
     if (change->kind == CHANGE_UNLOAD && !change->error.which)
         note_unloaded(server, change->name);
-    if (change->kind != CHANGE_UNLOAD && is_first_generation(pending))
+    /* The engine's refusal applies to the files that it saw. An adapter that comes back is also compared with its
+     * earlier files. */
+    if (change->status && change->kind != CHANGE_UNLOAD && (change->kind != CHANGE_BRING || !change->if_generation))
         registry_remember(registry, pending, change->status);
     log_change(server, change);
     if (change->kind != CHANGE_UNLOAD && !change->is_moot)
@@ -463,8 +457,7 @@ int registry_open(struct server *server, struct adapters *adapters, struct regis
     registry->last = &registry->first;
     registry->limits = adapters_limits(adapters);
     int status = refusals_open(&registry->refusals);
-    if (!status && options->adapter_root)
-        status = add_root(registry, options->adapter_root);
+    THEN(status, options->adapter_root ? add_root(registry, options->adapter_root) : STATUS_OK);
     for (size_t i = 0; i < options->adapter_count && !status; i++) {
         status = add_first(registry, options->adapters[i].name, options->adapters[i].directory);
         THEN(status, adapters_check(adapters, options->adapters[i].name));

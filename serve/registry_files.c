@@ -51,15 +51,6 @@ static bool is_of_files(int status) {
     return status == STATUS_INVALID || status == STATUS_UNSUPPORTED;
 }
 
-static void set_error(const struct server *server, int status, struct error *error) {
-    error_of_status(error,
-                    status == STATUS_NOT_FOUND ? ERROR_ADAPTER_NOT_FOUND
-                    : status == STATUS_MEMORY  ? ERROR_ADAPTER_MEMORY
-                                               : ERROR_ADAPTER_INVALID,
-                    NULL);
-    error_hide_paths(error, server->options->adapter_root);
-}
-
 /* ---- a change ---- */
 
 static int read_facts(const struct adapter_files *files, struct adapter_facts *facts) {
@@ -100,7 +91,7 @@ void registry_read(struct worker_job *job) {
     THEN(status, read_facts(&change->files, &change->facts));
     if (!status)
         return;
-    set_error(pending->server, status, &change->error);
+    adapter_error(&change->error, status, pending->server->options->adapter_root);
     registry_remember(pending->server->registry, pending, status);
 }
 
@@ -145,21 +136,12 @@ static void check_one(struct worker_job *job) {
     THEN(status, peft_check_directory(&place, &registry->limits));
     if (!status)
         return;
-    set_error(checks->server, status, &checks->error);
+    adapter_error(&checks->error, status, checks->server->options->adapter_root);
     if (is_of_files(status))
         refusals_add(registry->refusals, checks->directory, checks->stamp, &checks->error);
 }
 
 static void start_check(struct registry_checks *checks);
-
-static void end_checks(struct registry_checks *checks) {
-    struct server *server = checks->server;
-    const char *line = adapter_report_line(&checks->report);
-    if (line)
-        log_event(server, LOG_WARNING, "adapters", "%s", line);
-    server->registry->checks = NULL;
-    registry_free_checks(checks);
-}
 
 static void on_checked(struct worker_job *job) {
     struct registry_checks *checks = (struct registry_checks *)job;
@@ -184,7 +166,12 @@ static void start_check(struct registry_checks *checks) {
         if (worker_add(checks->server->core->file_worker, &checks->job))
             return;
     }
-    end_checks(checks);
+    struct server *server = checks->server;
+    const char *line = adapter_report_line(&checks->report);
+    if (line)
+        log_event(server, LOG_WARNING, "adapters", "%s", line);
+    server->registry->checks = NULL;
+    registry_free_checks(checks);
 }
 
 void registry_begin_checks(struct server *server) {

@@ -13,9 +13,7 @@
 
 #include "base/base.h"
 
-#include <stdio.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/random.h>
 
 enum {
@@ -49,14 +47,13 @@ static const struct route_row rows[] = {
     {"GET", "/", BOTH, IS_PUBLIC, page_get, "Get the page", NULL, "text/html"},
     {"GET", "/metrics", CONTROL | METRICS, IS_PROBE, metrics_get, "Get metrics for Prometheus", NULL, "text/plain"},
     {"GET", "/adapters", CONTROL, 0, control_adapters, "List adapters", NULL, "Adapters"},
-    {"POST", "/adapters", CONTROL, 0, control_adapters, "Load an adapter", "LoadBody", "Adapter"},
-    {"PUT", "/adapters/", CONTROL, HAS_REST | MAY_BE_EMPTY, control_adapter, "Replace an adapter", "ReplaceBody",
+    {"POST", "/adapters", CONTROL, 0, control_change, "Load an adapter", "LoadBody", "Adapter"},
+    {"PUT", "/adapters/", CONTROL, HAS_REST | MAY_BE_EMPTY, control_change, "Replace an adapter", "ReplaceBody",
      "Adapter"},
-    {"DELETE", "/adapters/", CONTROL, HAS_REST, control_adapter, "Unload an adapter", NULL, "Empty"},
+    {"DELETE", "/adapters/", CONTROL, HAS_REST, control_change, "Unload an adapter", NULL, "Empty"},
     {"POST", "/drain", CONTROL, MAY_BE_EMPTY, control_drain, "Stop the server in stages", "DrainBody", "Empty"},
-    {"POST", "/load_lora_adapter", CONTROL, 0, control_vllm_load, "Load an adapter, as vLLM", "VllmLoadBody",
-     "text/plain"},
-    {"POST", "/unload_lora_adapter", CONTROL, 0, control_vllm_unload, "Unload an adapter, as vLLM", "VllmUnloadBody",
+    {"POST", "/load_lora_adapter", CONTROL, 0, control_change, "Load an adapter, as vLLM", "VllmLoadBody", "text/plain"},
+    {"POST", "/unload_lora_adapter", CONTROL, 0, control_change, "Unload an adapter, as vLLM", "VllmUnloadBody",
      "text/plain"},
 };
 /* clang-format on */
@@ -71,38 +68,24 @@ static bool is_offered(const struct exchange *exchange, const struct route_row *
     return row->listeners & (1u << exchange->head.listener) || (row->listeners & METRICS && has_metrics);
 }
 
-static bool is_path_of(const struct exchange *exchange, const struct route_row *row) {
-    const char *path = route_path(exchange);
-    size_t length = strlen(row->path);
-    bool is_same = row->flags & HAS_REST ? !strncmp(path, row->path, length) && path[length] : !strcmp(path, row->path);
-    return is_same && is_offered(exchange, row);
-}
-
-/* HEAD is GET; the transport omits the body. */
-static bool is_method_of(const char *method, const struct route_row *row) {
-    return !strcmp(method, row->method) || (!strcmp(method, "HEAD") && !strcmp(row->method, "GET"));
-}
-
 /* Finds the row for path and method. Otherwise returns NULL, with the path's methods in *allowed: "" when the path does
  * not exist. */
 static const struct route_row *find_row(const struct exchange *exchange, struct strbuf *allowed) {
+    const char *path = route_path(exchange);
     for (size_t i = 0; i < ROWS; i++) {
-        if (!is_path_of(exchange, &rows[i]))
+        size_t length = strlen(rows[i].path);
+        bool is_same = rows[i].flags & HAS_REST ? !strncmp(path, rows[i].path, length) && path[length]
+                                                : !strcmp(path, rows[i].path);
+        if (!is_same || !is_offered(exchange, &rows[i]))
             continue;
-        if (is_method_of(exchange->head.method, &rows[i]))
+        /* HEAD is GET; the transport omits the body. */
+        if (!strcmp(exchange->head.method, rows[i].method) ||
+            (!strcmp(exchange->head.method, "HEAD") && !strcmp(rows[i].method, "GET")))
             return &rows[i];
         strbuf_format(allowed, "%s%s%s", allowed->length ? ", " : "", rows[i].method,
                       strcmp(rows[i].method, "GET") ? "" : ", HEAD");
     }
     return NULL;
-}
-
-/* ---- types ---- */
-
-/* A page of another origin can send any other type without a preflight. */
-static bool is_json(const struct exchange *exchange) {
-    const char *type = exchange_field(exchange, "content-type");
-    return !type || route_is_type(type, "application/json");
 }
 
 /* ---- ids ---- */
@@ -205,11 +188,13 @@ static bool takes_work(const struct server *server, struct error *error) {
 static void begin_row(struct exchange *exchange, const struct route_row *row, const struct strbuf *allowed) {
     struct error error;
     const char *path = exchange->head.path, *method = exchange->head.method;
+    /* A page of another origin can send any other type without a preflight. */
+    const char *type = exchange_field(exchange, "content-type");
     if (!row && !allowed->length)
         error_set(&error, ERROR_ROUTE_NOT_FOUND, NULL, "there is no %.200s", path);
     else if (!row)
         error_set(&error, ERROR_METHOD, NULL, "%.200s does not take %.20s", path, method);
-    else if (row->body && !is_json(exchange))
+    else if (row->body && type && !route_is_type(type, "application/json"))
         error_set(&error, ERROR_MEDIA_TYPE, NULL, "expected a body of type application/json");
     else if (!(row->flags & ROUTE_IS_WORK) || takes_work(exchange->request->server, &error)) {
         exchange->request->is_probe = row->flags & IS_PROBE;
@@ -252,13 +237,12 @@ static void describe(struct exchange *exchange) {
 /* A permitted page's OPTIONS comes without a key, because browsers send none. */
 static void begin_http(struct exchange *exchange) {
     struct strbuf allowed = STRBUF_INIT;
-    struct error error;
     const struct route_row *row = find_row(exchange, &allowed);
     exchange->request->route = row ? row->path : NULL;
     bool is_options = !strcmp(exchange->head.method, "OPTIONS");
     if (!is_public(exchange, row) && !(is_options && exchange->request->cors_origin) && !has_key(exchange, row)) {
-        error_set(&error, ERROR_KEY, NULL, "there is no key in the authorization field, or not one of this server's");
-        route_refuse(exchange, &error, NULL);
+        route_fail(exchange, AN_ERROR(ERROR_KEY, NULL,
+                                      "there is no key in the authorization field, or not one of this server's"));
     } else if (is_options)
         answer_options(exchange);
     else
@@ -267,22 +251,19 @@ static void begin_http(struct exchange *exchange) {
 }
 
 static void begin_grpc(struct exchange *exchange) {
-    struct error error;
     exchange->request->is_probe = is_public(exchange, NULL);
     if (exchange->request->is_probe || has_key(exchange, NULL)) {
         grpc_begin(exchange);
         return;
     }
-    error_set(&error, ERROR_KEY, NULL, "there is no key in the authorization field, or not one of this server's");
-    route_refuse(exchange, &error, NULL);
+    route_fail(exchange,
+               AN_ERROR(ERROR_KEY, NULL, "there is no key in the authorization field, or not one of this server's"));
 }
 
 /* Returns false when the header is faulty, or when it comes from a page that is not permitted. */
 static bool may_ask(const struct exchange *exchange, struct error *error) {
-    if (exchange->head.refusal) {
-        error_set(error, request_error_of(exchange->head.refusal), NULL, "%s", exchange->head.problem);
-        return false;
-    }
+    if (exchange->head.refusal)
+        return error_set(error, request_error_of(exchange->head.refusal), NULL, "%s", exchange->head.problem);
     return origin_check(exchange, error);
 }
 

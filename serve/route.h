@@ -1,7 +1,7 @@
 /* The router: finds an exchange's handler and checks that the request is allowed.
  *
  * Paths are a table of rows: method, path, listener, whether a key is required, handler. gRPC is recognised by its
- * content type and has a table of its own (grpc.h). Keys, x-request-id, CORS, counting and logging are handled here
+ * content type and has its own table (grpc.h). Keys, x-request-id, CORS, counting and logging are handled here
  * once for all requests. */
 #ifndef CAMBIUM_SERVE_ROUTE_H
 #define CAMBIUM_SERVE_ROUTE_H
@@ -31,6 +31,7 @@ void route_forget(struct exchange *exchange);
 struct route_reader {
     const struct server *server;       /* only its model and options */
     struct tokenizer_encoder *encoder; /* the thread's; NULL: there is no tokenizer */
+    const struct route_body *body;     /* of a body over HTTP */
 };
 enum { ROUTE_SHORT_BYTES = 16 << 10 };
 struct route_body {
@@ -43,14 +44,13 @@ struct route_body {
     void (*on_made)(struct exchange *exchange, void *made);
     /* Frees what was made, when nobody needs it any more. Any thread. */
     void (*drop)(void *made);
+    bool may_be_empty;              /* for route_read_json: an empty body is an empty object */
+    const struct openai_kind *kind; /* for the OpenAI API's bodies */
 };
 /* Gathers the request's body and passes it to `body`. Errors are answered. */
 void route_collect(struct exchange *exchange, const struct route_body *body);
 /* `read` and `drop` for bodies that are JSON of at most ROUTE_SHORT_BYTES; they make a json_t. */
 void *route_read_json(const struct route_reader *reader, const char *bytes, size_t length, struct error *error);
-/* The same; an empty body is an empty object. */
-void *route_read_json_or_nothing(const struct route_reader *reader, const char *bytes, size_t length,
-                                 struct error *error);
 void route_drop_json(void *made);
 /* For on_made: gives the exchange to another handler. */
 void route_continue(struct exchange *exchange, const struct exchange_handler *handler, void *context);
@@ -61,7 +61,7 @@ bool route_rest(const struct exchange *exchange, const char *prefix, char *rest,
 /* Handlers of the OpenAI API (openai_*.c), of control (control.c), of metrics and of the page (page.c). */
 route_begin openai_completions, openai_chat, openai_models, openai_model, openai_tokenize, openai_detokenize,
     openai_tokenizer_info, route_version, route_health, route_ready, page_get, metrics_get;
-route_begin control_adapters, control_adapter, control_drain, control_vllm_load, control_vllm_unload;
+route_begin control_adapters, control_change, control_drain;
 route_begin grpc_begin;
 /* Ends an unanswered request of gRPC with this error (grpc.c). */
 void grpc_fail(struct exchange *exchange, const struct error *error);

@@ -100,12 +100,10 @@ void route_forget(struct exchange *exchange) {
 }
 
 void route_answer_json(struct exchange *exchange, struct strbuf *json) {
-    struct error error;
     if (!json->failed)
         exchange_answer(exchange, 200, "application/json", strbuf_text(json), json->length);
     else {
-        error_set(&error, ERROR_OVERLOADED, NULL, "out of memory");
-        route_fail(exchange, &error);
+        route_fail(exchange, AN_ERROR(ERROR_OVERLOADED, NULL, "out of memory"));
     }
     strbuf_free(json);
 }

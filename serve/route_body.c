@@ -30,29 +30,21 @@ struct collected {
 /* ---- reading: any thread ---- */
 
 static bool unpack(struct collected *collected) {
-    struct strbuf text = STRBUF_INIT;
     struct error *error = &collected->error;
-    uint64_t most = (uint64_t)collected->server->options->limits.body_bytes;
-    switch (gunzip(strbuf_text(&collected->bytes), collected->bytes.length, most, &text)) {
+    switch (gunzip_replace(&collected->bytes, (uint64_t)collected->server->options->limits.body_bytes)) {
     case GUNZIP_WHOLE:
-        strbuf_free(&collected->bytes);
-        collected->bytes = text;
         return true;
     case GUNZIP_TOO_LARGE:
-        error_set(error, ERROR_BODY_SIZE, NULL, "the body is larger than the server takes once it is unpacked");
-        break;
+        return error_set(error, ERROR_BODY_SIZE, NULL, "the body is larger than the server takes once it is unpacked");
     case GUNZIP_BAD:
-        error_set(error, ERROR_ARGUMENT, NULL, "the body is not gzip, as its content-encoding says");
-        break;
+        return error_set(error, ERROR_ARGUMENT, NULL, "the body is not gzip, as its content-encoding says");
     default:
-        error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
+        return error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
     }
-    strbuf_free(&text);
-    return false;
 }
 
 static void read_bytes(struct collected *collected, struct tokenizer_encoder *encoder) {
-    const struct route_reader reader = {.server = collected->server, .encoder = encoder};
+    const struct route_reader reader = {.server = collected->server, .encoder = encoder, .body = collected->body};
     if (!collected->is_packed || unpack(collected))
         collected->made =
             collected->body->read(&reader, strbuf_text(&collected->bytes), collected->bytes.length, &collected->error);
@@ -124,12 +116,10 @@ static void done(struct worker_job *job) {
 }
 
 static void refuse(struct exchange *exchange, enum error_case which, const char *text) {
-    struct error error;
     struct collected *collected = exchange->context;
     let_go(collected);
     free_collected(collected);
-    error_set(&error, which, NULL, "%s", text);
-    route_fail(exchange, &error);
+    route_fail(exchange, AN_ERROR(which, NULL, "%s", text));
 }
 
 static void on_body(struct exchange *exchange, const unsigned char *bytes, size_t length) {
@@ -149,9 +139,8 @@ static void on_body(struct exchange *exchange, const unsigned char *bytes, size_
         refuse(exchange, ERROR_OVERLOADED, "out of memory");
 }
 
-static void on_closed_early(struct exchange *exchange, bool is_whole) {
+static void on_closed_early(struct exchange *exchange) {
     struct collected *collected = exchange->context;
-    (void)is_whole;
     collected->exchange = NULL;
     collected->is_abandoned = true;
 }
@@ -178,19 +167,11 @@ static void on_end(struct exchange *exchange) {
         refuse(exchange, ERROR_OVERLOADED, "too many long bodies wait to be read");
 }
 
-static void on_close(struct exchange *exchange, bool is_whole) {
-    (void)is_whole;
+static void on_close(struct exchange *exchange) {
     free_collected(exchange->context);
 }
 
 static const struct exchange_handler collecting = {.on_body = on_body, .on_end = on_end, .on_close = on_close};
-
-/* Such a request is answered before its body arrives; the body is then dropped. */
-static bool promises_too_much(const struct exchange *exchange) {
-    const char *promised = exchange_field(exchange, "content-length");
-    return promised &&
-           strtoull(promised, NULL, 10) > (unsigned long long)exchange->request->server->options->limits.body_bytes;
-}
 
 /* Returns false with *error. */
 static bool check_encoding(const struct exchange *exchange, bool *is_packed, struct error *error) {
@@ -198,16 +179,18 @@ static bool check_encoding(const struct exchange *exchange, bool *is_packed, str
     *is_packed = encoding && (!strcasecmp(encoding, "gzip") || !strcasecmp(encoding, "x-gzip"));
     if (!encoding || *is_packed || !*encoding || !strcasecmp(encoding, "identity"))
         return true;
-    error_set(error, ERROR_MEDIA_TYPE, "content-encoding", "content-encoding: expected gzip or identity, not %.64s",
-              encoding);
-    return false;
+    return error_set(error, ERROR_MEDIA_TYPE, "content-encoding",
+                     "content-encoding: expected gzip or identity, not %.64s", encoding);
 }
 
 void route_collect(struct exchange *exchange, const struct route_body *body) {
     struct error error;
     struct collected *collected = NULL;
     bool is_packed;
-    if (promises_too_much(exchange))
+    /* Such a request is answered before its body arrives; the body is then dropped. */
+    const char *promised = exchange_field(exchange, "content-length");
+    if (promised &&
+        strtoull(promised, NULL, 10) > (unsigned long long)exchange->request->server->options->limits.body_bytes)
         error_set(&error, ERROR_BODY_SIZE, NULL, "the body is larger than the server takes");
     else if (check_encoding(exchange, &is_packed, &error) && !(collected = calloc(1, sizeof *collected)))
         error_set(&error, ERROR_OVERLOADED, NULL, "out of memory");
@@ -231,25 +214,14 @@ void route_continue(struct exchange *exchange, const struct exchange_handler *ha
 
 /* ---- what most bodies are ---- */
 
-static void *read_json(const char *bytes, size_t length, bool may_be_empty, struct error *error) {
+void *route_read_json(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
     json_t *root = NULL;
     if (length > ROUTE_SHORT_BYTES)
         error_set(error, ERROR_BODY_SIZE, NULL, "the body is larger than the %d bytes that such a request may have",
                   ROUTE_SHORT_BYTES);
     else
-        json_in_read(bytes, length, may_be_empty, &root, error);
+        json_in_read(bytes, length, reader->body->may_be_empty, &root, error);
     return root;
-}
-
-void *route_read_json(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
-    (void)reader;
-    return read_json(bytes, length, false, error);
-}
-
-void *route_read_json_or_nothing(const struct route_reader *reader, const char *bytes, size_t length,
-                                 struct error *error) {
-    (void)reader;
-    return read_json(bytes, length, true, error);
 }
 
 void route_drop_json(void *made) {

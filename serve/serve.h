@@ -15,6 +15,7 @@
 
 #include "http/listen.h"
 
+#include "config/config.h"
 #include "infer/adapters.h"
 #include "infer/engine.h"
 #include "text/chat.h"
@@ -34,10 +35,7 @@ struct serve_options {
     const char *adapter_root;     /* NULL: none */
     const char *listen, *control; /* "none": no control listener */
     const char *api_key_file, *control_key_file, *tls_cert, *tls_key;
-    const char *const *cors_origins; /* [cors_origin_count] */
-    size_t cors_origin_count;
-    const char *const *allowed_hosts; /* [allowed_host_count] names of this server besides those of loopback */
-    size_t allowed_host_count;
+    struct config_list cors_origins, allowed_hosts; /* allowed_hosts: names of this server besides those of loopback */
     enum serve_metrics metrics_on_data;
     const char *metrics_key_file; /* keys for /metrics only; NULL: the listener's */
     const char *otlp_endpoint;    /* a collector of spans; NULL: none */

@@ -11,6 +11,7 @@
 #include "text/prompt.h"
 
 #include <stdatomic.h>
+#include <sys/queue.h>
 
 #define SERVER_TICK_SECONDS 0.25
 
@@ -22,7 +23,7 @@ struct server_core {
     struct queue *queue;       /* places for the completions of calls that are not done */
     struct queue *token_queue; /* the same for tokens of waiting prompts; NULL: no limit */
     int64_t calls;
-    struct call_loop *first_call; /* list of all calls */
+    LIST_HEAD(, call_loop) all_calls;
     struct event *tick, *delay_timer, *drain_timer, *on_term, *on_int, *on_hup;
     double last_tick;
     uint64_t progress;     /* the driver's at the last tick */
@@ -51,8 +52,8 @@ struct server_core {
 void server_end_if_idle(struct server *server);
 /* Callbacks of the drain's timers: at the end of its delay, and at the end of its timeout, which stops running
  * calls. */
-void server_on_delay_over(evutil_socket_t fd, short what, void *server);
-void server_give_up(evutil_socket_t fd, short what, void *server);
+ON_EVENT(server_on_delay_over);
+ON_EVENT(server_give_up);
 
 /* In registry.c: lists the adapters that the options name, before anybody is accepted. The engine's thread.
  * STATUS_MEMORY and the errors of the adapters' files. */

@@ -14,7 +14,6 @@
 #include "route.h"
 
 #include "base/base.h"
-#include "base/json.h"
 #include "infer/score.h"
 #include "infer/sequences.h"
 
@@ -24,7 +23,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum { TEXT_JOBS = 1024, FILE_JOBS = 64, GRACE_TICKS = 8 };
 static const double last_words_seconds = 5; /* for error messages in answers that are broken off */
@@ -46,11 +44,9 @@ static void on_stop(evutil_socket_t number, short what, void *context) {
         server_drain(server, number == SIGINT ? 0 : -1, -1);
 }
 
-static void on_reload(evutil_socket_t number, short what, void *context) {
+static ON_EVENT(on_reload) {
     static const char *const names[SERVER_KEYS] = {"--api-key-file", "--control-key-file", "--metrics-key-file"};
     struct server *server = context;
-    (void)number;
-    (void)what;
     for (int i = 0; i < SERVER_KEYS; i++)
         if (server->keys[i] && keys_reload(server->keys[i]))
             log_event(server, LOG_ERROR, "reload", "%s: %s; the keys are as they were", names[i], status_text());
@@ -148,30 +144,15 @@ static int rank_count(const struct server *server) {
     return server->options->tensor * server->options->pipeline;
 }
 
-static void watch_ranks(struct server *server, bool is_late) {
-    struct server_core *core = server->core;
-    for (int r = 0; r < rank_count(server); r++) {
-        struct rank_signs *rank = &core->ranks[r];
-        uint64_t count = engine_signs_of(core->engine, r).count;
-        rank->silent = is_late || count != rank->count ? 0 : rank->silent + 1;
-        rank->count = count;
-    }
-}
-
-/* A rank that waits for a hung one gives signs of life all the time. A rank that computed meanwhile was silent for a
- * shorter time than nothing progressed. */
-static bool hangs(const struct server *server, int rank) {
-    const struct server_core *core = server->core;
-    return 2 * core->ranks[rank].silent >= core->still;
-}
-
 /* Names the ranks that hang, and counts them as lost. If all give signs of life, they wait for each other, and none is
  * to blame. */
 static void describe_hang(struct server *server) {
     struct strbuf *line = &server->core->hang_line;
     int count = 0;
     for (int r = 0; r < rank_count(server); r++) {
-        if (!hangs(server, r))
+        /* A rank that waits for a hung one gives signs of life all the time. A rank that computed meanwhile was silent
+         * for a shorter time than nothing progressed. */
+        if (2 * server->core->ranks[r].silent < server->core->still)
             continue;
         strbuf_format(line, count++ ? ", %d" : "rank %d", r);
         lose_rank(server, r);
@@ -198,8 +179,14 @@ static void watch(struct server *server) {
     uint64_t progress = server->driver ? driver_progress(server->driver) : 0;
     bool is_late = now - core->last_tick > SERVER_TICK_SECONDS + late_seconds;
     core->last_tick = now;
-    if (server->driver)
-        watch_ranks(server, is_late);
+    if (server->driver) {
+        for (int r = 0; r < rank_count(server); r++) {
+            struct rank_signs *rank = &core->ranks[r];
+            uint64_t count = engine_signs_of(core->engine, r).count;
+            rank->silent = is_late || count != rank->count ? 0 : rank->silent + 1;
+            rank->count = count;
+        }
+    }
     if (core->hang_ticks) { /* its requests got an error: it cannot recover any more */
         on_hang(server);
         return;
@@ -234,10 +221,8 @@ static void release_bodies(struct server *server) {
     worker_drop(server->worker, &core->trimming);
 }
 
-static void on_tick(evutil_socket_t fd, short what, void *context) {
+static ON_EVENT(on_tick) {
     struct server *server = context;
-    (void)fd;
-    (void)what;
     watch(server);
     server_count(server);
     log_tick(server);
@@ -247,16 +232,6 @@ static void on_tick(evutil_socket_t fd, short what, void *context) {
 }
 
 /* ---- opening ---- */
-
-static int open_keys(struct server *server) {
-    const struct serve_options *o = server->options;
-    int status = o->api_key_file ? keys_open(o->api_key_file, &server->keys[LISTENER_DATA]) : STATUS_OK;
-    if (!status && o->control_key_file)
-        status = keys_open(o->control_key_file, &server->keys[LISTENER_CONTROL]);
-    if (!status && o->metrics_key_file)
-        status = keys_open(o->metrics_key_file, &server->keys[SERVER_METRICS_KEYS]);
-    return status;
-}
 
 static bool has_control(const struct serve_options *options) {
     return strcmp(options->control, "none") != 0;
@@ -282,8 +257,7 @@ static int bind_all(struct server *server) {
         log_warning("--listen %s without --api-key-file: whoever reaches it may ask", o->listen);
     int status = transport_open(&transport, &server->transport);
     THEN(status, transport_bind(server->transport, LISTENER_DATA, o->listen));
-    if (!status && has_control(o))
-        status = transport_bind(server->transport, LISTENER_CONTROL, o->control);
+    THEN(status, has_control(o) ? transport_bind(server->transport, LISTENER_CONTROL, o->control) : STATUS_OK);
     for (int kind = 0; kind < LISTENER_COUNT && !status; kind++) {
         const char *address = transport_address(server->transport, kind);
         bool is_open = kind == LISTENER_DATA && o->metrics_on_data == SERVE_METRICS_OPEN;
@@ -326,12 +300,14 @@ int server_open(const struct serve_options *options, struct server **out) {
     pthread_cond_init(&core->ended, NULL);
     int status = loop_open(&server->loop);
     THEN(status, queue_open(options->max_queued_requests, &core->queue));
-    if (!status && options->max_queued_tokens)
-        status = queue_open(options->max_queued_tokens, &core->token_queue);
-    if (!status) {
+    THEN(status, options->max_queued_tokens ? queue_open(options->max_queued_tokens, &core->token_queue) : STATUS_OK);
+    if (!status)
         server->base = loop_base(server->loop);
-        status = open_keys(server);
-    }
+    const char *const key_files[SERVER_KEYS] = {options->api_key_file, options->control_key_file,
+                                                options->metrics_key_file};
+    for (int i = 0; i < SERVER_KEYS && !status; i++)
+        if (key_files[i])
+            status = keys_open(key_files[i], &server->keys[i]);
     THEN(status, bind_all(server));
     THEN(status, add_events(server));
     if (!status && options->otlp_endpoint)
@@ -362,18 +338,9 @@ static int describe_model(struct server *server, struct engine *engine, const st
     if (!model->chat_template)
         model->chat_template = chat_template_keep(o->chat_template);
     int status = openai_model_describe(model, engine, tokenizer);
-    if (!status && tokenizer)
-        status = tokenizer_encoder_new(tokenizer, &server->encoder);
-    if (!status && tokenizer)
-        status = tokenizer_encoder_new(tokenizer, &server->worker_encoder);
+    THEN(status, tokenizer ? tokenizer_encoder_new(tokenizer, &server->encoder) : STATUS_OK);
+    THEN(status, tokenizer ? tokenizer_encoder_new(tokenizer, &server->worker_encoder) : STATUS_OK);
     return status;
-}
-
-/* Runs a step before any request can come, so that everything it needs is in place. */
-static int first_step(struct engine *engine) {
-    int32_t ids[2] = {0, 0};
-    float logprobs[2];
-    return score_tokens(engine, ids, 2, logprobs);
 }
 
 static int open_books(struct server *server, struct engine *engine) {
@@ -429,16 +396,6 @@ static void begin_serving(struct loop_note *note) {
     }
 }
 
-static void wait_for_the_end(struct server *server) {
-    struct server_core *core = server->core;
-    core->end_note.run = begin_end;
-    loop_post(server->loop, &core->end_note);
-    pthread_mutex_lock(&core->lock);
-    while (!core->has_ended)
-        pthread_cond_wait(&core->ended, &core->lock);
-    pthread_mutex_unlock(&core->lock);
-}
-
 static int find_failed_rank(const struct server *server) {
     for (int r = 0; r < rank_count(server); r++)
         if (engine_signs_of(server->core->engine, r).is_failed)
@@ -453,7 +410,9 @@ int server_run(struct server *server, struct engine *engine, const struct tokeni
     core->ranks = calloc((size_t)rank_count(server), sizeof *core->ranks);
     TRY(status_allocated(core->ranks));
     TRY(describe_model(server, engine, tokenizer, files));
-    TRY(first_step(engine));
+    int32_t ids[2] = {0, 0};
+    float logprobs[2];
+    TRY(score_tokens(engine, ids, 2, logprobs)); /* so that all that a step needs is in place before a request comes */
     TRY(open_books(server, engine));
     core->begin_note.run = begin_serving;
     loop_post(server->loop, &core->begin_note);
@@ -462,7 +421,12 @@ int server_run(struct server *server, struct engine *engine, const struct tokeni
     snprintf(reason, sizeof reason, "%s", status_text());
     if (status)
         server_fail(server, find_failed_rank(server), reason);
-    wait_for_the_end(server); /* the loop has finished: its results can be read */
+    core->end_note.run = begin_end;
+    loop_post(server->loop, &core->end_note);
+    pthread_mutex_lock(&core->lock);
+    while (!core->has_ended)
+        pthread_cond_wait(&core->ended, &core->lock);
+    pthread_mutex_unlock(&core->lock); /* the loop has finished: its results can be read */
     if (!status && server->has_failed)
         return status_fail(STATUS_IO, "%s", server->failure);
     return status ? status_fail(status, "%s", reason) : STATUS_OK;

@@ -9,9 +9,8 @@
 #include "base/base.h"
 
 bool server_is_ready(const struct server *server) {
-    const struct server_core *core = server->core;
     return server->is_ready && !server->is_leaving && !server->has_failed &&
-           core->still * SERVER_TICK_SECONDS < server->options->rank_timeout;
+           server->core->still * SERVER_TICK_SECONDS < server->options->rank_timeout;
 }
 
 void server_count(struct server *server) {
@@ -42,10 +41,8 @@ void server_end_if_idle(struct server *server) {
         driver_end(server->driver);
 }
 
-void server_give_up(evutil_socket_t fd, short what, void *context) {
+ON_EVENT(server_give_up) {
     struct server *server = context;
-    (void)fd;
-    (void)what;
     log_event(server, LOG_WARNING, "drain", "%lld requests did not end in time", (long long)server->core->calls);
     call_stop_all(server);
 }
@@ -68,21 +65,10 @@ static void begin_drain(struct server *server) {
     server_end_if_idle(server);
 }
 
-void server_on_delay_over(evutil_socket_t fd, short what, void *context) {
+ON_EVENT(server_on_delay_over) {
     struct server *server = context;
-    (void)fd;
-    (void)what;
     if (!server->is_draining)
         begin_drain(server);
-}
-
-static void shorten_drain(struct server *server, double seconds) {
-    struct timeval time = time_of(seconds);
-    double deadline = clock_seconds() + seconds;
-    if (deadline >= server->core->drain_deadline)
-        return;
-    server->core->drain_deadline = deadline;
-    event_add(server->core->drain_timer, &time);
 }
 
 /* Nobody was sent here before the server was ready, and nobody is served after a failure: in both cases nothing
@@ -92,10 +78,13 @@ void server_drain(struct server *server, double delay, double timeout) {
     bool has_clients = server->is_ready && !server->has_failed;
     double now = clock_seconds(), seconds = timeout < 0 ? server->options->drain_timeout : timeout;
     double wait = !has_clients ? 0 : delay < 0 ? server->options->drain_delay : delay;
-    if (server->is_draining) {
-        shorten_drain(server, seconds);
-        return;
+    struct timeval time = time_of(seconds);
+    if (server->is_draining && now + seconds < core->drain_deadline) {
+        core->drain_deadline = now + seconds;
+        event_add(core->drain_timer, &time);
     }
+    if (server->is_draining)
+        return;
     bool is_first = !server->is_leaving;
     core->drain_timeout = is_first || seconds < core->drain_timeout ? seconds : core->drain_timeout;
     core->delay_end = is_first || now + wait < core->delay_end ? now + wait : core->delay_end;
@@ -104,7 +93,7 @@ void server_drain(struct server *server, double delay, double timeout) {
         begin_drain(server);
         return;
     }
-    struct timeval time = time_of(core->delay_end - now);
+    time = time_of(core->delay_end - now);
     event_add(core->delay_timer, &time);
     transport_leave(server->transport);
     if (is_first)

@@ -144,16 +144,6 @@ static void add_transport(struct attributes *list, const struct exchange *exchan
     }
 }
 
-static void add_reasons(struct attributes *list, const struct request_usage *usage) {
-    struct strbuf reasons = STRBUF_INIT;
-    for (int64_t i = 0; i < usage->end_count && i < REQUEST_ENDS; i++)
-        strbuf_format(&reasons, "%s%s", i ? "," : "", usage->length_ends >> i & 1 ? "length" : "stop");
-    if (reasons.length)
-        add_list(list, "gen_ai.response.finish_reasons", strbuf_text(&reasons));
-    list->out->failed |= reasons.failed;
-    strbuf_free(&reasons);
-}
-
 static void add_model(struct attributes *list, const struct exchange *exchange, const char *operation, double now) {
     const struct request_usage *usage = &exchange->request->usage;
     add_text(list, "gen_ai.operation.name", operation);
@@ -174,7 +164,13 @@ static void add_model(struct attributes *list, const struct exchange *exchange, 
     add_integer(list, "gen_ai.usage.input_tokens", usage->prompt_tokens);
     add_integer(list, "gen_ai.usage.output_tokens", usage->completion_tokens);
     add_integer(list, "gen_ai.usage.cache_read.input_tokens", usage->cached_tokens);
-    add_reasons(list, usage);
+    struct strbuf reasons = STRBUF_INIT;
+    for (int64_t i = 0; i < usage->end_count && i < REQUEST_ENDS; i++)
+        strbuf_format(&reasons, "%s%s", i ? "," : "", usage->length_ends >> i & 1 ? "length" : "stop");
+    if (reasons.length)
+        add_list(list, "gen_ai.response.finish_reasons", strbuf_text(&reasons));
+    list->out->failed |= reasons.failed;
+    strbuf_free(&reasons);
     if (usage->started > 0)
         add_number(list, "gen_ai.latency.time_in_queue", usage->started - exchange->start);
     if (usage->first_token > 0)

@@ -30,6 +30,10 @@ size_t text_job_short_bytes(const struct server *server) {
     return server->model.tokenizer && tokenizer_may_be_slow(server->model.tokenizer) ? 0 : SHORT_BYTES;
 }
 
+bool text_job_may_encode(const struct server *server, struct error *error) {
+    return server->model.tokenizer || error_set(error, ERROR_ARGUMENT, NULL, "the model has no tokenizer");
+}
+
 static int check_length(size_t length) {
     return length <= TEXT_JOB_BYTES
                ? STATUS_OK

@@ -13,6 +13,8 @@ enum { TEXT_JOB_BYTES = 1 << 20 };
 
 /* Returns the bytes of text that the loop's thread may tokenize itself. */
 size_t text_job_short_bytes(const struct server *server);
+/* False, with *error, when the model has no tokenizer. */
+bool text_job_may_encode(const struct server *server, struct error *error);
 /* Appends the ids of a text by the flags of tokenizer_encode. STATUS_INVALID for more than TEXT_JOB_BYTES; the errors
  * of tokenizer_encode. Any thread, with that thread's encoder. */
 int text_job_encode(const struct server *server, struct tokenizer_encoder *encoder, const char *text, size_t length,

@@ -5,7 +5,6 @@
 
 #include "base/base.h"
 
-#include <stdint.h>
 #include <string.h>
 #include <sys/random.h>
 

@@ -1,6 +1,6 @@
 # Tests of all that computes, once more on other devices.
 
-# On the stand-ins for a card: cuda_NAME, with the label cuda. They are skipped by name where this build has no CUDA. The
+# On the stand-ins for a GPU: cuda_NAME, with the label cuda. They are skipped by name where this build has no CUDA. The
 # other programs take too long on an interpreter, or test what the CPU alone promises or has, such as int8 weights.
 set(on_card
     kernels_adapter_test kernels_draw_test kernels_ends_test kernels_fp8_test kernels_gemm_test
@@ -24,12 +24,13 @@ set(on_card
 set(cuda_lib ${CMAKE_CURRENT_BINARY_DIR}/cuda/lib)
 foreach(name ${on_card})
     if(CAMBIUM_HAS_CUDA AND TARGET ${name})
-        add_test(NAME cuda_${name} COMMAND ${name})
+        run_again(cuda_${name} ${name})
+        test_needs(cuda_${name} cuda_libraries)
         set_tests_properties(cuda_${name} PROPERTIES LABELS cuda TIMEOUT 1800
             ENVIRONMENT "LD_LIBRARY_PATH=${cuda_lib};CAMBIUM_TEST_DEVICE=cuda;GLIBC_TUNABLES=glibc.malloc.tcache_count=0")
     elseif(NOT CAMBIUM_HAS_CUDA)
-        add_test(NAME cuda_${name} COMMAND ${CMAKE_COMMAND} -E echo "skipped: cuda_${name}: this build has no CUDA")
-        set_tests_properties(cuda_${name} PROPERTIES LABELS cuda SKIP_REGULAR_EXPRESSION "skipped: ")
+        skipped_test(cuda_${name} "this build has no CUDA")
+        set_tests_properties(cuda_${name} PROPERTIES LABELS cuda)
     endif()
 endforeach()
 

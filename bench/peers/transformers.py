@@ -2,14 +2,14 @@
 
 - directory: has the model's config.json (its weights are random), and peer/adapter_config.json of an adapter that trains
 - work: train, finetune or infer
-- device: of the program, as it was named: a card of cuda is meant here, too, and anything else is the CPU
+- device: of the program, as it was named: a GPU of cuda is meant here, too, and anything else is the CPU
 - precision: fp32, bf16 or tf32, which is fp32 on a CPU; with bf16 frozen weights and those of inference are bf16, and what trains is fp32 under autocast
 - threads, micro_batch_size, micro_batches, tokens (of a sample or prompt, without virtual ones), has_dropout
 - encoder: keys of the adapter that its file does not have
 
 First prints its versions, or why it cannot run. Then it answers each line of its input. Three lines ask for seconds: "step"
 (of training; that of a whole model is compiled), "prefill" (of a prompt) and "decode N" (of a token after a prompt of N).
-"memory" asks for the most bytes that it took so far, of the host and of a card."""
+"memory" asks for the most bytes that it took so far, of the host and of a GPU."""
 import json
 import os
 import resource

@@ -1,4 +1,4 @@
-/* Launches of AdamW and of zeroing. A table of ranges lies in device memory, so as many blocks as the card runs at a
+/* Launches of AdamW and of zeroing. A table of ranges lies in device memory, so as many blocks as the GPU runs at a
  * time divide it. */
 #include "cuda/adamw.h"
 #include "cuda/cuda-internal.h"

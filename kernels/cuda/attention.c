@@ -75,7 +75,7 @@ static int launch_tiles(const struct exec *exec, enum cuda_kernel kernel, int64_
 
 /* ---- dropout by tiles: the bits of as many heads as the workspace has room for ---- */
 
-/* The most bytes of bits, unless those of one key/value head are more. */
+/* The maximum number of bytes of bits, unless those of one key/value head are more. */
 enum { KEPT_BYTES_MOST = 64 << 20 };
 
 /* Returns the bytes of the bits of one key/value head's query heads. */

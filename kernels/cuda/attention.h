@@ -4,8 +4,8 @@
 
 #include "kernels/ops.h"
 
-/* Rows, or keys, that a block works on at a time, one warp each; and the most features of a head that a warp sums at a
- * time. A larger head takes several warps, and each computes the scores again. */
+/* Rows, or keys, that a block works on at a time, one warp each; and the maximum number of features of a head that a
+ * warp sums at a time. A larger head takes several warps, and each computes the scores again. */
 enum { ATTENTION_WARPS = 4, ATTENTION_FEATURES = 256 };
 
 /* Returns the warps that a head of this size takes. */

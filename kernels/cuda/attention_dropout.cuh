@@ -1,5 +1,5 @@
 /* Dropout of attention by tiles: which elements of the scores are kept. base/rng.h decides that by an element's word.
- * A kernel of its own writes a bit for each element (attention_kept.cu), and those by tiles read the bits. To find them
+ * A separate kernel writes a bit for each element (attention_kept.cu), and those by tiles read the bits. To find them
  * takes as many instructions as the rest of a tile, and backward would do so twice.
  *
  * The bits of a query row are in columns: first the prefix's, which end at a multiple of 64; then those of its

@@ -1,4 +1,4 @@
-/* NVIDIA's cards as a backend: opening one, its memory, and sketches of cards that need no driver. */
+/* NVIDIA's GPUs as a backend: opening one, its memory, and sketches of GPUs that need no driver. */
 #include "cuda/cuda-internal.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@ enum { LEAST_ARCHITECTURE = 80 };
 
 /* ---- opening ---- */
 
-/* Makes a device without a card; device.c names it. NULL without memory. */
+/* Makes a device without a GPU; device.c names it. NULL without memory. */
 static struct cuda_device *make_device(int threads) {
     struct cuda_device *own = calloc(1, sizeof *own);
     if (!own) {

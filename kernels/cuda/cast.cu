@@ -1,5 +1,4 @@
 /* Casts between fp32, bf16 and fp16: to nearest even, subnormal numbers included. */
-#include "cuda/rows.h"
 #include "cuda/typed.cuh"
 
 /* fp16 in memory. */

@@ -1,5 +1,4 @@
 /* Launches of the cross-entropies: a block for each row of logits. */
-#include "cuda/cross_entropy.h"
 #include "cuda/kernels.h"
 
 static int launch(const struct exec *exec, enum cuda_kernel kernel, const struct cross_entropy *a) {
@@ -27,13 +26,11 @@ int cuda_cross_entropy_part_backward(const struct exec *exec, const struct cross
     return launch(exec, CUDA_cross_entropy_part_backward, a);
 }
 
-int cuda_cross_entropy_join(const struct exec *exec, const struct cross_entropy *a, int ranks,
-                            const struct cross_entropy_part *parts) {
-    const struct cross_entropy_join k = {*a, ranks, parts};
+int cuda_cross_entropy_join(const struct exec *exec, const struct cross_entropy_join *a) {
     enum { THREADS = 128 };
     return cuda_launch(exec, &(const struct cuda_launch){.kernel = CUDA_cross_entropy_join,
                                                          .type = DTYPE_F32,
-                                                         .blocks = (a->rows + THREADS - 1) / THREADS,
+                                                         .blocks = (a->call.rows + THREADS - 1) / THREADS,
                                                          .threads = THREADS,
-                                                         .arguments = &k});
+                                                         .arguments = a});
 }

@@ -1,6 +1,5 @@
 /* Softmax cross-entropy over rows of logits, forward and backward, in place: there is never a second copy of them. A
  * block works on one row. */
-#include "cuda/cross_entropy.h"
 #include "cuda/softmax.cuh"
 
 /* The parts of a row's gradient: exp(logit - reference) * scale, less `weight` at the label. */

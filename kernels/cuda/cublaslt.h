@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct cublasLtContext; /* the library on one card */
+struct cublasLtContext; /* the library on one GPU */
 struct CUstream_st;
 
 /* An algorithm for products of one form. */

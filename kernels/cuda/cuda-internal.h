@@ -10,7 +10,7 @@
  *     launch.c      loads and launches kernels
  *     gemm*.c       products (gemm-internal.h)
  *
- * Ranks that are threads share a card's primary context. Each function here makes it current to its thread before it
+ * Ranks that are threads share a GPU's primary context. Each function here makes it current to its thread before it
  * calls the driver. */
 #ifndef CAMBIUM_KERNELS_CUDA_INTERNAL_H
 #define CAMBIUM_KERNELS_CUDA_INTERNAL_H
@@ -30,9 +30,9 @@ struct cuda_device {
     int architecture;          /* 10 * major + minor of the compute capability: 90 */
     bool may_be_newer;         /* a sketch that names no architecture */
     int multiprocessors;
-    int spared;                 /* of them, that products leave alone */
-    int max_pitch;              /* the most bytes from row to row of a copy */
-    size_t memory;              /* bytes of the card's memory */
+    int spared;                 /* of them, that products leave free */
+    int max_pitch;              /* the maximum number of bytes from row to row of a copy */
+    size_t memory;              /* bytes of the GPU's memory */
     struct CUctx_st *context;   /* NULL: not retained yet */
     struct CUstream_st *stream; /* for memory that is zeroed when it is allocated */
     struct cuda_kernels kernels;

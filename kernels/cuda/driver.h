@@ -1,4 +1,4 @@
-/* NVIDIA's driver API, as far as the program uses it: prototypes and enumerators of our own, and a table of functions
+/* NVIDIA's driver API, as far as the program uses it: our own prototypes and enumerators, and a table of functions
  * that is filled at run time from libcuda.so.1. So one program serves machines with a driver and without one.
  *
  * prototypes_test.c compares all of it with the header of the toolkit. Functions return a result, 0 for success. */
@@ -138,7 +138,7 @@ struct cuda_driver {
 #undef CUDA_MEMBER
 
 /* Opens the driver and initialises it. Fails with STATUS_UNSUPPORTED and one line: no library, the toolkit's stub, no
- * card, a driver older than the toolkit's major version, a library that lacks a function. */
+ * GPU, a driver older than the toolkit's major version, a library that lacks a function. */
 int cuda_driver_open(struct cuda_driver *driver);
 /* Closes what was opened; a zeroed table is allowed. */
 void cuda_driver_close(struct cuda_driver *driver);

@@ -54,8 +54,8 @@ int cuda_rotary(const struct exec *exec, const struct rotary *a) {
     return elements(exec, CUDA_rotary, a->type, a->rows * a->heads * (a->rotary / 2), a);
 }
 
-int cuda_add(const struct exec *exec, int64_t count, enum dtype type, const void *x, void *y) {
-    return elements(exec, CUDA_add, type, count, &(const struct add_call){count, x, y});
+int cuda_add(const struct exec *exec, const struct add_call *a) {
+    return elements(exec, CUDA_add, a->type, a->count, a);
 }
 
 int cuda_scale_add(const struct exec *exec, const struct scale_add *a) {
@@ -67,20 +67,18 @@ static bool is_float(enum dtype type) {
 }
 
 /* A type that does not change is copied, NaN included. */
-int cuda_cast(const struct exec *exec, int64_t count, enum dtype from_type, const void *from, enum dtype to_type,
-              void *to) {
-    if (!is_float(from_type) || !is_float(to_type))
+int cuda_cast(const struct exec *exec, const struct cast_call *a) {
+    if (!is_float(a->from_type) || !is_float(a->to_type))
         return status_fail(STATUS_UNSUPPORTED, "cast: no %s to %s on cuda (fp32, bf16 and fp16 only)",
-                           dtype_name(from_type), dtype_name(to_type));
-    if (from_type == to_type)
-        return stream_copy(exec->stream, to, from, (size_t)count * dtype_bytes(to_type));
-    return elements(exec, CUDA_cast, DTYPE_F32, count, &(const struct cast_call){count, from_type, to_type, from, to});
+                           dtype_name(a->from_type), dtype_name(a->to_type));
+    if (a->from_type == a->to_type)
+        return stream_copy(exec->stream, a->to, a->from, (size_t)a->count * dtype_bytes(a->to_type));
+    return elements(exec, CUDA_cast, DTYPE_F32, a->count, a);
 }
 
-int cuda_gather_rows(const struct exec *exec, int64_t count, int64_t cols, enum dtype type, const void *x,
-                     const int32_t *index, void *out) {
-    const struct gather_rows call = {count, cols * (int64_t)dtype_bytes(type), x, index, out};
-    return rows(exec, CUDA_gather_rows, DTYPE_F32, count, (call.row_bytes + 3) / 4, &call);
+int cuda_gather_rows(const struct exec *exec, const struct gather_rows *a) {
+    const struct gather_bytes call = {a->rows, a->cols * (int64_t)dtype_bytes(a->type), a->x, a->index, a->out};
+    return rows(exec, CUDA_gather_rows, DTYPE_F32, a->rows, (call.row_bytes + 3) / 4, &call);
 }
 
 static int require_activation(const char *op, enum dtype type) {

@@ -12,7 +12,7 @@
 
 enum { STEP = FEW_ROWS_STEP };
 
-/* A lane's elements of the weight, on their way to shared memory. The lane alone reads what it copies. */
+/* A lane's elements of the weight, on their way to shared memory. Only the lane reads what it copies. */
 template <int WARPS, int TILES, int PLACES> struct weight_rows {
     const bf16 *row[TILES];
     bool is_there[TILES];

@@ -20,7 +20,7 @@ struct few_rows {
 };
 
 /* KERNEL(warps, halves, tiles, places, blocks): few_rows_WARPS_HALVES, for `halves` times 8 rows. A block has `tiles`
- * times 8 columns, and its warps share the depth. The number of warps follows from the number of columns alone. A warp
+ * times 8 columns, and its warps share the depth. The number of warps follows only from the number of columns. A warp
  * has the weights of up to `places` steps of the depth under way: 1,600 features are 13 steps for each of 4 warps. At
  * least `blocks` blocks fit the registers of a multiprocessor. */
 #define FEW_ROWS_KERNELS(KERNEL)                                                                                       \

@@ -1,4 +1,4 @@
-/* Casts to FP8, with the transpose and the largest size; and the scales of the next step. On cards of __CUDA_ARCH__ 890
+/* Casts to FP8, with the transpose and the largest size; and the scales of the next step. On GPUs of __CUDA_ARCH__ 890
  * and newer, an instruction casts. */
 #include "cuda/fp8_tile.cuh"
 

@@ -1,4 +1,4 @@
-/* FP8 matrices on a card, and the arguments of the kernels that make them. */
+/* FP8 matrices on a GPU, and the arguments of the kernels that make them. */
 #ifndef CAMBIUM_KERNELS_CUDA_FP8_H
 #define CAMBIUM_KERNELS_CUDA_FP8_H
 

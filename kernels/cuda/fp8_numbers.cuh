@@ -17,7 +17,7 @@ struct alignas(16) quad {
 };
 
 /* fp8_from_float of x * scale, in whole numbers but for subnormal ones: the bits of their sum with a power of two whose
- * last bit is the least number. The sign is x's, because a card's products of NaN have none. */
+ * last bit is the minimum number. The sign is x's, because a GPU's products of NaN have none. */
 static __device__ __forceinline__ uint32_t cast_one(uint32_t x, float scale, bool is_e5m2) {
     const int drop = is_e5m2 ? 21 : 20; /* bits of a float's fraction */
     const uint32_t least = (is_e5m2 ? 113u : 121u) << 23, limit = is_e5m2 ? 0x47600000u : 0x43e00000u;
@@ -37,7 +37,7 @@ static __device__ __forceinline__ uint32_t bits_of(const quad &numbers, int inde
     return index % 2 ? pair & 0xffff0000u : pair << 16;
 }
 
-/* Casts two numbers that are not NaN by the card's instruction, which has the same bits. */
+/* Casts two numbers that are not NaN by the GPU's instruction, which has the same bits. */
 static __device__ __forceinline__ uint32_t cast_two(float low, float high, bool is_e5m2) {
     uint16_t two = 0;
 #if __CUDA_ARCH__ >= 890

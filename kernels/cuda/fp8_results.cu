@@ -1,6 +1,6 @@
 /* Results of operations that are cast to FP8 as they are computed: activations, their gradients, and norms whose
  * statistics are known. A result is rounded to bf16 before it is cast, so its bits are those of the operation and a
- * cast after it. On cards of __CUDA_ARCH__ 890 and newer, an instruction casts. */
+ * cast after it. On GPUs of __CUDA_ARCH__ 890 and newer, an instruction casts. */
 #include "cuda/activations.cuh"
 #include "cuda/fp8_tile.cuh"
 #include "cuda/norm.cuh"

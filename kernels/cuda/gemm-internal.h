@@ -1,4 +1,4 @@
-/* Products on a card, by file:
+/* Products on a GPU, by file:
  *
  *     gemm.c          the operation: what the library computes whole, and what needs a kernel of ours
  *     gemm_cache.c    the library's descriptors, and its algorithm for each form, found once
@@ -37,9 +37,9 @@ struct gemm_pointers {
     void *workspace; /* gemm_library_bytes, aligned to 256 bytes */
 };
 
-/* Returns the bytes of workspace that the library may use on this card. */
+/* Returns the bytes of workspace that the library may use on this GPU. */
 size_t gemm_library_bytes(const struct device *device);
-/* Returns true if the library has the form on this card. */
+/* Returns true if the library has the form on this GPU. */
 bool cuda_gemm_cache_has(struct device *device, const struct gemm_form *form, const struct gemm_pointers *pointers);
 /* Queues C = epilogue(alpha * AB) + beta * C. STATUS_UNSUPPORTED for a form that the library does not have. */
 int cuda_gemm_cache_run(const struct exec *exec, const struct gemm_form *form, const struct gemm_pointers *pointers);

@@ -143,7 +143,7 @@ static bool takes_c(const struct gemm_form *form) {
 }
 
 /* Makes the whole product one of the library's. False if it needs a kernel. The library's GELU is the tanh one.
- * It takes rounded sums where rows are not whole accesses. Others measured that cards before sm_90 are slower with it
+ * It takes rounded sums where rows are not whole accesses. Others measured that GPUs before sm_90 are slower with it
  * in the product than with a kernel. */
 static bool is_library_alone(const struct exec *exec, const struct gemm *g, struct gemm_form *form,
                              struct gemm_pointers *pointers) {
@@ -183,7 +183,7 @@ static bool is_library_alone(const struct exec *exec, const struct gemm *g, stru
 }
 
 /* ---- cuts: where rows of bf16 end within an access of 16 bytes, as those of 50,257 logits do, the library takes
- * kernels that are several times slower. The last elements of such rows become a product of their own. ---- */
+ * kernels that are several times slower. The last elements of such rows become a separate product. ---- */
 
 static struct matrix_view columns_of(struct matrix_view m, int64_t first, int64_t count) {
     m.data = (const char *)m.data + (size_t)first * dtype_bytes(m.type);
@@ -235,7 +235,7 @@ static bool cut_result(const struct gemm *g, struct gemm *first, struct gemm *re
 
 /* ---- a kernel of ours before or after the library's product ---- */
 
-/* Makes the product alone, in bf16. It goes to aux if a GELU saves its input there, and else to C. Returns false if it
+/* Makes only the product, in bf16. It goes to aux if a GELU saves its input there, and else to C. Returns false if it
  * is the whole product, or if a kernel has no rows of whole accesses; elements of a GELU are neighbours. */
 static bool make_alone(const struct gemm *g, struct gemm *alone) {
     bool is_gelu = g->epilogue != EPILOGUE_NONE;
@@ -274,7 +274,7 @@ static int run_gelu(const struct exec *exec, const struct gemm *g, const struct 
     return gemm_is_dgelu(g) ? cuda_gelu_backward(exec, &call) : cuda_gelu_forward(exec, &call);
 }
 
-/* Runs the product alone, and the kernel. The library adds to deltas that lie in C. */
+/* Runs the product by itself, then the kernel. The library adds to deltas that lie in C. */
 static int run_alone(const struct exec *exec, const struct gemm *g, const struct matrix_view *product,
                      const struct gemm_form *form, struct gemm_pointers *pointers) {
     int status = STATUS_OK;
@@ -395,19 +395,6 @@ static const char *lack(const struct device *device, const struct gemm *g) {
 
 bool cuda_gemm_supports(struct device *device, const struct gemm *g) {
     return !gemm_refusal(g) && !lack(device, g);
-}
-
-size_t cuda_packed_bytes(struct device *device, const struct matrix_view *plain) {
-    (void)device;
-    (void)plain;
-    return 0;
-}
-
-int cuda_pack(const struct exec *exec, const struct matrix_view *plain, void *out, struct matrix_view *packed) {
-    (void)plain;
-    (void)out;
-    (void)packed;
-    return status_fail(STATUS_UNSUPPORTED, "pack: weights stay plain on %s", exec->stream->device->kind);
 }
 
 size_t cuda_gemm_workspace(struct device *device, const struct gemm *g) {

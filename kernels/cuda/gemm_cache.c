@@ -30,7 +30,7 @@ struct cuda_gemm_cache {
     struct cublaslt_operation *operation;
     struct cublaslt_layout *a, *b, *c;
     struct cublaslt_preference *preference;
-    bool has_invariance;         /* the library has batch invariance of its own */
+    bool has_invariance;         /* the library has its own batch invariance */
     char name[32];               /* and version */
     int proposals;               /* that a new form measures; 0: none */
     struct gemm_choices choices; /* measured, or taken from a file */

@@ -1,4 +1,4 @@
-/* A card for NVIDIA's other libraries. */
+/* A GPU for NVIDIA's other libraries. */
 #include "handle.h"
 
 #include "cuda/cuda-internal.h"

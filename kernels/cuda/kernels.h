@@ -6,112 +6,117 @@
 #include "cuda/driver.h"
 #include "kernels/ops.h"
 
-/* TYPED(file, kernel): kernels/cuda/FILE.cu has KERNEL_fp32 and KERNEL_bf16. PLAIN(file, kernel): it has KERNEL. */
+/* TYPED(file, kernel, begin): kernels/cuda/FILE.cu has KERNEL_fp32 and KERNEL_bf16. PLAIN: it has KERNEL.
+ *
+ * begin: EARLY for a kernel that may begin before the one before it has ended, and calls wait_for_last for that. Before
+ * it waits, it reads only what no EARLY kernel writes: weights, and places, positions and page tables of the KV cache.
+ * ORDERED for all others. */
+enum cuda_begin { ORDERED, EARLY };
 #define CUDA_KERNELS(TYPED, PLAIN)                                                                                     \
-    TYPED(adamw, adamw)                                                                                                \
-    TYPED(attention, attention_backward_keys)                                                                          \
-    TYPED(attention, attention_backward_queries)                                                                       \
-    TYPED(attention, attention_forward)                                                                                \
-    TYPED(column_scale, column_scale_backward)                                                                         \
-    TYPED(column_scale, column_scale_forward)                                                                          \
-    TYPED(column_scale, magnitude_ratio)                                                                               \
-    TYPED(column_scale, row_squares)                                                                                   \
-    TYPED(cross_entropy, cross_entropy_backward)                                                                       \
-    TYPED(cross_entropy, cross_entropy_forward)                                                                        \
-    TYPED(cross_entropy, cross_entropy_fused)                                                                          \
-    TYPED(cross_entropy, cross_entropy_part)                                                                           \
-    TYPED(cross_entropy, cross_entropy_part_backward)                                                                  \
-    TYPED(embedding, embedding_backward)                                                                               \
-    TYPED(embedding, embedding_forward)                                                                                \
-    TYPED(gelu, gelu_backward)                                                                                         \
-    TYPED(gelu, gelu_forward)                                                                                          \
-    TYPED(gemm_finish, gemm_finish)                                                                                    \
-    TYPED(group_scale, group_scale)                                                                                    \
-    TYPED(grouped_gemm, grouped_gemm)                                                                                  \
-    TYPED(kv_append, kv_append)                                                                                        \
-    TYPED(norm, grouped_norm)                                                                                          \
-    TYPED(norm, norm_backward)                                                                                         \
-    TYPED(norm, norm_forward)                                                                                          \
-    TYPED(norm_rows, norm_few_forward)                                                                                 \
-    TYPED(norm_rows_backward, norm_narrow_backward)                                                                    \
-    TYPED(norm_rows, norm_narrow_forward)                                                                              \
-    TYPED(norm_rows_backward, norm_wide_backward)                                                                      \
-    TYPED(norm_rows, norm_wide_forward)                                                                                \
-    TYPED(paged_attention, paged_attention)                                                                            \
-    TYPED(paged_attention, paged_attention_merge)                                                                      \
-    TYPED(paged_attention, paged_attention_parts)                                                                      \
-    TYPED(residual_dropout, residual_dropout)                                                                          \
-    TYPED(rotary, rotary)                                                                                              \
-    TYPED(rows, add)                                                                                                   \
-    TYPED(rows, scale_add)                                                                                             \
-    TYPED(rows, scatter_add_rows)                                                                                      \
-    TYPED(sample, sample)                                                                                              \
-    TYPED(sums, column_sum)                                                                                            \
-    TYPED(swiglu, swiglu_backward)                                                                                     \
-    TYPED(swiglu, swiglu_forward)                                                                                      \
-    TYPED(transpose, transpose)                                                                                        \
-    TYPED(unit, unit_backward)                                                                                         \
-    TYPED(unit, unit_forward)                                                                                          \
-    PLAIN(adamw, zero_ranges)                                                                                          \
-    PLAIN(attention_gradient_tf32, attention_backward_keys_tf32_tiles_64)                                              \
-    PLAIN(attention_gradient_tf32, attention_backward_keys_tf32_tiles_128)                                             \
-    PLAIN(attention_gradient_tiles, attention_backward_keys_tiles_32)                                                  \
-    PLAIN(attention_gradient_tiles, attention_backward_keys_tiles_64)                                                  \
-    PLAIN(attention_gradient_tiles, attention_backward_keys_tiles_96)                                                  \
-    PLAIN(attention_gradient_tiles, attention_backward_keys_tiles_128)                                                 \
-    PLAIN(attention_gradient_tiles, attention_backward_keys_tiles_256)                                                 \
-    PLAIN(attention_gradient_tf32, attention_backward_queries_tf32_tiles_64)                                           \
-    PLAIN(attention_gradient_tf32, attention_backward_queries_tf32_tiles_128)                                          \
-    PLAIN(attention_gradient_tiles, attention_backward_queries_tiles_32)                                               \
-    PLAIN(attention_gradient_tiles, attention_backward_queries_tiles_64)                                               \
-    PLAIN(attention_gradient_tiles, attention_backward_queries_tiles_96)                                               \
-    PLAIN(attention_gradient_tiles, attention_backward_queries_tiles_128)                                              \
-    PLAIN(attention_gradient_tiles, attention_backward_queries_tiles_256)                                              \
-    PLAIN(attention_kept, attention_kept)                                                                              \
-    PLAIN(attention_tf32, attention_forward_tf32_tiles_64)                                                             \
-    PLAIN(attention_tf32, attention_forward_tf32_tiles_128)                                                            \
-    PLAIN(attention_tiles, attention_forward_tiles_32)                                                                 \
-    PLAIN(attention_tiles, attention_forward_dropout_tiles_32)                                                         \
-    PLAIN(attention_tiles, attention_forward_tiles_64)                                                                 \
-    PLAIN(attention_tiles, attention_forward_dropout_tiles_64)                                                         \
-    PLAIN(attention_tiles, attention_forward_tiles_96)                                                                 \
-    PLAIN(attention_tiles, attention_forward_dropout_tiles_96)                                                         \
-    PLAIN(attention_tiles, attention_forward_tiles_128)                                                                \
-    PLAIN(attention_tiles, attention_forward_dropout_tiles_128)                                                        \
-    PLAIN(attention_tiles, attention_forward_tiles_256)                                                                \
-    PLAIN(attention_tiles, attention_forward_dropout_tiles_256)                                                        \
-    PLAIN(cast, cast)                                                                                                  \
-    PLAIN(cross_entropy, cross_entropy_join)                                                                           \
-    PLAIN(embedding, embedding_backward_order)                                                                         \
-    PLAIN(few_rows, few_rows_4_1)                                                                                      \
-    PLAIN(few_rows, few_rows_4_2)                                                                                      \
-    PLAIN(few_rows, few_rows_8_1)                                                                                      \
-    PLAIN(few_rows, few_rows_8_2)                                                                                      \
-    PLAIN(fp8, fp8_cast_e4m3)                                                                                          \
-    PLAIN(fp8, fp8_cast_e5m2)                                                                                          \
-    PLAIN(fp8, fp8_scales)                                                                                             \
-    PLAIN(fp8_results, fp8_gelu)                                                                                       \
-    PLAIN(fp8_results, fp8_gelu_gradient)                                                                              \
-    PLAIN(fp8_results, fp8_norm)                                                                                       \
-    PLAIN(fp8_results, fp8_swiglu)                                                                                     \
-    PLAIN(fp8_results, fp8_swiglu_gradient)                                                                            \
-    PLAIN(gemm_deltas, gemm_deltas)                                                                                    \
-    PLAIN(lstm, lstm_backward)                                                                                         \
-    PLAIN(lstm, lstm_forward)                                                                                          \
-    PLAIN(norm, norm_long_fp8)                                                                                         \
-    PLAIN(norm_rows, norm_rows_fp8)                                                                                    \
-    PLAIN(paged_attention_tiles, paged_attention_tiles_64)                                                             \
-    PLAIN(paged_attention_tiles, paged_attention_tiles_128)                                                            \
-    PLAIN(paged_attention_tiles, paged_attention_tiles_256)                                                            \
-    PLAIN(partial_sums, partial_sums)                                                                                  \
-    PLAIN(reduce, reduce)                                                                                              \
-    PLAIN(rows, change_ids)                                                                                            \
-    PLAIN(rows, gather_rows)                                                                                           \
-    PLAIN(sums, clip_factor)                                                                                           \
-    PLAIN(sums, sum_of_squares)                                                                                        \
-    PLAIN(sums, sum_to_one)
+    TYPED(adamw, adamw, ORDERED)                                                                                       \
+    TYPED(attention, attention_backward_keys, ORDERED)                                                                 \
+    TYPED(attention, attention_backward_queries, ORDERED)                                                              \
+    TYPED(attention, attention_forward, ORDERED)                                                                       \
+    TYPED(column_scale, column_scale_backward, ORDERED)                                                                \
+    TYPED(column_scale, column_scale_forward, ORDERED)                                                                 \
+    TYPED(column_scale, magnitude_ratio, ORDERED)                                                                      \
+    TYPED(column_scale, row_squares, ORDERED)                                                                          \
+    TYPED(cross_entropy, cross_entropy_backward, ORDERED)                                                              \
+    TYPED(cross_entropy, cross_entropy_forward, ORDERED)                                                               \
+    TYPED(cross_entropy, cross_entropy_fused, ORDERED)                                                                 \
+    TYPED(cross_entropy, cross_entropy_part, ORDERED)                                                                  \
+    TYPED(cross_entropy, cross_entropy_part_backward, ORDERED)                                                         \
+    TYPED(embedding, embedding_backward, ORDERED)                                                                      \
+    TYPED(embedding, embedding_forward, EARLY)                                                                         \
+    TYPED(gelu, gelu_backward, ORDERED)                                                                                \
+    TYPED(gelu, gelu_forward, EARLY)                                                                                   \
+    TYPED(gemm_finish, gemm_finish, ORDERED)                                                                           \
+    TYPED(group_scale, group_scale, ORDERED)                                                                           \
+    TYPED(grouped_gemm, grouped_gemm, ORDERED)                                                                         \
+    TYPED(kv_append, kv_append, EARLY)                                                                                 \
+    TYPED(norm, grouped_norm, ORDERED)                                                                                 \
+    TYPED(norm, norm_backward, ORDERED)                                                                                \
+    TYPED(norm, norm_forward, EARLY)                                                                                   \
+    TYPED(norm_rows, norm_few_forward, EARLY)                                                                          \
+    TYPED(norm_rows_backward, norm_narrow_backward, ORDERED)                                                           \
+    TYPED(norm_rows, norm_narrow_forward, EARLY)                                                                       \
+    TYPED(norm_rows_backward, norm_wide_backward, ORDERED)                                                             \
+    TYPED(norm_rows, norm_wide_forward, EARLY)                                                                         \
+    TYPED(paged_attention, paged_attention, EARLY)                                                                     \
+    TYPED(paged_attention, paged_attention_merge, EARLY)                                                               \
+    TYPED(paged_attention, paged_attention_parts, EARLY)                                                               \
+    TYPED(residual_dropout, residual_dropout, EARLY)                                                                   \
+    TYPED(rotary, rotary, EARLY)                                                                                       \
+    TYPED(rows, add, ORDERED)                                                                                          \
+    TYPED(rows, scale_add, ORDERED)                                                                                    \
+    TYPED(rows, scatter_add_rows, ORDERED)                                                                             \
+    TYPED(sample, sample, EARLY)                                                                                       \
+    TYPED(sums, column_sum, ORDERED)                                                                                   \
+    TYPED(swiglu, swiglu_backward, ORDERED)                                                                            \
+    TYPED(swiglu, swiglu_forward, EARLY)                                                                               \
+    TYPED(transpose, transpose, ORDERED)                                                                               \
+    TYPED(unit, unit_backward, ORDERED)                                                                                \
+    TYPED(unit, unit_forward, ORDERED)                                                                                 \
+    PLAIN(adamw, zero_ranges, ORDERED)                                                                                 \
+    PLAIN(attention_gradient_tf32, attention_backward_keys_tf32_tiles_64, ORDERED)                                     \
+    PLAIN(attention_gradient_tf32, attention_backward_keys_tf32_tiles_128, ORDERED)                                    \
+    PLAIN(attention_gradient_tiles, attention_backward_keys_tiles_32, ORDERED)                                         \
+    PLAIN(attention_gradient_tiles, attention_backward_keys_tiles_64, ORDERED)                                         \
+    PLAIN(attention_gradient_tiles, attention_backward_keys_tiles_96, ORDERED)                                         \
+    PLAIN(attention_gradient_tiles, attention_backward_keys_tiles_128, ORDERED)                                        \
+    PLAIN(attention_gradient_tiles, attention_backward_keys_tiles_256, ORDERED)                                        \
+    PLAIN(attention_gradient_tf32, attention_backward_queries_tf32_tiles_64, ORDERED)                                  \
+    PLAIN(attention_gradient_tf32, attention_backward_queries_tf32_tiles_128, ORDERED)                                 \
+    PLAIN(attention_gradient_tiles, attention_backward_queries_tiles_32, ORDERED)                                      \
+    PLAIN(attention_gradient_tiles, attention_backward_queries_tiles_64, ORDERED)                                      \
+    PLAIN(attention_gradient_tiles, attention_backward_queries_tiles_96, ORDERED)                                      \
+    PLAIN(attention_gradient_tiles, attention_backward_queries_tiles_128, ORDERED)                                     \
+    PLAIN(attention_gradient_tiles, attention_backward_queries_tiles_256, ORDERED)                                     \
+    PLAIN(attention_kept, attention_kept, ORDERED)                                                                     \
+    PLAIN(attention_tf32, attention_forward_tf32_tiles_64, ORDERED)                                                    \
+    PLAIN(attention_tf32, attention_forward_tf32_tiles_128, ORDERED)                                                   \
+    PLAIN(attention_tiles, attention_forward_tiles_32, ORDERED)                                                        \
+    PLAIN(attention_tiles, attention_forward_dropout_tiles_32, ORDERED)                                                \
+    PLAIN(attention_tiles, attention_forward_tiles_64, ORDERED)                                                        \
+    PLAIN(attention_tiles, attention_forward_dropout_tiles_64, ORDERED)                                                \
+    PLAIN(attention_tiles, attention_forward_tiles_96, ORDERED)                                                        \
+    PLAIN(attention_tiles, attention_forward_dropout_tiles_96, ORDERED)                                                \
+    PLAIN(attention_tiles, attention_forward_tiles_128, ORDERED)                                                       \
+    PLAIN(attention_tiles, attention_forward_dropout_tiles_128, ORDERED)                                               \
+    PLAIN(attention_tiles, attention_forward_tiles_256, ORDERED)                                                       \
+    PLAIN(attention_tiles, attention_forward_dropout_tiles_256, ORDERED)                                               \
+    PLAIN(cast, cast, ORDERED)                                                                                         \
+    PLAIN(cross_entropy, cross_entropy_join, ORDERED)                                                                  \
+    PLAIN(embedding, embedding_backward_order, ORDERED)                                                                \
+    PLAIN(few_rows, few_rows_4_1, EARLY)                                                                               \
+    PLAIN(few_rows, few_rows_4_2, EARLY)                                                                               \
+    PLAIN(few_rows, few_rows_8_1, EARLY)                                                                               \
+    PLAIN(few_rows, few_rows_8_2, EARLY)                                                                               \
+    PLAIN(fp8, fp8_cast_e4m3, ORDERED)                                                                                 \
+    PLAIN(fp8, fp8_cast_e5m2, ORDERED)                                                                                 \
+    PLAIN(fp8, fp8_scales, ORDERED)                                                                                    \
+    PLAIN(fp8_results, fp8_gelu, ORDERED)                                                                              \
+    PLAIN(fp8_results, fp8_gelu_gradient, ORDERED)                                                                     \
+    PLAIN(fp8_results, fp8_norm, ORDERED)                                                                              \
+    PLAIN(fp8_results, fp8_swiglu, ORDERED)                                                                            \
+    PLAIN(fp8_results, fp8_swiglu_gradient, ORDERED)                                                                   \
+    PLAIN(gemm_deltas, gemm_deltas, ORDERED)                                                                           \
+    PLAIN(lstm, lstm_backward, ORDERED)                                                                                \
+    PLAIN(lstm, lstm_forward, ORDERED)                                                                                 \
+    PLAIN(norm, norm_long_fp8, ORDERED)                                                                                \
+    PLAIN(norm_rows, norm_rows_fp8, ORDERED)                                                                           \
+    PLAIN(paged_attention_tiles, paged_attention_tiles_64, EARLY)                                                      \
+    PLAIN(paged_attention_tiles, paged_attention_tiles_128, EARLY)                                                     \
+    PLAIN(paged_attention_tiles, paged_attention_tiles_256, EARLY)                                                     \
+    PLAIN(partial_sums, partial_sums, ORDERED)                                                                         \
+    PLAIN(reduce, reduce, ORDERED)                                                                                     \
+    PLAIN(rows, change_ids, ORDERED)                                                                                   \
+    PLAIN(rows, gather_rows, EARLY)                                                                                    \
+    PLAIN(sums, clip_factor, ORDERED)                                                                                  \
+    PLAIN(sums, sum_of_squares, ORDERED)                                                                               \
+    PLAIN(sums, sum_to_one, ORDERED)
 
-#define CUDA_KERNEL_NUMBER(file, kernel) CUDA_##kernel,
+#define CUDA_KERNEL_NUMBER(file, kernel, begin) CUDA_##kernel,
 enum cuda_kernel { CUDA_KERNELS(CUDA_KERNEL_NUMBER, CUDA_KERNEL_NUMBER) CUDA_KERNEL_COUNT };
 #undef CUDA_KERNEL_NUMBER
 enum { CUDA_KERNEL_TYPES = 2 /* fp32, bf16 */, CUDA_IMAGES_MOST = 64 };
@@ -155,75 +160,15 @@ int cuda_launch_rows(const struct exec *exec, const struct cuda_launch *launch, 
 /* Returns the threads of a block for one row. */
 int cuda_row_threads(enum dtype type, int64_t cols);
 
-/* The operations, which ops.h describes. */
-#define CUDA_OPERATION(op, type) int cuda_##op(const struct exec *exec, const struct type *a);
-CUDA_OPERATION(attention_forward, attention)
-CUDA_OPERATION(attention_backward, attention)
-CUDA_OPERATION(column_scale_forward, column_scale)
-CUDA_OPERATION(column_scale_backward, column_scale)
-CUDA_OPERATION(row_squares, row_squares)
-CUDA_OPERATION(magnitude_ratio, magnitude_ratio)
-CUDA_OPERATION(cross_entropy_forward, cross_entropy)
-CUDA_OPERATION(cross_entropy_backward, cross_entropy)
-CUDA_OPERATION(cross_entropy_fused, cross_entropy)
-CUDA_OPERATION(cross_entropy_part, cross_entropy)
-CUDA_OPERATION(cross_entropy_part_backward, cross_entropy)
-CUDA_OPERATION(embedding_forward, embedding)
-CUDA_OPERATION(embedding_backward, embedding)
-CUDA_OPERATION(fp8_cast, fp8_cast)
-CUDA_OPERATION(fp8_scales, fp8_scales)
-CUDA_OPERATION(gelu_forward, gelu)
-CUDA_OPERATION(gelu_backward, gelu)
-CUDA_OPERATION(group_scale, group_scale)
-CUDA_OPERATION(grouped_gemm, grouped_gemm)
-CUDA_OPERATION(grouped_norm, grouped_norm)
-CUDA_OPERATION(kv_append, kv_append)
-CUDA_OPERATION(lstm_forward, lstm)
-CUDA_OPERATION(lstm_backward, lstm)
-CUDA_OPERATION(norm_forward, norm)
-CUDA_OPERATION(norm_backward, norm)
-CUDA_OPERATION(paged_attention, paged_attention)
-CUDA_OPERATION(residual_dropout_forward, residual_dropout)
-CUDA_OPERATION(residual_dropout_backward, residual_dropout)
-CUDA_OPERATION(rotary, rotary)
-CUDA_OPERATION(swiglu_forward, swiglu)
-CUDA_OPERATION(swiglu_backward, swiglu)
-CUDA_OPERATION(unit_forward, unit_call)
-CUDA_OPERATION(unit_backward, unit_call)
-CUDA_OPERATION(zero_ranges, zero_ranges)
-CUDA_OPERATION(adamw, adamw)
-CUDA_OPERATION(clip_factor, clip_factor)
-CUDA_OPERATION(scale_add, scale_add)
-CUDA_OPERATION(scatter_add_rows, scatter_add_rows)
-CUDA_OPERATION(change_ids, change_ids)
-CUDA_OPERATION(sample, sample)
-CUDA_OPERATION(transpose, transpose)
-CUDA_OPERATION(column_sum, column_sum)
-CUDA_OPERATION(gemm, gemm)
+/* The operations, which ops.h describes. The backend has none of the optional ones. */
+#define CUDA_WORKSPACE(op, type) size_t cuda_##op##_workspace(struct device *device, const struct type *a);
+#define CUDA_OPERATION(op, type, workspace, ...)                                                                       \
+    int cuda_##op(const struct exec *exec, const struct type *a);                                                      \
+    OPS_WITH_##workspace(CUDA_WORKSPACE, op, type)
+OPS(CUDA_OPERATION)
 #undef CUDA_OPERATION
-int cuda_cross_entropy_join(const struct exec *exec, const struct cross_entropy *a, int ranks,
-                            const struct cross_entropy_part *parts);
-size_t cuda_attention_forward_workspace(struct device *device, const struct attention *a);
-size_t cuda_attention_backward_workspace(struct device *device, const struct attention *a);
-size_t cuda_column_scale_backward_workspace(struct device *device, const struct column_scale *a);
-size_t cuda_embedding_backward_workspace(struct device *device, const struct embedding *a);
-size_t cuda_lstm_backward_workspace(struct device *device, const struct lstm *a);
-size_t cuda_norm_backward_workspace(struct device *device, const struct norm *a);
-size_t cuda_paged_attention_workspace(struct device *device, const struct paged_attention *a);
-int64_t cuda_kv_page_elements(struct device *device, int kv_heads, int head_size, enum dtype type);
-size_t cuda_sample_workspace(struct device *device, const struct sample *a);
-size_t cuda_sum_of_squares_workspace(struct device *device, int64_t count);
-int cuda_sum_of_squares(const struct exec *exec, int64_t count, const float *x, bool accumulate, double *sum);
-int cuda_weighted_sum(const struct exec *exec, int64_t count, const float *x, const float *weight, bool accumulate,
-                      double *sum);
+#undef CUDA_WORKSPACE
 bool cuda_gemm_supports(struct device *device, const struct gemm *gemm);
-size_t cuda_gemm_workspace(struct device *device, const struct gemm *gemm);
-size_t cuda_packed_bytes(struct device *device, const struct matrix_view *plain);
-int cuda_pack(const struct exec *exec, const struct matrix_view *plain, void *out, struct matrix_view *packed);
-size_t cuda_column_sum_workspace(struct device *device, const struct column_sum *a);
-int cuda_cast(const struct exec *exec, int64_t count, enum dtype from_type, const void *from, enum dtype to_type,
-              void *to);
-int cuda_add(const struct exec *exec, int64_t count, enum dtype type, const void *x, void *y);
-int cuda_gather_rows(const struct exec *exec, int64_t count, int64_t cols, enum dtype type, const void *x,
-                     const int32_t *index, void *out);
+int64_t cuda_kv_page_elements(struct device *device, int kv_heads, int head_size, enum dtype type);
+
 #endif

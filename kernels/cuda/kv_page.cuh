@@ -8,7 +8,8 @@
 /* U: elements of a unit. */
 template <class T> constexpr int KV_UNIT = 4 / sizeof(T);
 
-/* The place of a feature of a token among the elements of a head. The last key feature of an odd size is alone. */
+/* The place of a feature of a token among the elements of a head. The last key feature of an odd size stands by itself.
+ */
 template <class T> static __device__ __forceinline__ int key_place(int token, int d, int size) {
     constexpr int unit = KV_UNIT<T>;
     return d >= size / unit * unit ? d * KV_PAGE_TOKENS + token : (d / unit * KV_PAGE_TOKENS + token) * unit + d % unit;

@@ -1,4 +1,4 @@
-/* Loads the fat binaries when a card is opened, and launches their kernels. */
+/* Loads the fat binaries when a GPU is opened, and launches their kernels. */
 #include "cuda/cuda-internal.h"
 
 #include <string.h>
@@ -14,16 +14,15 @@ static struct CUmod_st *module_of(const struct cuda_kernels *kernels, const char
     return kernels->modules[i];
 }
 
+static const struct {
+    const char *file, *kernel, *names[CUDA_KERNEL_TYPES];
+    enum cuda_begin begin;
+} table[CUDA_KERNEL_COUNT] = {
+#define TYPED(file, kernel, begin) {#file, #kernel, {#kernel "_fp32", #kernel "_bf16"}, begin},
+#define PLAIN(file, kernel, begin) {#file, #kernel, {#kernel, #kernel}, begin},
+    CUDA_KERNELS(TYPED, PLAIN)};
+
 int cuda_kernels_load(struct device *device, struct cuda_kernels *kernels) {
-    static const struct {
-        const char *file, *names[CUDA_KERNEL_TYPES];
-    } rows[] = {
-#define TYPED(file, kernel) {#file, {#kernel "_fp32", #kernel "_bf16"}},
-#define PLAIN(file, kernel) {#file, {#kernel, #kernel}},
-        CUDA_KERNELS(TYPED, PLAIN)
-#undef TYPED
-#undef PLAIN
-    };
     const struct cuda_driver *driver = &cuda(device)->driver;
     int status = STATUS_OK;
     for (int i = 0; cuda_images[i].file && !status; i++)
@@ -32,9 +31,9 @@ int cuda_kernels_load(struct device *device, struct cuda_kernels *kernels) {
     for (int k = 0; k < CUDA_KERNEL_COUNT; k++)
         for (int type = 0; type < CUDA_KERNEL_TYPES && !status; type++)
             status = cuda_check(device,
-                                driver->module_function(&kernels->functions[k][type], module_of(kernels, rows[k].file),
-                                                        rows[k].names[type]),
-                                rows[k].names[type]);
+                                driver->module_function(&kernels->functions[k][type], module_of(kernels, table[k].file),
+                                                        table[k].names[type]),
+                                table[k].names[type]);
     return status;
 }
 
@@ -44,45 +43,13 @@ void cuda_kernels_unload(struct device *device, struct cuda_kernels *kernels) {
             cuda_check(device, cuda(device)->driver.module_unload(kernels->modules[i]), "unloading the kernels");
 }
 
-/* Returns true for kernels that call wait_for_last. They write nothing that others read before they wait: neither
- * weights, which products and norms read, nor the places, positions and page tables of the KV cache. */
-static bool begins_early(enum cuda_kernel kernel) {
-    switch (kernel) {
-    case CUDA_embedding_forward:
-    case CUDA_few_rows_4_1:
-    case CUDA_few_rows_4_2:
-    case CUDA_few_rows_8_1:
-    case CUDA_few_rows_8_2:
-    case CUDA_gather_rows:
-    case CUDA_gelu_forward:
-    case CUDA_kv_append:
-    case CUDA_norm_few_forward:
-    case CUDA_norm_forward:
-    case CUDA_norm_narrow_forward:
-    case CUDA_norm_wide_forward:
-    case CUDA_paged_attention:
-    case CUDA_paged_attention_merge:
-    case CUDA_paged_attention_parts:
-    case CUDA_paged_attention_tiles_64:
-    case CUDA_paged_attention_tiles_128:
-    case CUDA_paged_attention_tiles_256:
-    case CUDA_residual_dropout:
-    case CUDA_rotary:
-    case CUDA_sample:
-    case CUDA_swiglu_forward:
-        return true;
-    default:
-        return false;
-    }
-}
-
 /* Queues a launch. If it and the kernel before it begin early, it may begin before that one has ended. */
 static unsigned queue(const struct exec *exec, const struct cuda_launch *launch, struct CUfunc_st *function,
                       unsigned blocks) {
     const struct cuda_device *own = cuda(exec->stream->device);
     struct cuda_stream *stream = (struct cuda_stream *)exec->stream;
     void *arguments = (void *)(uintptr_t)launch->arguments;
-    bool is_early = own->architecture == 90 && begins_early(launch->kernel), was_early = stream->is_followed;
+    bool is_early = own->architecture == 90 && table[launch->kernel].begin == EARLY, was_early = stream->is_followed;
     stream->is_followed = is_early;
     if (!is_early || !was_early)
         return own->driver.launch(function, blocks, 1, 1, (unsigned)launch->threads, 1, 1,
@@ -98,14 +65,9 @@ static unsigned queue(const struct exec *exec, const struct cuda_launch *launch,
 }
 
 int cuda_launch(const struct exec *exec, const struct cuda_launch *launch) {
-    static const char *const names[] = {
-#define NAME(file, kernel) #kernel,
-        CUDA_KERNELS(NAME, NAME)
-#undef NAME
-    };
     struct device *device = exec->stream->device;
     const struct cuda_device *own = cuda(device);
-    const char *op = names[launch->kernel];
+    const char *op = table[launch->kernel].kernel;
     if (launch->type != DTYPE_F32 && launch->type != DTYPE_BF16)
         return status_fail(STATUS_UNSUPPORTED, "%s: no %s activations on cuda (fp32, bf16)", op,
                            dtype_name(launch->type));

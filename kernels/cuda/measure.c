@@ -1,4 +1,4 @@
-/* A card's ceilings. */
+/* A GPU's ceilings. */
 #include "cuda/cuda-internal.h"
 
 #include <math.h>
@@ -104,7 +104,7 @@ static int copy_block(const struct exec *exec, const void *memory) {
     return stream_copy(exec->stream, to, to + BLOCK_BYTES, BLOCK_BYTES);
 }
 
-/* Measures a copy within the card. It reads as many bytes as it writes, and both count. */
+/* Measures a copy within the GPU. It reads as many bytes as it writes, and both count. */
 int cuda_measure_read(struct device *device, double max_seconds, double *bytes_per_s) {
     void *memory = NULL;
     struct exec exec = {0};

@@ -8,10 +8,6 @@ static int64_t vector_bytes(const struct norm *a) {
     return a->cols * (a->type == DTYPE_F32 ? 4 : 2);
 }
 
-static int64_t heads_of(const struct norm *a) {
-    return a->heads > 1 ? a->heads : 1;
-}
-
 /* True if all vectors are accesses of 16 bytes. Addresses that are not known yet are aligned. */
 static bool has_accesses(const struct norm *a) {
     int64_t strides = a->x_stride | a->y_stride | a->dx_stride;
@@ -41,11 +37,11 @@ static int forward_fp8(const struct exec *exec, const struct norm *a) {
     const struct norm_cast call = {
         .call = *a, .stride = fp8_row_stride(a->cols), .kept_inverse = fp8_scale(a->fp8.y, a->rows, a->cols)};
     struct cuda_launch launch = {.type = DTYPE_F32, .arguments = &call};
-    if (heads_of(a) > 1 || !has_accesses(a) || a->fp8.copies != FP8_BY_ROWS)
+    if (heads_of_norm(a) > 1 || !has_accesses(a) || a->fp8.copies != FP8_BY_ROWS)
         return status_fail(
             STATUS_UNSUPPORTED,
             "norm_forward: FP8 of %d heads, %lld columns on cuda (by rows of whole 16-byte accesses only)",
-            (int)heads_of(a), (long long)a->cols);
+            (int)heads_of_norm(a), (long long)a->cols);
     if (lane_parts(a)) {
         launch.kernel = CUDA_norm_rows_fp8;
         launch.blocks = forward_blocks(a->rows);
@@ -62,7 +58,7 @@ static int forward_fp8(const struct exec *exec, const struct norm *a) {
 int cuda_norm_forward(const struct exec *exec, const struct norm *a) {
     if (fp8_is_wanted(&a->fp8))
         return a->is_again && a->is_fp8_alone ? cuda_fp8_norm(exec, a) : forward_fp8(exec, a);
-    int64_t bytes = vector_bytes(a), vectors = a->rows * heads_of(a);
+    int64_t bytes = vector_bytes(a), vectors = a->rows * heads_of_norm(a);
     int parts = lane_parts(a);
     struct cuda_launch launch = {.type = a->type, .arguments = a};
     if (parts && vectors <= NORM_FEW) {

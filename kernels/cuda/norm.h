@@ -5,7 +5,7 @@
 #include "kernels/ops.h"
 
 /* Shared memory of a block: room for its sums, then its vectors if those have no more bytes than these. Together they
- * are the 48 KiB that every card gives a block without being asked. */
+ * are the 48 KiB that every GPU gives a block without being asked. */
 enum { NORM_SUM_BYTES = 256, NORM_KEPT_BYTES = (48 << 10) - NORM_SUM_BYTES };
 
 /* Numbers of norm_rows.cu: the accesses of 16 bytes that a lane may have of a row, and the warps of a block. Up to

@@ -1,8 +1,8 @@
-/* The table of the card's operations. device.c fills in ops_absent for those that it lacks. */
+/* The table of the GPU's operations. device.c fills in ops_absent for those that it lacks. */
 #include "cuda/cuda-internal.h"
 
 /* The head's products need rows enough for every multiprocessor. Its logits stay below 0.5 GB in bf16 with GPT-2's
- * vocabulary. A sum over ranks of 64 MB fills the links of a card, and GPT-2 124M has six such sums in a step. No card
+ * vocabulary. A sum over ranks of 64 MB fills the links of a GPU, and GPT-2 124M has six such sums in a step. No GPU
  * has measured these sizes. */
 static const struct ops_sizes *cuda_sizes(struct device *device) {
     static const struct ops_sizes sizes = {.head_rows = 4096,
@@ -14,71 +14,13 @@ static const struct ops_sizes *cuda_sizes(struct device *device) {
     return &sizes;
 }
 
-const struct ops cuda_ops = {
-    .name = "cuda",
-    .sizes = cuda_sizes,
-    .gemm_supports = cuda_gemm_supports,
-    .gemm_workspace = cuda_gemm_workspace,
-    .gemm = cuda_gemm,
-    .packed_bytes = cuda_packed_bytes,
-    .pack = cuda_pack,
-    .norm_forward = cuda_norm_forward,
-    .norm_backward_workspace = cuda_norm_backward_workspace,
-    .norm_backward = cuda_norm_backward,
-    .gelu_forward = cuda_gelu_forward,
-    .gelu_backward = cuda_gelu_backward,
-    .unit_forward = cuda_unit_forward,
-    .unit_backward = cuda_unit_backward,
-    .attention_forward_workspace = cuda_attention_forward_workspace,
-    .attention_forward = cuda_attention_forward,
-    .attention_backward_workspace = cuda_attention_backward_workspace,
-    .attention_backward = cuda_attention_backward,
-    .kv_page_elements = cuda_kv_page_elements,
-    .kv_append = cuda_kv_append,
-    .paged_attention_workspace = cuda_paged_attention_workspace,
-    .paged_attention = cuda_paged_attention,
-    .swiglu_forward = cuda_swiglu_forward,
-    .swiglu_backward = cuda_swiglu_backward,
-    .rotary = cuda_rotary,
-    .column_scale_forward = cuda_column_scale_forward,
-    .column_scale_backward_workspace = cuda_column_scale_backward_workspace,
-    .column_scale_backward = cuda_column_scale_backward,
-    .row_squares = cuda_row_squares,
-    .magnitude_ratio = cuda_magnitude_ratio,
-    .lstm_forward = cuda_lstm_forward,
-    .lstm_backward_workspace = cuda_lstm_backward_workspace,
-    .lstm_backward = cuda_lstm_backward,
-    .residual_dropout_forward = cuda_residual_dropout_forward,
-    .residual_dropout_backward = cuda_residual_dropout_backward,
-    .embedding_forward = cuda_embedding_forward,
-    .embedding_backward_workspace = cuda_embedding_backward_workspace,
-    .embedding_backward = cuda_embedding_backward,
-    .cross_entropy_forward = cuda_cross_entropy_forward,
-    .cross_entropy_backward = cuda_cross_entropy_backward,
-    .cross_entropy_fused = cuda_cross_entropy_fused,
-    .cross_entropy_part = cuda_cross_entropy_part,
-    .cross_entropy_join = cuda_cross_entropy_join,
-    .cross_entropy_part_backward = cuda_cross_entropy_part_backward,
-    .zero_ranges = cuda_zero_ranges,
-    .adamw = cuda_adamw,
-    .sum_of_squares_workspace = cuda_sum_of_squares_workspace,
-    .sum_of_squares = cuda_sum_of_squares,
-    .clip_factor = cuda_clip_factor,
-    .weighted_sum = cuda_weighted_sum,
-    .column_sum_workspace = cuda_column_sum_workspace,
-    .column_sum = cuda_column_sum,
-    .cast = cuda_cast,
-    .add = cuda_add,
-    .scale_add = cuda_scale_add,
-    .gather_rows = cuda_gather_rows,
-    .scatter_add_rows = cuda_scatter_add_rows,
-    .change_ids = cuda_change_ids,
-    .transpose = cuda_transpose,
-    .fp8_cast = cuda_fp8_cast,
-    .fp8_scales = cuda_fp8_scales,
-    .grouped_gemm = cuda_grouped_gemm,
-    .group_scale = cuda_group_scale,
-    .grouped_norm = cuda_grouped_norm,
-    .sample_workspace = cuda_sample_workspace,
-    .sample = cuda_sample,
-};
+#define WORKSPACE_MEMBER(op, type) .op##_workspace = cuda_##op##_workspace,
+#define IF_NEEDED(op)              .op = cuda_##op,
+#define IF_ONCE                    IF_NEEDED
+#define IF_OPTIONAL(op)
+#define MEMBER(op, type, workspace, presence, ...) IF_##presence(op) OPS_WITH_##workspace(WORKSPACE_MEMBER, op, type)
+const struct ops cuda_ops = {.name = "cuda",
+                             .sizes = cuda_sizes,
+                             .gemm_supports = cuda_gemm_supports,
+                             .kv_page_elements = cuda_kv_page_elements,
+                             OPS(MEMBER)};

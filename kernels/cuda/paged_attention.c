@@ -56,7 +56,7 @@ static const struct tile_kernel *find_tiles(const struct paged_attention *a) {
 }
 
 /* One block for each row, for up to PAGED_PAIRS query heads of each key/value head and for each slab of features. Where
- * parts have results of their own, several blocks share them. */
+ * parts have their own results, several blocks share them. */
 static int launch_tiles(const struct exec *exec, const struct tile_kernel *tiles, struct paged_parts *parts) {
     const struct paged_attention *a = &parts->a;
     int64_t heads = (a->heads / a->kv_heads + PAGED_PAIRS - 1) / PAGED_PAIRS * a->kv_heads;

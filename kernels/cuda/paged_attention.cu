@@ -3,7 +3,7 @@
  *
  * A sequence is cut into parts of 384 tokens at fixed places. A row's softmax over each part is merged with the others
  * in their order. Few rows have a block for each part; many rows have one that takes the parts in turns. Both compute
- * the same sums, so the bits of a row depend on its query and its tokens alone. */
+ * the same sums, so the bits of a row depend only on its query and its tokens. */
 #include "cuda/attention.cuh"
 #include "cuda/kv_page.cuh"
 #include "cuda/paged_attention.h"
@@ -60,7 +60,7 @@ template <class T> static __device__ __forceinline__ float score_of(const T *q, 
         for (int k = 0; k < WIDTH; k++)
             sum = fmaf(to_float(q[u * WIDTH + k]), to_float(unit.at[k]), sum);
     }
-    if (size % WIDTH) /* the last feature is alone */
+    if (size % WIDTH) /* the last feature stands by itself */
         sum = fmaf(to_float(q[size - 1]), to_float(keys[key_place<T>(token, size - 1, size)]), sum);
     return sum;
 }

@@ -4,8 +4,8 @@
 
 #include "kernels/ops.h"
 
-/* Tokens of a part of a sequence, and the most warps of a block, which take the query heads of a key/value head in
- * turns. */
+/* Tokens of a part of a sequence, and the maximum number of warps of a block, which take the query heads of a key/value
+ * head in turns. */
 enum { PAGED_PART_TOKENS = 384, PAGED_WARPS = 8 };
 
 /* Tensor cores. SIZE(n): the sizes to which heads are padded. A team of warps shares the tokens of a part, and takes up

@@ -1,5 +1,5 @@
-/* Sums over rows: blocks write the sums of their rows, and a kernel adds these in order. So the bits depend on the
- * shape alone. */
+/* Sums over rows: blocks write the sums of their rows, and a kernel adds these in order. So the bits depend only on the
+ * shape. */
 #ifndef CAMBIUM_KERNELS_CUDA_PARTIAL_SUMS_H
 #define CAMBIUM_KERNELS_CUDA_PARTIAL_SUMS_H
 

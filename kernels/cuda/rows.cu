@@ -55,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(256) scale_add_bf16(struct scale_ad
 }
 
 /* Rows are bytes here: zeros, or a copy, in the largest accesses that fit. */
-template <class W> static __device__ void gather(const struct gather_rows &a) {
+template <class W> static __device__ void gather(const struct gather_bytes &a) {
     int64_t words = a.row_bytes / (int64_t)sizeof(W);
     for (int64_t i = blockIdx.x; i < a.rows; i += gridDim.x) {
         int64_t index = a.index[i];
@@ -65,7 +65,7 @@ template <class W> static __device__ void gather(const struct gather_rows &a) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) gather_rows(struct gather_rows a) {
+extern "C" __global__ void __launch_bounds__(256) gather_rows(struct gather_bytes a) {
     wait_for_kernels_before();
     if (a.row_bytes % 16 == 0 && is_aligned(a.x) && is_aligned(a.out))
         gather<uint4>(a);
@@ -109,7 +109,6 @@ extern "C" __global__ void __launch_bounds__(256) scatter_add_rows_bf16(struct s
 /* ---- ids ---- */
 
 extern "C" __global__ void __launch_bounds__(256) change_ids(struct change_ids a) {
-    wait_for_kernels_before();
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < a.count; i += gridDim.x * (int64_t)blockDim.x)
         if (a.changes[i].place >= 0)
             a.table[a.changes[i].place] = a.changes[i].id;

@@ -1,4 +1,4 @@
-/* Streams, copies and events of a card. Only the waits, and closing a stream, block the host. */
+/* Streams, copies and events of a GPU. Only the waits, and closing a stream, block the host. */
 #include "cuda/cuda-internal.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Launches of sums of squares, weighted sums and sums of columns, and of the clip factor. The order of additions
- * depends on sizes alone. */
+ * depends only on sizes. */
 #include "cuda/sums.h"
 #include "cuda/kernels.h"
 #include "cuda/partial_sums.h"
@@ -17,22 +17,23 @@ static int launch(const struct exec *exec, enum cuda_kernel kernel, int64_t bloc
                   .kernel = kernel, .type = DTYPE_F32, .blocks = blocks, .threads = threads, .arguments = arguments});
 }
 
-size_t cuda_sum_of_squares_workspace(struct device *device, int64_t count) {
+size_t cuda_sum_of_squares_workspace(struct device *device, const struct sum_of_squares *a) {
     (void)device;
-    return (size_t)squares_blocks(count) * sizeof(double);
+    return (size_t)squares_blocks(a->count) * sizeof(double);
 }
 
-int cuda_sum_of_squares(const struct exec *exec, int64_t count, const float *x, bool accumulate, double *sum) {
-    const struct sum_of_squares squares = {count, x, exec->workspace};
+int cuda_sum_of_squares(const struct exec *exec, const struct sum_of_squares *a) {
+    int64_t blocks = squares_blocks(a->count);
+    const struct block_squares squares = {a->count, a->x, exec->workspace};
     const struct sum_to_one join = {
-        .count = squares_blocks(count), .partial = exec->workspace, .accumulate = accumulate, .sum = sum};
-    int status = launch(exec, CUDA_sum_of_squares, squares_blocks(count), THREADS, &squares);
-    return status ? status : launch(exec, CUDA_sum_to_one, 1, THREADS, &join);
+        .count = blocks, .partial = exec->workspace, .accumulate = a->accumulate, .sum = a->sum};
+    TRY(launch(exec, CUDA_sum_of_squares, blocks, THREADS, &squares));
+    return launch(exec, CUDA_sum_to_one, 1, THREADS, &join);
 }
 
-int cuda_weighted_sum(const struct exec *exec, int64_t count, const float *x, const float *weight, bool accumulate,
-                      double *sum) {
-    const struct sum_to_one call = {.count = count, .x = x, .weight = weight, .accumulate = accumulate, .sum = sum};
+int cuda_weighted_sum(const struct exec *exec, const struct weighted_sum *a) {
+    const struct sum_to_one call = {
+        .count = a->count, .x = a->x, .weight = a->weight, .accumulate = a->accumulate, .sum = a->sum};
     return launch(exec, CUDA_sum_to_one, 1, THREADS, &call);
 }
 

@@ -31,7 +31,7 @@ template <int WIDTH> static __device__ double squares(const float *x, int64_t co
     return sum;
 }
 
-extern "C" __global__ void __launch_bounds__(256) sum_of_squares(struct sum_of_squares a) {
+extern "C" __global__ void __launch_bounds__(256) sum_of_squares(struct block_squares a) {
     int64_t first = (int64_t)blockIdx.x * SQUARES_BLOCK, rest = a.count - first;
     int64_t count = rest < SQUARES_BLOCK ? rest : SQUARES_BLOCK, whole = is_aligned(a.x) ? count / 4 * 4 : 0;
     const float *x = a.x + first;

@@ -7,7 +7,7 @@
 enum { SQUARES_BLOCK = 16384 }; /* elements whose squares one block sums */
 
 /* partial[b] = the sum of squares of block b. */
-struct sum_of_squares {
+struct block_squares {
     int64_t count;
     const float *x;
     double *partial;

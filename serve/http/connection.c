@@ -115,14 +115,6 @@ static void tell_apart(struct connection *connection, const unsigned char **byte
         connection->protocol->receive(connection, (const unsigned char *)preface, connection->matched);
 }
 
-static void take(struct connection *connection, const unsigned char *bytes, size_t length) {
-    connection->received = clock_seconds();
-    if (connection->stage == CONNECTION_UNKNOWN)
-        tell_apart(connection, &bytes, &length);
-    if (connection->stage == CONNECTION_OPEN && length)
-        connection->protocol->receive(connection, bytes, length);
-}
-
 /* Returns a number of bytes, 0 at the end, TLS_AGAIN or TLS_FAILED, as tls_read does. */
 static ssize_t socket_read(struct connection *connection) {
     struct transport *transport = connection->transport;
@@ -159,20 +151,16 @@ static void stop_reading(struct connection *connection) {
     connection->is_reading = false;
 }
 
-/* A handshake costs as much as a slice: it takes a signature. The client's first bytes may have come with its end. */
-static size_t read_handshake(struct connection *connection) {
-    if (is_handshaken(connection))
-        line_up(connection);
-    return SLICE_BYTES;
-}
-
 size_t connection_read(struct connection *connection) {
     stop_reading(connection);
     connection_schedule(connection);
     if (connection->stage == CONNECTION_DEAD || connection->is_eof)
         return 0;
-    if (connection->stage == CONNECTION_HANDSHAKE)
-        return read_handshake(connection);
+    if (connection->stage == CONNECTION_HANDSHAKE) { /* it costs as much as a slice: it takes a signature */
+        if (is_handshaken(connection))
+            line_up(connection); /* the client's first bytes may have come with its end */
+        return SLICE_BYTES;
+    }
     ssize_t n = socket_read(connection);
     if (n == TLS_EOF) {
         event_del(&connection->readable);
@@ -182,7 +170,13 @@ size_t connection_read(struct connection *connection) {
     }
     if (n <= 0)
         return 0;
-    take(connection, connection->transport->buffer, (size_t)n);
+    const unsigned char *bytes = connection->transport->buffer;
+    size_t length = (size_t)n;
+    connection->received = clock_seconds();
+    if (connection->stage == CONNECTION_UNKNOWN)
+        tell_apart(connection, &bytes, &length);
+    if (connection->stage == CONNECTION_OPEN && length)
+        connection->protocol->receive(connection, bytes, length);
     line_up(connection); /* there may be more */
     return n > LEAST_COST ? (size_t)n : LEAST_COST;
 }
@@ -192,17 +186,13 @@ static void ask_to_read(struct connection *connection) {
     event_active(connection->transport->read, 0, 0);
 }
 
-static void on_readable(evutil_socket_t fd, short what, void *context) {
+static ON_EVENT(on_readable) {
     struct connection *connection = context;
-    (void)fd;
-    (void)what;
     ask_to_read(connection);
 }
 
-static void on_writable(evutil_socket_t fd, short what, void *context) {
+static ON_EVENT(on_writable) {
     struct connection *connection = context;
-    (void)fd;
-    (void)what;
     if (connection->tls && tls_wants_write(connection->tls))
         ask_to_read(connection);
     connection_schedule(connection);
@@ -251,19 +241,6 @@ static void end_oldest(const struct connection *newest) {
         connection_kill(oldest);
 }
 
-/* Shuts the sending side after the last byte; then the client's bytes are read and dropped for a while. Closing with
- * unread bytes would reset the connection, and the client might lose part of the answer. Some clients send a whole
- * body, of any length, before they read the answer that refuses it. */
-static void linger(struct connection *connection) {
-    connection->stage = CONNECTION_LINGERING;
-    connection->ending = clock_seconds();
-    give_up_place(connection);
-    end_oldest(connection);
-    if (connection->tls)
-        tls_shutdown(connection->tls);
-    shutdown(connection->fd, SHUT_WR);
-}
-
 /* Returns true when there may be more to send after the other connections had their turn. *cost grows by every round.
  */
 static bool flush_rounds(struct connection *connection, size_t *cost) {
@@ -292,8 +269,18 @@ size_t connection_flush(struct connection *connection) {
     bool has_more = flush_rounds(connection, &cost);
     if (connection->stage >= CONNECTION_ENDING)
         protocol_close(connection);
-    if (connection->stage == CONNECTION_ENDING && out_is_written(connection))
-        linger(connection);
+    if (connection->stage == CONNECTION_ENDING && out_is_written(connection)) {
+        /* Shuts the sending side after the last byte; then the client's bytes are read and dropped for a while. Closing
+         * with unread bytes would reset the connection, and the client might lose part of the answer. Some clients send
+         * a whole body, of any length, before they read the answer that refuses it. */
+        connection->stage = CONNECTION_LINGERING;
+        connection->ending = clock_seconds();
+        give_up_place(connection);
+        end_oldest(connection);
+        if (connection->tls)
+            tls_shutdown(connection->tls);
+        shutdown(connection->fd, SHUT_WR);
+    }
     bool has_pending = has_more || evbuffer_get_length(connection->out) > 0;
     if (connection->is_eof && (connection->stage == CONNECTION_LINGERING || connection->stage < CONNECTION_OPEN))
         connection->stage = CONNECTION_DEAD;

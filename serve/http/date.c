@@ -1,8 +1,6 @@
 /* The field "date", written once a second. */
 #include "connection-internal.h"
 
-#include "base/base.h"
-
 const char *transport_date(struct transport *transport) {
     time_t now = time(NULL);
     struct tm parts;

@@ -40,7 +40,7 @@ void exchange_abort(struct exchange *exchange) {
 void exchange_close(struct exchange *exchange, bool is_whole, enum exchange_fault fault) {
     exchange->fault = is_whole ? EXCHANGE_NO_FAULT : fault;
     if (exchange->handler && exchange->handler->on_close)
-        exchange->handler->on_close(exchange, is_whole);
+        exchange->handler->on_close(exchange);
     if (exchange->on_closed)
         exchange->on_closed(exchange, is_whole);
 }

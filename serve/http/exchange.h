@@ -48,9 +48,8 @@ struct exchange_handler {
     void (*on_end)(struct exchange *exchange);
     /* exchange_pending was above the limit of a stream's output and is now below half of it. */
     void (*on_room)(struct exchange *exchange);
-    /* The last callback, called once. `is_whole`: the complete answer was sent; otherwise the client disconnected or
-     * the transport gave up. The exchange is freed afterwards. */
-    void (*on_close)(struct exchange *exchange, bool is_whole);
+    /* The last callback, called once. The exchange is freed afterwards. */
+    void (*on_close)(struct exchange *exchange);
 };
 
 /* The transport's functions for handlers: HTTP/1 has one table, HTTP/2 another. Errors as in exchange_begin. */
@@ -78,7 +77,8 @@ struct exchange {
     uint64_t client; /* whom the request belongs to, on all connections; 0: only its address is known */
     /* Called instead of the transport's begin, to add the fields that all answers have; or NULL. */
     int (*begin)(struct exchange *exchange, int status, const struct field *fields, size_t count, int64_t length);
-    /* called after the handler's on_close; or NULL */
+    /* Called after the handler's on_close; or NULL. `is_whole`: the complete answer was sent; otherwise the client
+     * disconnected or the transport gave up. */
     void (*on_closed)(struct exchange *exchange, bool is_whole);
     bool resets_early; /* gRPC over HTTP/2: reset the stream when the answer ends before the request */
 };

@@ -5,7 +5,6 @@
 
 #include "base/base.h"
 
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -336,16 +335,6 @@ static void http1_receive(struct connection *connection, const unsigned char *by
         keep_waiting(http, bytes, length);
 }
 
-/* Parses waiting bytes up to the end of a request. */
-static void take_waiting(struct http1 *http) {
-    struct evbuffer_iovec piece;
-    while (http->waiting && has_turn(http) && evbuffer_peek(http->waiting, -1, NULL, &piece, 1) > 0) {
-        size_t had = evbuffer_get_length(http->waiting), taken = parse(http, piece.iov_base, piece.iov_len);
-        evbuffer_drain(http->waiting, taken);
-        count_waiting(http, had, had - taken);
-    }
-}
-
 static void http1_produce(struct connection *connection) {
     (void)connection;
 }
@@ -363,18 +352,12 @@ static void exchange_finish(struct http1 *http) {
     }
     http1_parser_next(&http->parser);
     http->since = 0;
-    take_waiting(http);
-}
-
-/* Handles the end of the client's bytes. Complete requests are answered. The client counts as gone when nothing can be
- * sent to it, or when a request is incomplete. */
-static void take_end(struct http1 *http) {
-    if (!http->has_exchange)
-        connection_end(http->connection);
-    else if (!http->is_ended && !http->is_aborted && (!http->is_whole || connection_has_left(http->connection)))
-        connection_kill(http->connection);
-    else if (!http->probed)
-        http->probed = clock_seconds();
+    struct evbuffer_iovec piece;
+    while (http->waiting && has_turn(http) && evbuffer_peek(http->waiting, -1, NULL, &piece, 1) > 0) {
+        size_t had = evbuffer_get_length(http->waiting), taken = parse(http, piece.iov_base, piece.iov_len);
+        evbuffer_drain(http->waiting, taken);
+        count_waiting(http, had, had - taken);
+    }
 }
 
 static void http1_settle(struct connection *connection) {
@@ -388,8 +371,16 @@ static void http1_settle(struct connection *connection) {
     }
     if (http->has_exchange && (http->is_ended || http->is_aborted) && !pending)
         exchange_finish(http);
-    if (connection->stage == CONNECTION_OPEN && connection->is_eof)
-        take_end(http);
+    if (connection->stage == CONNECTION_OPEN && connection->is_eof) {
+        /* The client's bytes end. Complete requests are answered. The client counts as gone when nothing
+         * can be sent to it, or when a request is incomplete. */
+        if (!http->has_exchange)
+            connection_end(http->connection);
+        else if (!http->is_ended && !http->is_aborted && (!http->is_whole || connection_has_left(http->connection)))
+            connection_kill(http->connection);
+        else if (!http->probed)
+            http->probed = clock_seconds();
+    }
 }
 
 /* Probes whether a client that shut its sending side still reads. Only sent bytes reveal it: the system of a closed

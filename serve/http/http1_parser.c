@@ -291,18 +291,13 @@ static enum http1_event line_end(struct http1_parser *parser, bool *is_last) {
     return HTTP1_MORE;
 }
 
-/* Returns how many more bytes the current section may have. */
-static size_t section_room(const struct http1_parser *parser) {
-    size_t begin = parser->stage == STAGE_TRAILER ? 0 : parser->fields_begin;
-    size_t limit = parser->stage == STAGE_HEAD && !begin ? parser->limits.line_bytes : parser->limits.header_bytes;
-    size_t used = parser->text.length - begin;
-    return used < limit + 2 ? limit + 2 - used : 0;
-}
-
 /* Takes bytes up to the end of a line. */
 static enum http1_event line_gather(struct http1_parser *parser, struct http1_bytes *bytes, bool *is_last) {
     const unsigned char *at = bytes->at;
-    size_t n = 0, room = section_room(parser);
+    size_t begin = parser->stage == STAGE_TRAILER ? 0 : parser->fields_begin;
+    size_t limit = parser->stage == STAGE_HEAD && !begin ? parser->limits.line_bytes : parser->limits.header_bytes;
+    size_t used = parser->text.length - begin;
+    size_t n = 0, room = used < limit + 2 ? limit + 2 - used : 0; /* that the current section has */
     *is_last = false;
     while (n < bytes->length) {
         unsigned char c = at[n];
@@ -352,16 +347,12 @@ static enum http1_event lines_take(struct http1_parser *parser, struct http1_byt
     return HTTP1_MORE;
 }
 
-static int hex_digit(unsigned char c) {
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
 /* Handles one byte of a chunk's framing. */
 static enum http1_event frame_take(struct http1_parser *parser, unsigned char c) {
-    int digit = hex_digit(c);
+    int digit = c >= '0' && c <= '9'   ? c - '0'
+                : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                       : -1;
     switch (parser->stage) {
     case STAGE_CHUNK_SIZE:
         if (digit >= 0 && parser->digits < MAX_CHUNK_DIGITS) {
@@ -407,13 +398,6 @@ static enum http1_event body_take(struct http1_parser *parser, struct http1_byte
     return HTTP1_BODY;
 }
 
-static void body_begin(struct http1_parser *parser) {
-    parser->remaining = parser->request.content_length;
-    parser->stage = parser->request.is_chunked ? STAGE_CHUNK_SIZE : parser->remaining ? STAGE_LENGTH : STAGE_WHOLE;
-    if (parser->request.is_chunked)
-        parser->remaining = 0;
-}
-
 enum http1_event http1_parse(struct http1_parser *parser, struct http1_bytes *bytes, struct http1_bytes *body) {
     for (;;) {
         enum http1_event event = HTTP1_MORE;
@@ -421,8 +405,14 @@ enum http1_event http1_parse(struct http1_parser *parser, struct http1_bytes *by
             return HTTP1_BAD;
         if (parser->stage == STAGE_ENDED)
             return HTTP1_END;
-        if (parser->stage == STAGE_HEAD_DONE)
-            body_begin(parser);
+        if (parser->stage == STAGE_HEAD_DONE) {
+            parser->remaining = parser->request.content_length;
+            parser->stage = parser->request.is_chunked ? STAGE_CHUNK_SIZE
+                            : parser->remaining        ? STAGE_LENGTH
+                                                       : STAGE_WHOLE;
+            if (parser->request.is_chunked)
+                parser->remaining = 0;
+        }
         if (parser->stage == STAGE_WHOLE) {
             parser->stage = STAGE_ENDED;
             return HTTP1_END;

@@ -297,24 +297,17 @@ static void drain_continue(struct http2 *http, double now) {
     }
 }
 
-/* Sends GOAWAY with its reason, as the last message. */
-static void say_goodbye(struct http2 *http) {
-    if (http->has_said_goodbye)
-        return;
-    http->has_said_goodbye = true;
-    nghttp2_submit_goaway(http->session, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(http->session),
-                          http->goaway_code, (const uint8_t *)http->goaway_text,
-                          http->goaway_text ? strlen(http->goaway_text) : 0);
-    nghttp2_session_terminate_session(http->session, http->goaway_code);
-}
-
 static void http2_produce(struct connection *connection) {
     struct http2 *http = connection->state;
     if (http->drain && http->drain != DRAIN_LAST)
         drain_continue(http, clock_seconds());
-    if (http->is_over)
-        say_goodbye(http);
-    else
+    if (http->is_over && !http->has_said_goodbye) { /* GOAWAY with its reason is the last message */
+        http->has_said_goodbye = true;
+        nghttp2_submit_goaway(http->session, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(http->session),
+                              http->goaway_code, (const uint8_t *)http->goaway_text,
+                              http->goaway_text ? strlen(http->goaway_text) : 0);
+        nghttp2_session_terminate_session(http->session, http->goaway_code);
+    } else if (!http->is_over)
         http2_streams_submit(http);
     int status = nghttp2_session_send(http->session);
     if (!status && !http->is_over &&

@@ -299,8 +299,8 @@ static void stream_submit(struct http2_stream *stream) {
 }
 
 /* Handlers gather bodies until they are complete. All bodies of a connection together may be as long as one body may
- * be. Beyond that, only the stream with the most bytes gets new window; the others wait until it ends. It is chosen
- * once: otherwise streams that overtake each other by a byte would all continue. */
+ * be. Beyond that, only the stream with the maximum number of bytes gets new window; the others wait until it ends. It
+ * is chosen once: otherwise streams that overtake each other by a byte would all continue. */
 static bool may_continue(struct http2_stream *stream) {
     struct http2 *http = stream->http;
     const struct http2_stream *other;
@@ -331,21 +331,16 @@ static void gathered_forget(struct http2_stream *stream) {
         stream->http->foremost = NULL;
 }
 
-static void windows_return(struct http2 *http) {
-    struct http2_stream *stream;
-    if (!http->has_withheld)
-        return;
-    http->has_withheld = false;
-    TAILQ_FOREACH(stream, &http->streams, all)
-    if (stream->withheld)
-        window_return(stream, 0);
-}
-
 bool http2_streams_submit(struct http2 *http) {
     bool has_any = !TAILQ_EMPTY(&http->touched);
-    windows_return(http);
-    while (!TAILQ_EMPTY(&http->touched)) {
-        struct http2_stream *stream = TAILQ_FIRST(&http->touched);
+    struct http2_stream *stream;
+    if (http->has_withheld) {
+        http->has_withheld = false;
+        TAILQ_FOREACH(stream, &http->streams, all)
+        if (stream->withheld)
+            window_return(stream, 0);
+    }
+    while ((stream = TAILQ_FIRST(&http->touched))) {
         TAILQ_REMOVE(&http->touched, stream, touches);
         stream->is_touched = false;
         stream_submit(stream);
@@ -575,14 +570,6 @@ static int stream_route(struct http2_stream *stream, bool is_whole) {
     return 0;
 }
 
-static void request_end(struct http2_stream *stream) {
-    const struct exchange_handler *handler = stream->exchange.handler;
-    stream->is_whole = true;
-    gathered_forget(stream);
-    if (is_writable(stream) && handler && handler->on_end)
-        handler->on_end(&stream->exchange);
-}
-
 /* Refuses a request that the router had accepted. If an answer has begun, it is aborted. */
 static void stream_refuse(struct http2_stream *stream, int status, const char *problem) {
     struct strbuf body = STRBUF_INIT;
@@ -611,24 +598,19 @@ int http2_stream_frame(struct http2 *http, const nghttp2_frame *frame) {
         result = stream_route(stream, is_end);
     else if (frame->hd.type == NGHTTP2_HEADERS && stream->is_too_long && is_writable(stream))
         stream_refuse(stream, 431, "the trailer fields are too long together");
-    if (!result && is_end && stream->is_routed)
-        request_end(stream);
+    if (!result && is_end && stream->is_routed) {
+        const struct exchange_handler *handler = stream->exchange.handler;
+        stream->is_whole = true;
+        gathered_forget(stream);
+        if (is_writable(stream) && handler && handler->on_end)
+            handler->on_end(&stream->exchange);
+    }
     return result;
 }
 
 static int stream_stop(struct http2_stream *stream) {
     stream->is_reset = true;
     return nghttp2_submit_rst_stream(stream->http->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_NO_ERROR);
-}
-
-/* When a JSON answer is sent before its request is complete, the rest of the request is dropped: a client whose stream
- * is reset may lose the answer. A reset that is submitted before the answer was sent would cancel it. */
-static void discard(struct http2_stream *stream, size_t length) {
-    if (!stream->discarding)
-        return;
-    stream->body_bytes += length;
-    if (stream->body_bytes > (uint64_t)http2_limits(stream->http)->body_bytes && !stream->is_reset)
-        stream_stop(stream);
 }
 
 static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t id, const uint8_t *bytes, size_t length,
@@ -644,7 +626,13 @@ static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t id, co
     const struct exchange_handler *handler = stream->exchange.handler;
     stream->body.bytes += length;
     if (!is_writable(stream)) {
-        discard(stream, length);
+        /* When a JSON answer is sent before its request is complete, the rest of the request is dropped: a client whose
+         * stream is reset may lose the answer. A reset that is submitted before the answer was sent would cancel it. */
+        if (stream->discarding) {
+            stream->body_bytes += length;
+            if (stream->body_bytes > (uint64_t)http2_limits(stream->http)->body_bytes && !stream->is_reset)
+                stream_stop(stream);
+        }
         return 0;
     }
     stream->body_bytes += length;

@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -29,22 +28,18 @@ static const char full[] = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: ap
                            "\"code\":\"too_many_connections\"}}";
 
 /* Runs after all events of the turn's sockets. Connections that it leaves are reported as readable again. */
-static void on_read(evutil_socket_t fd, short what, void *context) {
+static ON_EVENT(on_read) {
     struct transport *transport = context;
-    (void)fd;
-    (void)what;
     for (size_t cost = 0; cost <= TURN_BYTES - SLICE_BYTES && !TAILQ_EMPTY(&transport->reading);)
         cost += connection_read(TAILQ_FIRST(&transport->reading));
 }
 
 /* Flushes scheduled connections in order. Those that it leaves, and those scheduled while it runs, have their turn in
  * the loop's next one. */
-static void on_flush(evutil_socket_t fd, short what, void *context) {
+static ON_EVENT(on_flush) {
     struct transport *transport = context;
     struct connection_list list = TAILQ_HEAD_INITIALIZER(list);
     const struct timeval at_once = {0};
-    (void)fd;
-    (void)what;
     TAILQ_CONCAT(&list, &transport->scheduled, scheduled);
     transport->has_flush = true;
     for (size_t cost = 0; cost < TURN_BYTES && !TAILQ_EMPTY(&list);) {
@@ -62,12 +57,10 @@ static void on_flush(evutil_socket_t fd, short what, void *context) {
         event_add(transport->flush, &at_once);
 }
 
-static void on_tick(evutil_socket_t fd, short what, void *context) {
+static ON_EVENT(on_tick) {
     struct transport *transport = context;
     struct connection *connection;
     double now = clock_seconds();
-    (void)fd;
-    (void)what;
     TAILQ_FOREACH(connection, &transport->connections, all)
     connection_tick(connection, now);
 }
@@ -95,8 +88,7 @@ int transport_open(const struct transport_options *options, struct transport **m
     if (!transport->read || !transport->flush || !transport->tick || !transport->http2 ||
         event_add(transport->tick, &period))
         status = status_fail(STATUS_MEMORY, "the transport: out of memory");
-    if (!status && options->tls_cert)
-        status = tls_open(options->tls_cert, options->tls_key, &transport->tls);
+    THEN(status, options->tls_cert ? tls_open(options->tls_cert, options->tls_key, &transport->tls) : STATUS_OK);
     if (status)
         transport_close(transport);
     else
@@ -137,10 +129,8 @@ static void answer_from_reserve(struct listener *listener) {
     evtimer_add(listener->resume, &pause);
 }
 
-static void on_resume(evutil_socket_t fd, short what, void *context) {
+static ON_EVENT(on_resume) {
     struct listener *listener = context;
-    (void)fd;
-    (void)what;
     if (listener->transport->reserve < 0)
         listener->transport->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
     event_add(listener->acceptable, NULL);
@@ -199,10 +189,8 @@ static bool accept_some(struct listener *listener, int most) {
     return true;
 }
 
-static void on_acceptable(evutil_socket_t fd, short what, void *context) {
+static ON_EVENT(on_acceptable) {
     struct listener *listener = context;
-    (void)fd;
-    (void)what;
     /* Clients that come faster than they can be read wait in the socket's queue: in a long line of unread connections a
      * new one would be closed as idle. */
     bool is_behind = listener->kind == LISTENER_DATA && listener->transport->reading_count >= ACCEPTS_PER_TURN;
@@ -251,8 +239,7 @@ static int bind_unix(struct listener *listener, const char *path) {
     if (!status && !(listener->path = strdup(path)))
         status = status_fail(STATUS_MEMORY, "%s: out of memory", path);
     THEN(status, bind_fd(listener, (struct sockaddr *)&address, sizeof address, path));
-    if (!status && chmod(path, 0600))
-        status = status_fail_errno("%s: cannot make it private", path);
+    THEN(status, chmod(path, 0600) ? status_fail_errno("%s: cannot make it private", path) : STATUS_OK);
     if (status && listener->fd < 0) { /* nothing was bound there */
         free(listener->path);
         listener->path = NULL;
@@ -349,18 +336,15 @@ void transport_leave(struct transport *transport) {
     transport->is_leaving = true;
 }
 
-/* Accepts clients that wait in the socket's queue first: closing the socket would reset them. */
-static void listener_finish(struct listener *listener) {
-    for (int rounds = 0;
-         rounds < BACKLOG / ACCEPTS_PER_TURN && listener->fd >= 0 && accept_some(listener, ACCEPTS_PER_TURN); rounds++)
-        ;
-    listener_close(listener);
-}
-
 void transport_drain(struct transport *transport) {
     struct connection *connection;
     transport->is_draining = true;
-    listener_finish(&transport->listeners[LISTENER_DATA]);
+    /* Accepts clients that wait in the socket's queue first: closing the socket would reset them. */
+    for (int rounds = 0; rounds < BACKLOG / ACCEPTS_PER_TURN && transport->listeners[LISTENER_DATA].fd >= 0 &&
+                         accept_some(&transport->listeners[LISTENER_DATA], ACCEPTS_PER_TURN);
+         rounds++)
+        ;
+    listener_close(&transport->listeners[LISTENER_DATA]);
     TAILQ_FOREACH(connection, &transport->connections, all) {
         if (connection->kind != LISTENER_DATA || connection->is_draining)
             continue;

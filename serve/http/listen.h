@@ -24,6 +24,10 @@
  * clients to read it. */
 enum { LISTEN_LINGERING = 128 };
 
+/* The head of a libevent callback that only its context matters to. */
+#define ON_EVENT(name)                                                                                                 \
+    void name(evutil_socket_t fd __attribute__((unused)), short what __attribute__((unused)), void *context)
+
 struct transport_limits {
     int64_t connections, streams;              /* places of a listener; per connection */
     int64_t header_bytes, headers;             /* names, values and 32 per field; fields */

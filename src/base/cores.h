@@ -28,7 +28,7 @@ void cores_explain(const struct cores *cores, int threads, int asked, int ranks,
 
 /* ---- other programs ---- */
 
-enum { CORES_MOST = 1024 }; /* the most cores that a meter can watch: as many as cpu_set_t has */
+enum { CORES_MOST = 1024 }; /* the maximum number of cores that a meter can watch: as many as cpu_set_t has */
 
 /* Measures the time that other processes compute on this process's cores. Starts zeroed. */
 struct cores_meter {

@@ -4,9 +4,8 @@
 
 #include <stddef.h>
 
-/* Returns an array with room for `needed` elements of `element` bytes (at least one): `array` itself where *capacity
- * suffices, else a longer one in its place. Returns NULL without memory, with the error text set (STATUS_MEMORY) and
- * `array` as it was. */
-void *array_grow(void *array, size_t *capacity, size_t needed, size_t element);
+/* Makes room in an array for `needed` elements of `element` bytes (at least one). `array` is the address of the pointer
+ * to it, which changes where *capacity does not suffice. STATUS_MEMORY; the array is then as it was. */
+int array_reserve(void *array, size_t *capacity, size_t needed, size_t element);
 
 #endif

@@ -1,4 +1,4 @@
-/* Messages for people, on standard error. Standard output is for results alone. Every line is one write, so lines of
+/* Messages for people, on standard error. Standard output is only for results. Every line is one write, so lines of
  * several threads or processes do not mix. */
 #ifndef CAMBIUM_BASE_LOG_H
 #define CAMBIUM_BASE_LOG_H
@@ -43,7 +43,7 @@ struct progress {
 void progress_begin(struct progress *progress, const char *what, int64_t total);
 void progress_update(struct progress *progress, int64_t done, const char *detail_format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Ends the bar by printing its last state on a line of its own; prints nothing when no bar was drawn. */
+/* Ends the bar by printing its last state on its own line; prints nothing when no bar was drawn. */
 void progress_end(struct progress *progress);
 /* Removes a drawn bar from the terminal so that another line can be written. */
 void progress_clear(struct progress *progress);

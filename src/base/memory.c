@@ -56,7 +56,7 @@ static size_t read_use(const char *directory, bool is_second) {
     return use > files ? use - files : 0;
 }
 
-/* Lowers *context, the least limit and the least that is free so far, to those of one group. */
+/* Lowers *context, the minimum limit and the least that is free so far, to those of one group. */
 static void look_at_group(const char *directory, bool is_second, void *context) {
     struct memory_limit *least = context;
     size_t bytes = 0;

@@ -68,13 +68,6 @@ static bool wait_filled(struct save_writer *writer, int64_t n) {
     return is_wanted;
 }
 
-static void note_written(struct save_writer *writer, int64_t n) {
-    pthread_mutex_lock(&writer->lock);
-    writer->written = n + 1;
-    pthread_cond_broadcast(&writer->changed);
-    pthread_mutex_unlock(&writer->lock);
-}
-
 /* Writes this rank's chunks of a file, numbered from *next on. */
 static int write_file(struct save_writer *writer, const struct save_file *file, int64_t *next) {
     const struct save_files *files = writer->files;
@@ -93,7 +86,10 @@ static int write_file(struct save_writer *writer, const struct save_file *file, 
         int64_t length = file->bytes - at < files->chunk_bytes ? file->bytes - at : files->chunk_bytes;
         const char *buffer = writer->buffers + *next % writer->buffer_count * files->chunk_bytes;
         status = write_chunk(&open, buffer, length, at);
-        note_written(writer, *next);
+        pthread_mutex_lock(&writer->lock);
+        writer->written = *next + 1;
+        pthread_cond_broadcast(&writer->changed);
+        pthread_mutex_unlock(&writer->lock);
     }
     return close_both(&open, status);
 }

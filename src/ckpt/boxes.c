@@ -92,11 +92,7 @@ int boxes_add_file(struct boxes *boxes, const char *where, const char *name, siz
     if (!*name || strchr(name, '/') || !strcmp(name, "..") || !strcmp(name, "."))
         return status_fail(STATUS_INVALID, "%s: '%s' is not the name of a file in the same directory", where,
                            shown(name, word));
-    struct box_file *files =
-        array_grow(boxes->files, &boxes->file_capacity, boxes->file_count + 1, sizeof *boxes->files);
-    if (!files)
-        return STATUS_MEMORY;
-    boxes->files = files;
+    TRY(array_reserve(&boxes->files, &boxes->file_capacity, boxes->file_count + 1, sizeof *boxes->files));
     struct box_file file = {.name = strdup(name)};
     int status = file.name ? file_join(path, sizeof path, boxes->directory, name) : status_no_memory();
     THEN(status, file_open_to_read(path, &file.descriptor, &file.bytes));
@@ -110,12 +106,8 @@ int boxes_add_file(struct boxes *boxes, const char *where, const char *name, siz
 }
 
 int boxes_add_tensor(struct boxes *boxes, const char *name, const char *type, int dims, const int64_t *shape) {
-    struct box_tensor *tensors =
-        array_grow(boxes->tensors, &boxes->tensor_capacity, boxes->tensor_count + 1, sizeof *boxes->tensors);
-    if (!tensors)
-        return STATUS_MEMORY;
-    boxes->tensors = tensors;
-    struct box_tensor *added = &tensors[boxes->tensor_count];
+    TRY(array_reserve(&boxes->tensors, &boxes->tensor_capacity, boxes->tensor_count + 1, sizeof *boxes->tensors));
+    struct box_tensor *added = &boxes->tensors[boxes->tensor_count];
     *added = (struct box_tensor){.tensor = {.type = type, .dtype = safetensors_type_dtype(type), .dims = dims},
                                  .first = boxes->count,
                                  .width = safetensors_type_bytes(type)};
@@ -165,11 +157,8 @@ int boxes_add(struct boxes *boxes, const struct box *box) {
         return status_fail(STATUS_INVALID, "%s/%s: expected a part of '%.200s' at bytes [%lld, +%lld), it has %lld",
                            boxes->directory, file->name, tensor->tensor.name, (long long)box->start,
                            (long long)box->bytes, (long long)file->bytes);
-    struct box *items = array_grow(boxes->items, &boxes->capacity, boxes->count + 1, sizeof *items);
-    if (!items)
-        return STATUS_MEMORY;
-    boxes->items = items;
-    struct box *added = &items[boxes->count];
+    TRY(array_reserve(&boxes->items, &boxes->capacity, boxes->count + 1, sizeof *boxes->items));
+    struct box *added = &boxes->items[boxes->count];
     *added = *box;
     added->offsets = copy_sizes(boxes, box->offsets, tensor->tensor.dims);
     added->sizes = added->offsets ? copy_sizes(boxes, box->sizes, tensor->tensor.dims) : NULL;

@@ -41,7 +41,7 @@ static int64_t owner_of(const struct lists *lists, int rank, int array) {
 /* ---- the lists ---- */
 
 static int list_own(struct lists *lists) {
-    int64_t capacity = 0;
+    size_t capacity = 0;
     for (int p = 0; p < lists->plan_count; p++)
         for (int i = 0; i < lists->plans[p].piece_count; i++) {
             const struct write_plan *plan = &lists->plans[p];
@@ -50,13 +50,7 @@ static int list_own(struct lists *lists) {
             struct ckpt_block rects[CKPT_MAX_RECTS];
             int count = slice_rects(&plan->request.arrays[piece->array], param, &param->slices[piece->slice],
                                     piece->param, rects);
-            if (lists->mine_count + count > capacity) {
-                capacity = 2 * capacity + CKPT_MAX_RECTS;
-                struct listed *more = realloc(lists->mine, (size_t)capacity * sizeof *more);
-                if (!more)
-                    return status_no_memory();
-                lists->mine = more;
-            }
+            TRY(array_reserve(&lists->mine, &capacity, (size_t)(lists->mine_count + count), sizeof *lists->mine));
             for (int r = 0; r < count; r++)
                 lists->mine[lists->mine_count++] = (struct listed){.plan = p,
                                                                    .piece = i,
@@ -193,14 +187,7 @@ static int add_cell(struct save_cells *cells, const struct save_cell *cell, int6
     part.columns = smaller(cell->column + cell->columns, column + columns) - part.column;
     if (part.rows <= 0 || part.columns <= 0)
         return STATUS_OK;
-    if (cells->count == cells->capacity) {
-        int64_t capacity = 2 * cells->capacity + 64;
-        struct save_cell *more = realloc(cells->items, (size_t)capacity * sizeof *more);
-        if (!more)
-            return status_no_memory();
-        cells->items = more;
-        cells->capacity = capacity;
-    }
+    TRY(array_reserve(&cells->items, &cells->capacity, (size_t)cells->count + 1, sizeof *cells->items));
     cells->items[cells->count++] = part;
     return STATUS_OK;
 }

@@ -248,7 +248,7 @@ struct ckpt_model {
     struct comm *world;                      /* the ranks that write together; NULL: only this one */
 };
 
-/* Writes a model directory. A directory of a model alone is replaced. Any other directory that is not empty, or has
+/* Writes a model directory. A directory with only a model is replaced. Any other directory that is not empty, or has
  * other files too, is refused unless is_replaced.
  *
  * Several ranks make the same call with the same path, table and kinds of arrays, and see one file system. Each element
@@ -316,7 +316,7 @@ void ckpt_saver_close(struct ckpt_saver *saver);
 int ckpt_saver_begin(struct ckpt_saver *saver, int64_t iteration, const char *state_text);
 /* Returns the progress. Cheap, and allowed at any time. */
 enum ckpt_progress ckpt_saver_progress(const struct ckpt_saver *saver);
-/* Advances the save. `least` is the least progress of all ranks, on which they have agreed by other means. It never
+/* Advances the save. `least` is the minimum progress of all ranks, on which they have agreed by other means. It never
  * waits for the disk. *is_saved: the checkpoint exists. */
 int ckpt_saver_advance(struct ckpt_saver *saver, enum ckpt_progress least, bool *is_saved);
 /* Waits until the save is complete. */

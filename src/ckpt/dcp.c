@@ -83,11 +83,8 @@ static int need(const struct pickle *pickle, const struct pickle_node *object, c
 
 /* Adds a row of `bytes`. STATUS_MEMORY. */
 static int add_row(struct table *table, const void *row, size_t bytes) {
-    char *rows = array_grow(table->rows, &table->capacity, table->count + 1, bytes);
-    if (!rows)
-        return STATUS_MEMORY;
-    table->rows = rows;
-    memcpy(rows + table->count++ * bytes, row, bytes);
+    TRY(array_reserve(&table->rows, &table->capacity, table->count + 1, bytes));
+    memcpy((char *)table->rows + table->count++ * bytes, row, bytes);
     return STATUS_OK;
 }
 

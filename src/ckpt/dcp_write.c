@@ -14,7 +14,7 @@
 struct part {
     const struct safetensor *tensor;
     size_t index;             /* of the tensor */
-    struct safetensor values; /* the part as a tensor of its own */
+    struct safetensor values; /* the part as its own tensor */
     int64_t row;              /* of the first axis, where it begins */
     int file;
     int64_t start, length;
@@ -47,7 +47,7 @@ static void add_storage(struct strbuf *out, const struct safetensor *tensor, con
     strbuf_add_text(out, PICKLE_END_TUPLE PICKLE_FROM_ID);
 }
 
-/* Makes the call that rebuilds a tensor. Types without a storage class of their own have a storage of bytes. */
+/* Makes the call that rebuilds a tensor. Types without their own storage class have a storage of bytes. */
 static int describe(const struct safetensor *tensor, struct strbuf *out) {
     const char *class = torch_storage_name(tensor->type);
     int64_t strides[SAFETENSORS_MAX_DIMS], stride = 1;
@@ -123,12 +123,9 @@ static int list_parts(struct writing *w) {
             part.values.shape[0] = 1;
         part.values.elements /= count;
         part.values.bytes /= count;
-        struct part *parts = array_grow(w->parts, &capacity, w->count + (size_t)count, sizeof *parts);
-        if (!parts)
-            return STATUS_MEMORY;
-        w->parts = parts;
+        TRY(array_reserve(&w->parts, &capacity, w->count + (size_t)count, sizeof *w->parts));
         for (part.row = 0; part.row < count; part.row++)
-            parts[w->count++] = part;
+            w->parts[w->count++] = part;
     }
     return STATUS_OK;
 }

@@ -106,7 +106,7 @@ struct share {
     char *scratch;
 };
 
-/* Returns the most elements that are copied at once. */
+/* Returns the maximum number of elements that are copied at once. */
 static int64_t most_elements(const struct ckpt_array *array, bool is_transposed) {
     if (!array->queue)
         return BLOCK_ELEMENTS;
@@ -309,7 +309,7 @@ static int exchange_shift(struct save_exchange *x, int64_t step, int shift, char
     return result;
 }
 
-/* Returns the least shift with work in this step; -1: none. */
+/* Returns the minimum shift with work in this step; -1: none. */
 static int next_shift(const struct save_exchange *x, int64_t step) {
     const struct save_cell *give = x->next_give < x->gives.count ? &x->gives.items[x->next_give] : NULL;
     const struct save_cell *take = x->next_take < x->takes.count ? &x->takes.items[x->next_take] : NULL;

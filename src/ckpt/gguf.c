@@ -131,14 +131,9 @@ static void take_value(struct cursor *c) {
         value.at = take_string(c, true); /* among the names */
     else if (!c->status)
         skip_value(c, value.kind, value.count);
-    struct gguf_value *values =
-        c->status ? NULL : array_grow(file->values, &file->value_capacity, file->value_count + 1, sizeof *file->values);
-    if (!values) {
-        c->status = c->status ? c->status : STATUS_MEMORY;
-        return;
-    }
-    file->values = values;
-    file->values[file->value_count++] = value;
+    THEN(c->status, array_reserve(&file->values, &file->value_capacity, file->value_count + 1, sizeof *file->values));
+    if (!c->status)
+        file->values[file->value_count++] = value;
 }
 
 /* ---- tensors ---- */
@@ -193,15 +188,10 @@ static void take_tensor(struct cursor *c) {
         fail(c, "a tensor's rows are not whole blocks of its type");
     else if (start > INT64_MAX || __builtin_mul_overflow(blocks, (int64_t)tensor->type->bytes, &tensor->bytes))
         fail(c, "a tensor's place or size exceeds 64 bits");
-    struct gguf_entry *tensors =
-        c->status ? NULL
-                  : array_grow(file->tensors, &file->tensor_capacity, file->tensor_count + 1, sizeof *file->tensors);
-    if (!tensors) {
-        c->status = c->status ? c->status : STATUS_MEMORY;
-        return;
-    }
-    file->tensors = tensors;
-    file->tensors[file->tensor_count++] = entry;
+    size_t count = file->tensor_count;
+    THEN(c->status, array_reserve(&file->tensors, &file->tensor_capacity, count + 1, sizeof *file->tensors));
+    if (!c->status)
+        file->tensors[file->tensor_count++] = entry;
 }
 
 static int compare_places(const void *a, const void *b) {

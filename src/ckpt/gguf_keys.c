@@ -26,11 +26,6 @@ int gguf_sort_values(struct gguf *file) {
     return STATUS_OK;
 }
 
-static const struct gguf_value *find_value(const struct gguf *file, const char *name) {
-    const struct gguf_value wanted = {.name = name};
-    return file->value_count ? bsearch(&wanted, file->values, file->value_count, sizeof wanted, compare_values) : NULL;
-}
-
 struct gguf_keys gguf_keys(const struct gguf *file, const char *prefix) {
     struct gguf_keys keys = {.file = file};
     snprintf(keys.prefix, sizeof keys.prefix, "%s", prefix);
@@ -40,7 +35,9 @@ struct gguf_keys gguf_keys(const struct gguf *file, const char *prefix) {
 static const struct gguf_value *find(const struct gguf_keys *keys, const char *key) {
     char name[192];
     snprintf(name, sizeof name, "%s%s", keys->prefix, key);
-    return find_value(keys->file, name);
+    const struct gguf_value wanted = {.name = name};
+    const struct gguf *file = keys->file;
+    return file->value_count ? bsearch(&wanted, file->values, file->value_count, sizeof wanted, compare_values) : NULL;
 }
 
 bool gguf_has(const struct gguf_keys *keys, const char *key) {

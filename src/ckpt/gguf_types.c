@@ -55,7 +55,7 @@ static void q4_0_values(const unsigned char *block, float *out) {
         out[i] = f16_at(block) * (float)(small_number(block + 2, 0, i) - 8);
 }
 
-/* The scale, and the least value. */
+/* The scale, and the minimum value. */
 static void q4_1_values(const unsigned char *block, float *out) {
     for (int i = 0; i < SMALL; i++)
         out[i] = f16_at(block) * (float)small_number(block + 4, 0, i) + f16_at(block + 2);
@@ -67,7 +67,7 @@ static void q5_0_values(const unsigned char *block, float *out) {
         out[i] = f16_at(block) * (float)(small_number(block + 6, u32_at(block + 2), i) - 16);
 }
 
-/* The scale, the least value, and the fifth bits. */
+/* The scale, the minimum value, and the fifth bits. */
 static void q5_1_values(const unsigned char *block, float *out) {
     for (int i = 0; i < SMALL; i++)
         out[i] = f16_at(block) * (float)small_number(block + 8, u32_at(block + 4), i) + f16_at(block + 2);
@@ -75,7 +75,7 @@ static void q5_1_values(const unsigned char *block, float *out) {
 
 /* ---- blocks of 256 values ---- */
 
-/* Twelve bytes pack a scale and a least value, of six bits each, for each of eight groups of 32 values. The last four
+/* Twelve bytes pack a scale and a minimum value, of six bits each, for each of eight groups of 32 values. The last four
  * groups have their upper two bits in the bytes of the first four. */
 static void group_scales(const unsigned char *packed, int group, int *scale, int *least) {
     if (group < 4) {

@@ -115,11 +115,10 @@ static int64_t aligned(int64_t bytes) {
 void gguf_output_tensor(struct gguf_output *output, const char *name, enum gguf_written type, int dims,
                         const int64_t *shape) {
     struct written_tensor tensor = {.type = type, .rows = dims > 1 ? shape[0] : 1, .columns = shape[dims - 1]};
-    struct written_tensor *tensors = array_grow(output->tensors, &output->capacity, output->count + 1, sizeof *tensors);
-    if (tensors)
-        output->tensors = tensors;
-    if (!tensors || !(tensor.name = strdup(name))) {
-        output->status = status_no_memory();
+    int status = array_reserve(&output->tensors, &output->capacity, output->count + 1, sizeof *output->tensors);
+    THEN(status, status_allocated((tensor.name = strdup(name)) != NULL));
+    if (status) {
+        output->status = status;
         return;
     }
     tensor.bytes = tensor.rows * (tensor.columns / types[type].elements) * types[type].bytes;
@@ -131,7 +130,7 @@ void gguf_output_tensor(struct gguf_output *output, const char *name, enum gguf_
     strbuf_add(&output->infos, &types[type].number, 4);
     strbuf_add(&output->infos, &output->data_bytes, 8);
     output->data_bytes += aligned(tensor.bytes);
-    tensors[output->count++] = tensor;
+    output->tensors[output->count++] = tensor;
 }
 
 /* Stores a number in 16 bits; returns false when it is too large for them. */
@@ -228,24 +227,18 @@ static int write_file(const struct gguf_output *output, const char *place, const
     return status;
 }
 
-/* Moves the file to its path. */
-static int publish(const char *place, const char *path) {
-    char parent[PATH_MAX];
-    if (rename(place, path))
-        return status_fail_errno("cannot rename %s to %s", place, path);
-    int status = file_parent(path, parent, sizeof parent);
-    return status ? status : file_sync(parent);
-}
-
 int gguf_output_write(struct gguf_output *output, const char *path, gguf_rows *get, void *context) {
     struct staging staging = {.mark = -1}; /* its box is swept after a kill */
-    char place[PATH_MAX];
+    char place[PATH_MAX], parent[PATH_MAX];
     int status = output->status ? output->status : strbuf_status(&output->keys);
     THEN(status, strbuf_status(&output->infos));
     THEN(status, staging_begin(&staging, path));
     THEN(status, file_join(place, sizeof place, staging.directory, "file"));
     THEN(status, write_file(output, place, path, get, context));
-    THEN(status, publish(place, path));
+    if (!status && rename(place, path))
+        status = status_fail_errno("cannot rename %s to %s", place, path);
+    THEN(status, file_parent(path, parent, sizeof parent));
+    THEN(status, file_sync(parent));
     staging_abort(&staging);
     return status;
 }

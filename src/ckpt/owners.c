@@ -1,7 +1,8 @@
-/* Checks that the rectangles of all ranks cover each tensor exactly once. A count of elements alone would miss a hole
- * that is as large as a part written twice. So each row and each column of a tensor has a random word as its length,
- * and a rectangle's measure is the product of its sides, modulo 2^64. Measures of adjacent rectangles add up to that of
- * the whole; other sets do so only by a chance of about 2^-64. Ranks then need to exchange two numbers a tensor. */
+/* Checks that the rectangles of all ranks cover each tensor exactly once. A count of elements by itself would miss a
+ * hole that is as large as a part written twice. So each row and each column of a tensor has a random word as its
+ * length, and a rectangle's measure is the product of its sides, modulo 2^64. Measures of adjacent rectangles add up to
+ * that of the whole; other sets do so only by a chance of about 2^-64. Ranks then need to exchange two numbers a
+ * tensor. */
 #include "ckpt-internal.h"
 
 #include <inttypes.h>

@@ -83,13 +83,9 @@ static void push(struct machine *m, struct pickle_node *node) {
         fail(m, "fewer values that wait for their container");
         return;
     }
-    struct slot *stack = array_grow(m->stack, &m->stack_capacity, m->stack_count + 1, sizeof *stack);
-    if (!stack) {
-        m->status = STATUS_MEMORY;
-        return;
-    }
-    m->stack = stack;
-    m->stack[m->stack_count++] = (struct slot){node, pickle_memory_place(&m->pickle->memory)};
+    m->status = array_reserve(&m->stack, &m->stack_capacity, m->stack_count + 1, sizeof *m->stack);
+    if (!m->status)
+        m->stack[m->stack_count++] = (struct slot){node, pickle_memory_place(&m->pickle->memory)};
 }
 
 /* Makes a node with the members of its kind, all zero. */

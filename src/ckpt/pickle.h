@@ -41,12 +41,12 @@ struct pickle_node {
         const char *text;                 /* [count], not terminated; of a global: its module */
         const struct pickle_node **items; /* [count] of a tuple, a list, a dict or an object */
     };
-    /* of a global, an object and a persistent id alone */
+    /* of a global, an object and a persistent id only */
     union {
         const struct pickle_node *arguments;
         const char *name; /* of a global, [capacity] */
     };
-    /* of an object alone */
+    /* only of an object */
     const struct pickle_node *callee;
     const struct pickle_node *state; /* NULL: none */
 };

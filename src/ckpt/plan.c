@@ -1,5 +1,5 @@
-/* Assigns the tensors of a table's arrays to files, and the slices of its parameters to tensors. The plan follows from
- * the table and the arrays alone: every rank makes the same one. */
+/* Assigns the tensors of a table's arrays to files, and the slices of its parameters to tensors. The plan follows only
+ * from the table and the arrays: every rank makes the same one. */
 #include "ckpt-internal.h"
 
 #include <limits.h>
@@ -77,7 +77,8 @@ static int check_pieces(const struct write_plan *plan) {
     return STATUS_OK;
 }
 
-/* huggingface_hub's split: in order, a tensor above the limit alone, a new shard where the next one does not fit. */
+/* huggingface_hub's split: in order, a tensor above the limit by itself, a new shard where the next one does not fit.
+ */
 static void assign_shards(struct write_plan *plan, int64_t limit) {
     int64_t filled = 0;
     int waiting = 0; /* tensors [first, i) that belong to the shard being filled have shard -1 */

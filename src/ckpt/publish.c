@@ -78,15 +78,8 @@ int save_check_replaceable(const char *directory) {
     return status;
 }
 
-static void prune_one(const char *root, int64_t iteration) {
-    char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/iter_%07lld", root, (long long)iteration) >= (int)sizeof path)
-        return;
-    if (staging_remove(path))
-        log_warning("%s", status_text());
-}
-
 void save_prune(const struct ckpt_save *save, const int64_t *others, size_t other_count) {
+    char path[PATH_MAX];
     int64_t *iterations;
     size_t count, found = 0;
     if (save->keep_last <= 0)
@@ -99,7 +92,9 @@ void save_prune(const struct ckpt_save *save, const int64_t *others, size_t othe
         if (iterations[i] != save->iteration && !checkpoint_is_among(iterations[i], others, other_count))
             iterations[found++] = iterations[i];
     for (size_t i = 0; i < found && (int64_t)(found - i) > save->keep_last - 1; i++)
-        prune_one(save->root, iterations[i]);
+        if (snprintf(path, sizeof path, "%s/iter_%07lld", save->root, (long long)iterations[i]) < (int)sizeof path &&
+            staging_remove(path))
+            log_warning("%s", status_text());
     free(iterations);
 }
 

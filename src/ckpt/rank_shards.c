@@ -50,13 +50,7 @@ static int add_file(struct parts *parts, size_t index) {
     const char *text = file ? safetensors_metadata(file, SHARDING_KEY) : NULL;
     if (text)
         status = json_object_parse(path, 0, text, strlen(text), &info);
-    struct part *items =
-        status ? NULL
-               : array_grow(parts->items, &parts->capacity, parts->count + file->count + 1, sizeof *parts->items);
-    if (!status && !items)
-        status = STATUS_MEMORY;
-    if (items)
-        parts->items = items;
+    THEN(status, array_reserve(&parts->items, &parts->capacity, parts->count + file->count + 1, sizeof *parts->items));
     for (size_t i = 0; !status && i < file->count; i++) {
         const struct safetensor *tensor = &file->tensors[i];
         struct part part = {.name = tensor->name, .tensor = tensor, .file = index};

@@ -97,16 +97,13 @@ static int check_array(const struct ckpt_tensors *tensors, const struct param_ta
     return STATUS_OK;
 }
 
-static bool ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && !strcmp(text + n - m, end);
-}
-
 /* Buffers, and the head of a tied model. */
 static bool is_silent(const struct param_files *files, const char *name, bool is_tied) {
-    for (size_t i = 0; files && files->buffers[i]; i++)
-        if (ends_with(name, files->buffers[i]))
+    for (size_t i = 0, length = strlen(name); files && files->buffers[i]; i++) {
+        size_t end = strlen(files->buffers[i]);
+        if (length >= end && !strcmp(name + length - end, files->buffers[i]))
             return true;
+    }
     return is_tied && !strcmp(name, files->head);
 }
 

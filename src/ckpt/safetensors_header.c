@@ -15,7 +15,8 @@ struct planned {
 
 struct safetensors_header {
     struct planned *tensors; /* in order of the calls */
-    int count, capacity;
+    int count;
+    size_t capacity;
     char *path;
     /* Set once the tensors have places. */
     char *bytes; /* those before the data */
@@ -41,13 +42,7 @@ void safetensors_header_free(struct safetensors_header *header) {
 
 int safetensors_header_add(struct safetensors_header *header, const char *name, const char *type, int dims,
                            const int64_t *shape) {
-    if (header->count == header->capacity) {
-        int capacity = header->capacity ? header->capacity * 2 : 64;
-        struct planned *more = realloc(header->tensors, (size_t)capacity * sizeof *more);
-        TRY(status_allocated(more));
-        header->tensors = more;
-        header->capacity = capacity;
-    }
+    TRY(array_reserve(&header->tensors, &header->capacity, (size_t)header->count + 1, sizeof *header->tensors));
     struct planned tensor = {.type = type, .number = safetensors_type_number(type), .dims = dims, .elements = 1};
     if (dims < 0 || dims > SAFETENSORS_MAX_DIMS)
         return status_fail(STATUS_INVALID, "tensor '%s' has %d dimensions, at most %d can be written", name, dims,

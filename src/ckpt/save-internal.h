@@ -56,7 +56,8 @@ struct save_cell {
 
 struct save_cells {
     struct save_cell *items; /* by step, shift, place */
-    int64_t count, capacity;
+    int64_t count;
+    size_t capacity;
 };
 
 /* Lists what this rank gives away (to itself too: shift 0), and what it takes from others. */
@@ -76,12 +77,12 @@ void save_failure_note(struct save_failure *failure, int status);
 struct save_exchange {
     const struct write_plan *plans;
     const struct save_files *files;
-    struct comm *world; /* NULL: alone */
+    struct comm *world; /* NULL: a single rank */
     struct save_cells gives, takes;
     int64_t next_give, next_take;
     int threads;
     char *scratch;         /* [threads][SAVE_SCRATCH_BYTES] */
-    char *giving, *taking; /* [chunk_bytes] each; NULL when alone */
+    char *giving, *taking; /* [chunk_bytes] each; NULL for a single rank */
     struct stream *stream; /* of the arrays that queue their copies; NULL: there are none, nor the following */
     char *turning;         /* [CKPT_DEVICE_BYTES] of the device: a block, then its transposition */
 };

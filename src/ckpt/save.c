@@ -1,6 +1,6 @@
 /* Creates model directories and checkpoints. One rank creates the directory next to its target, the ranks exchange what
  * each of them writes, and the directory takes its place when all have written and synced. A saver keeps everything
- * that follows from the table and the layout alone, so that a save begins at once. */
+ * that follows only from the table and the layout, so that a save begins at once. */
 #include "comm/comm_file.h"
 #include "save-internal.h"
 
@@ -287,10 +287,6 @@ static int64_t chunk_of(const struct ckpt_saver *saver, const struct save_file *
     return first + k < end ? first + k : -1;
 }
 
-static int64_t steps_of(const struct save_file *file) {
-    return (file->chunks + file->owners - 1) / file->owners;
-}
-
 static void put_header(const struct save_file *file, int64_t at, int64_t bytes, char *buffer) {
     int64_t length = (int64_t)file->header_bytes - at;
     if (length > 0)
@@ -312,7 +308,7 @@ static bool is_one_copy(const struct ckpt_saver *saver) {
 static int fill_file(struct ckpt_saver *saver, const struct save_file *file, struct sink *sink,
                      struct save_failure *failure) {
     int64_t chunk_bytes = saver->files.chunk_bytes;
-    for (int64_t k = 0; k < steps_of(file); k++) {
+    for (int64_t k = 0, steps = (file->chunks + file->owners - 1) / file->owners; k < steps; k++) {
         int64_t chunk = chunk_of(saver, file, k), at = chunk * chunk_bytes;
         int64_t bytes = file->bytes - at < chunk_bytes ? file->bytes - at : chunk_bytes;
         char *buffer = NULL;
@@ -355,7 +351,7 @@ static void fill_file_alone(struct ckpt_saver *saver, const struct save_file *fi
     }
 }
 
-/* Writes every file through the exchange. The agreement that follows handles a failure of one rank alone. */
+/* Writes every file through the exchange. The agreement that follows handles a failure of only one rank. */
 static int fill(struct ckpt_saver *saver) {
     struct sink sink = {0};
     struct save_failure failure = {0};

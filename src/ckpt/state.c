@@ -1,5 +1,5 @@
 /* trainer_state.json, which ties a checkpoint together. It has digests of the files next to it, and one of itself, so a
- * directory of files from two checkpoints is recognised. Both cover contents alone: the same for any ranks. */
+ * directory of files from two checkpoints is recognised. Both cover contents only: the same for any ranks. */
 #include "save-internal.h"
 
 #include <errno.h>

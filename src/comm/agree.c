@@ -5,7 +5,7 @@
 
 enum { TEXT_BYTES = 1024 };
 
-/* Returns the rank that reports the failure, or -1 if no rank failed: the first with a failure of its own, else the
+/* Returns the rank that reports the failure, or -1 if no rank failed: the first with its own failure, else the
  * first with STATUS_PEER. */
 static int choose(struct comm *comm, int *status) {
     int64_t size = comm->size, mine = 0, chosen = 0;

@@ -17,7 +17,7 @@ struct comm_host_channel {
     int (*await)(struct comm *comm, int from);
     /* `ranks` are checked, include this rank, and are at least two. The group's device channel is not set yet. */
     int (*subgroup)(struct comm *parent, const int *ranks, int count, struct comm **comm);
-    /* As comm_use_device. NULL: members never share a card. */
+    /* As comm_use_device. NULL: members never share a GPU. */
     int (*use_device)(struct comm *comm, struct device *device);
     /* NULL: ranks cannot die or stop one by one. */
     int (*watch)(struct comm *world, const struct comm_watch_options *options);
@@ -33,7 +33,7 @@ struct comm_host_channel {
 struct comm_device_channel {
     const char *name;
     bool is_ordered; /* it adds in the order of ranks; see comm_is_ordered */
-    bool is_work;    /* of streams alone; see comm_records */
+    bool is_work;    /* only of streams; see comm_records */
     /* Starts request->call, to run after the work that is on its stream now. It may run on another stream. */
     int (*start)(struct comm *comm, struct comm_request *request);
     /* Runs the messages that start held back; NULL: it holds none. */

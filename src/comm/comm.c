@@ -167,10 +167,8 @@ int comm_receive(struct comm *comm, const struct comm_data *data, int from) {
 int comm_receive_patient(struct comm *comm, const struct comm_data *data, int from) {
     struct comm_call call = {.kind = COMM_RECEIVE, .peer = from, .data = *data};
     int status = check(comm, &call);
-    if (!status && data->stream)
-        status = status_fail(STATUS_INVALID, "a patient receive of device memory");
-    if (!status && from != comm->rank && comm->host->await)
-        status = comm->host->await(comm, from);
+    THEN(status, data->stream ? status_fail(STATUS_INVALID, "a patient receive of device memory") : STATUS_OK);
+    THEN(status, from != comm->rank && comm->host->await ? comm->host->await(comm, from) : STATUS_OK);
     return status ? status : run(comm, &call);
 }
 
@@ -210,7 +208,7 @@ static int open_subgroup(struct comm *parent, const int *ranks, int count, struc
     return status;
 }
 
-/* Makes the group of a rank alone, or none. The other ranks may make larger ones. */
+/* Makes the group of a single rank, or none. The other ranks may make larger ones. */
 static int open_alone(struct comm *parent, int count, struct comm **out) {
     int status = parent->device->join ? parent->device->join(parent, NULL, NULL) : STATUS_OK;
     if (status || count == 0)

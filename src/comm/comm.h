@@ -2,7 +2,7 @@
  *
  * A `struct comm` is one rank's membership of a group. One thread uses it at a time. A group has two channels. The host
  * channel moves memory of the host. It is `local` if ranks are threads of this process and `mpi` if they are processes;
- * a rank alone needs none. The device channel moves memory of devices, in the order of streams. If a device has no
+ * a single rank needs none. The device channel moves memory of devices, in the order of streams. If a device has no
  * channel, its memory goes over the host channel.
  *
  * All ranks of a group make the same collective calls in the same order, with equal counts and types. The host channel
@@ -68,7 +68,7 @@ int comm_broadcast(struct comm *comm, const struct comm_data *data, int root);
 int comm_barrier(struct comm *comm);
 
 /* Agrees whether all ranks have succeeded; each passes its status. Returns STATUS_OK if all have. Otherwise the first
- * rank with a failure of its own gets that status back with its text, and will report it. The others get STATUS_PEER,
+ * rank with its own failure gets that status back with its text, and will report it. The others get STATUS_PEER,
  * with that rank's number and text. */
 int comm_agree(struct comm *comm, int status);
 
@@ -124,7 +124,7 @@ struct comm_request {
     size_t send_bytes, receive_bytes;
 };
 
-/* The most collectives that one rank may have started in one group before it waits for them. */
+/* The maximum number of collectives that one rank may have started in one group before it waits for them. */
 enum { COMM_STARTED_MAX = 32 };
 
 /* Starts comm_all_reduce. The buffers of a started call belong to it until comm_wait. Requests may be waited for in any
@@ -169,7 +169,7 @@ int comm_single_open(struct comm **comm);
 int comm_subgroup(struct comm *parent, const int *ranks, int count, struct comm **comm);
 
 /* Tells the group the device of this rank's memory. All of its ranks call it together, before they make sub-groups. If
- * the ranks are threads and share a card, calls on its memory then run there, without the host. Sub-groups do the same.
+ * the ranks are threads and share a GPU, calls on its memory then run there, without the host. Sub-groups do the same.
  * The errors of comm_all_gather; STATUS_MEMORY. */
 int comm_use_device(struct comm *comm, struct device *device);
 
@@ -186,8 +186,8 @@ void comm_request_order(struct comm *comm);
 /* Ends a line that says why NCCL cannot be used: how to run without it. */
 #define COMM_WITHOUT_NCCL "add --collectives host, or run the ranks as threads of one process (--ranks)"
 /* Lets device memory of this world, and of groups made later, move by NVIDIA's library of collectives, NCCL. All ranks
- * call it together, each with a card of its own. Sums then have the same bits on every rank, but not in the order of
- * ranks, and bf16 is rounded at each addition. A call takes at most `most_blocks` multiprocessors of the card, 0: as
+ * call it together, each with its own GPU. Sums then have the same bits on every rank, but not in the order of
+ * ranks, and bf16 is rounded at each addition. A call takes at most `most_blocks` multiprocessors of the GPU, 0: as
  * many as the library decides. All ranks give the same number. A world of one rank needs no library. All ranks return
  * the first failure of any: STATUS_UNSUPPORTED without the library, with the ways to run without it; STATUS_IO for a
  * failure of it. */

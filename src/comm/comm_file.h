@@ -1,7 +1,7 @@
 /* A file that ranks as processes write together, through MPI-IO.
  *
  * All ranks of the group make the same calls. Pieces of different ranks do not overlap. Unlike a collective, a call may
- * fail on one rank alone: the calls of the other ranks succeed, and all call comm_agree afterwards. */
+ * fail only on one rank: the calls of the other ranks succeed, and all call comm_agree afterwards. */
 #ifndef CAMBIUM_COMM_FILE_H
 #define CAMBIUM_COMM_FILE_H
 

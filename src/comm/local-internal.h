@@ -55,7 +55,7 @@ struct local_entry {
     struct comm_call *call;    /* [size] */
     const void **send;         /* [size] */
     void **receive;            /* [size] */
-    struct event **event;      /* [size] of a call on a card: where the buffers are ready, and then where it ends */
+    struct event **event;      /* [size] of a call on a GPU: where the buffers are ready, and then where it ends */
     struct local_share *share; /* [size] */
 };
 
@@ -134,7 +134,7 @@ void local_busy_end(struct local_comm *comm);
 /* Returns true if the member has left the world. */
 bool local_has_ended(const struct local_group *group, int member);
 
-/* ---- calls on a card: local_card.c ---- */
+/* ---- calls on a GPU: local_card.c ---- */
 
 /* A member's part of the device channel. */
 struct local_card {
@@ -143,7 +143,7 @@ struct local_card {
     struct event **unused;  /* [room] events that no call uses, so that a step opens none */
     int unused_count, room; /* room: of all events that this member has opened */
 };
-/* Returns true if the call moves memory of a card that all members share. */
+/* Returns true if the call moves memory of a GPU that all members share. */
 static inline bool local_is_on_card(const struct comm *comm, const struct comm_call *call) {
     return call->data.stream && comm->device == &comm_device_local_card;
 }

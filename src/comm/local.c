@@ -224,8 +224,7 @@ static int local_subgroup(struct comm *base, const int *ranks, int count, struct
     meeting_add(&group->joined, 1, (uint32_t)count);
     status = status ? status : await_members(parent, group);
     struct local_comm *comm = status ? NULL : comm_of(group, index_of(group, base->world_rank));
-    if (!status && !comm)
-        status = status_no_memory();
+    THEN(status, status_allocated(comm));
     if (status) {
         group_release(group);
         return status;
@@ -317,16 +316,6 @@ static void *runner_main(void *argument) {
     return NULL;
 }
 
-static int report(const struct runner *runners, int ranks) {
-    int first = *runners->first_failed;
-    if (first >= 0)
-        return status_fail(runners[first].status, "rank %d: %s", first, runners[first].text);
-    for (int r = 0; r < ranks; r++)
-        if (runners[r].status) /* STATUS_PEER, whose text names the failed rank */
-            return status_fail(runners[r].status, "%s", runners[r].text);
-    return STATUS_OK;
-}
-
 static int run_threads(struct runner *runners, int ranks) {
     int started = 0, error = 0;
     while (started < ranks && !error) {
@@ -341,7 +330,13 @@ static int run_threads(struct runner *runners, int ranks) {
         pthread_join(runners[r].thread, NULL);
     if (error)
         return status_fail(STATUS_MEMORY, "cannot start a thread for rank %d of %d", started, ranks);
-    return report(runners, ranks);
+    int first = *runners->first_failed;
+    if (first >= 0)
+        return status_fail(runners[first].status, "rank %d: %s", first, runners[first].text);
+    for (int r = 0; r < ranks; r++)
+        if (runners[r].status) /* STATUS_PEER, whose text names the failed rank */
+            return status_fail(runners[r].status, "%s", runners[r].text);
+    return STATUS_OK;
 }
 
 int comm_local_run(int ranks, int (*function)(struct comm *world, void *context), void *context) {

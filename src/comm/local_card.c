@@ -1,4 +1,4 @@
-/* The work of calls on a card: copies, or one reduction, on a stream of the member that queues it. It runs after all
+/* The work of calls on a GPU: copies, or one reduction, on a stream of the member that queues it. It runs after all
  * members' events, which then move to its end. The channel is in local_device.c. */
 #include "local-internal.h"
 

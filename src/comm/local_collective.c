@@ -3,7 +3,7 @@
  * a late rank finds its part done. The result does not depend on which thread runs a task: one task combines each
  * element, in the order of ranks, and writes it to all its places.
  *
- * A call on memory of a card has no tasks: the last rank to start it queues the work (local_card.c).
+ * A call on memory of a GPU has no tasks: the last rank to start it queues the work (local_card.c).
  *
  * An all-reduce writes its results straight into all ranks' buffers. (Reducing each part in its owner's buffer, from
  * which the others fetch it, had a half to a quarter of the speed at 8 MB between two cores.) */
@@ -156,7 +156,7 @@ static int check_agreement(struct local_comm *comm, const struct local_entry *en
     return STATUS_OK;
 }
 
-/* Queues the call of all members on their card, if this one is the last to start it. */
+/* Queues the call of all members on their GPU, if this one is the last to start it. */
 static int queue_last(struct local_comm *comm, struct local_entry *entry) {
     bool is_last = atomic_load(&entry->started.value) == (uint32_t)comm->base.size &&
                    atomic_fetch_add(&entry->share[0].next, 1) == 0;

@@ -1,4 +1,4 @@
-/* The device channel of threads that share a card. A member marks by an event where its buffers are ready, and starts
+/* The device channel of threads that share a GPU. A member marks by an event where its buffers are ready, and starts
  * the call on the host. The last one to start finds all buffers there, and queues the work for all (local_card.c). Each
  * member then makes its stream wait for its own event, which the work has moved to its end. The host waits for no
  * device, and no byte goes through it. */
@@ -93,7 +93,7 @@ const struct comm_device_channel comm_device_local_card = {.name = "on a GPU",
 int local_use_device(struct comm *comm, struct device *device) {
     int64_t mine = device_card(device), cards[REDUCE_MOST];
     if (comm->device != &comm_device_over_host && comm->device != &comm_device_local_card)
-        return STATUS_OK; /* a channel of its own */
+        return STATUS_OK; /* its own channel */
     comm_leave_device_channel(comm);
     if (comm->size > REDUCE_MOST)
         return STATUS_OK;

@@ -1,5 +1,5 @@
 /* Messages between threads. The second of sender and receiver finds the other's request in the mailbox of the pair. It
- * copies from buffer to buffer, or queues the copy on their card, and marks the request as done. */
+ * copies from buffer to buffer, or queues the copy on their GPU, and marks the request as done. */
 #include "local-internal.h"
 
 #include <inttypes.h>
@@ -22,13 +22,6 @@ static struct comm_request *meet_or_queue(struct local_mailbox *box, struct comm
     return other;
 }
 
-static int fail_mismatch(struct local_comm *comm, const struct comm_data *sent, const struct comm_data *received,
-                         int from, int to) {
-    return local_fail(comm, STATUS_INVALID, "rank %d sends %" PRId64 " %s to rank %d, which receives %" PRId64 " %s",
-                      comm->group->world_rank[from], sent->count, dtype_name(sent->dtype), comm->group->world_rank[to],
-                      received->count, dtype_name(received->dtype));
-}
-
 int local_message_start(struct local_comm *comm, struct comm_request *request) {
     struct local_group *group = comm->group;
     bool is_send = request->call.kind == COMM_SEND;
@@ -45,7 +38,10 @@ int local_message_start(struct local_comm *comm, struct comm_request *request) {
     if (sent->count != received->count || sent->dtype != received->dtype) {
         struct comm_data a = *sent, b = *received;
         local_busy_end(comm);
-        return fail_mismatch(comm, &a, &b, from, to);
+        return local_fail(comm, STATUS_INVALID,
+                          "rank %d sends %" PRId64 " %s to rank %d, which receives %" PRId64 " %s",
+                          comm->group->world_rank[from], a.count, dtype_name(a.dtype), comm->group->world_rank[to],
+                          b.count, dtype_name(b.dtype));
     }
     bool is_on_card = local_is_on_card(&comm->base, &request->call);
     int status = is_on_card == local_is_on_card(other->comm, &other->call)

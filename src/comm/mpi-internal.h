@@ -6,9 +6,9 @@
 
 #include <mpi.h>
 
-/* The most windows of a group under way at once: while one is summed, the next ones travel. Many short pieces use a
- * link better than few long ones. At 1 Gbit/s between two ranks, 8 pieces of 128 KiB reach 0.97 of a socket's speed,
- * and 2 of 512 KiB reach 0.77. */
+/* The maximum number of windows of a group under way at once: while one is summed, the next ones travel. Many short
+ * pieces use a link better than few long ones. At 1 Gbit/s between two ranks, 8 pieces of 128 KiB reach 0.97 of a
+ * socket's speed, and 2 of 512 KiB reach 0.77. */
 enum { MPI_WINDOWS = 8 };
 
 /* Elements [first, first + count) of a collective that are under way; for a reduce-scatter, these of every rank's part.

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-/* Scratch of a group's windows. Pieces have a least size for the sake of messages, so that two windows of many ranks
+/* Scratch of a group's windows. Pieces have a minimum size for the sake of messages, so that two windows of many ranks
  * may take more. */
 enum { SCRATCH_BYTES = 1 << 20, PIECE_BYTES_MIN = 64 * 1024, WINDOWS_MIN = 2 };
 
@@ -48,7 +48,7 @@ static void mpi_abort(struct comm *comm, const char *reason) {
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* If rank 0 cannot listen, it alone fails; its card has port 0 then. */
+/* If rank 0 cannot listen, only it fails; its GPU has port 0 then. */
 static int mpi_watch(struct comm *world, const struct comm_watch_options *asked) {
     struct mpi_comm *comm = (struct mpi_comm *)world;
     struct watch_options options = {.rank = world->rank,

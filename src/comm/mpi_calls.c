@@ -77,16 +77,6 @@ static int fail_mismatch(struct mpi_comm *comm, const struct comm_call *call) {
     return status;
 }
 
-static int begin_agreement(struct mpi_comm *comm, struct comm_request *request) {
-    int64_t *words = request->words;
-    words[0] = call_hash(&request->call);
-    words[1] = -words[0];
-    MPI_Request travelling;
-    int code = MPI_Iallreduce(words, words + 2, 2, MPI_INT64_T, MPI_MAX, comm->calls, &travelling);
-    keep(request, travelling);
-    return mpi_status(comm, code, "agreement");
-}
-
 /* ---- messages ---- */
 
 /* The members of `words` of a message that has arrived. */
@@ -125,15 +115,6 @@ static bool message_has_arrived(struct comm_request *request) {
     return true;
 }
 
-static void advance_messages(struct mpi_comm *comm) {
-    for (struct comm_request **at = &comm->messages; *at;) {
-        if (message_has_arrived(*at))
-            *at = (*at)->next;
-        else
-            at = &(*at)->next;
-    }
-}
-
 static int check_message(const struct mpi_comm *comm, const struct comm_request *request) {
     const struct comm_call *call = &request->call;
     const struct comm_data *data = &call->data;
@@ -161,7 +142,13 @@ static int start_collective(struct mpi_comm *comm, struct comm_request *request)
     if (comm->started == COMM_STARTED_MAX)
         return status_fail(STATUS_INVALID, "rank %d has started %d collectives without waiting for them",
                            comm->base.world_rank, COMM_STARTED_MAX);
-    TRY(begin_agreement(comm, request));
+    int64_t *words = request->words;
+    words[0] = call_hash(&request->call);
+    words[1] = -words[0];
+    MPI_Request travelling;
+    int code = MPI_Iallreduce(words, words + 2, 2, MPI_INT64_T, MPI_MAX, comm->calls, &travelling);
+    keep(request, travelling);
+    TRY(mpi_status(comm, code, "agreement"));
     if (comm->oldest)
         comm->newest->next = request;
     else
@@ -203,24 +190,26 @@ static int begin_windows(struct mpi_comm *comm) {
     return STATUS_OK;
 }
 
-/* Removes finished collectives from the list. */
-static void retire(struct mpi_comm *comm) {
-    while (comm->oldest && comm->oldest != comm->unbegun && comm->oldest->finished == comm->oldest->call.data.count) {
-        struct comm_request *request = comm->oldest;
-        comm->oldest = request->next;
-        request->is_done = true;
-        comm->started--;
-    }
-}
-
 void mpi_advance(struct mpi_comm *comm) {
     bool has_moved = true;
     int status = STATUS_OK;
-    advance_messages(comm);
+    for (struct comm_request **at = &comm->messages; *at;) {
+        if (message_has_arrived(*at))
+            *at = (*at)->next;
+        else
+            at = &(*at)->next;
+    }
     while (has_moved && comm->oldest && !comm->failure && !comm->is_mismatch && !status) {
         status = begin_windows(comm);
         THEN(status, mpi_windows_advance(comm, &has_moved));
-        retire(comm);
+        /* Removes finished collectives from the list. */
+        while (comm->oldest && comm->oldest != comm->unbegun &&
+               comm->oldest->finished == comm->oldest->call.data.count) {
+            struct comm_request *request = comm->oldest;
+            comm->oldest = request->next;
+            request->is_done = true;
+            comm->started--;
+        }
     }
     if (status) {
         comm->failure = status;

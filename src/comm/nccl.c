@@ -250,8 +250,7 @@ static int run_at_once(struct comm *comm, const struct comm_request *request) {
     struct stream *stream = request->call.data.stream;
     int status = post(comm);
     bool is_seen = stream == channel->seen_by && channel->seen_mark == channel->marks;
-    if (!status && channel->is_ahead && !is_seen)
-        status = follow(channel, stream, channel->stream);
+    THEN(status, channel->is_ahead && !is_seen ? follow(channel, stream, channel->stream) : STATUS_OK);
     channel->is_ahead = false;
     return status ? status : issue_group(comm, request, stream);
 }
@@ -491,7 +490,7 @@ static int nccl_join(struct comm *parent, const int *ranks, struct comm *group) 
     struct channel *channel = NULL;
     int status = group ? open_channel(above->process, above->device, group, &channel) : STATUS_OK;
     void *stream = NULL;
-    THEN(status, stream_handle(above->stream, &stream)); /* makes the card current */
+    THEN(status, stream_handle(above->stream, &stream)); /* makes the GPU current */
     if (status)
         return status;
     if (group)
@@ -607,7 +606,7 @@ static int join_world(struct comm *world) {
     struct ncclComm *handle = NULL;
     struct nccl_id id = {{0}};
     void *stream;
-    int status = stream_handle(channel->stream, &stream); /* makes the card current */
+    int status = stream_handle(channel->stream, &stream); /* makes the GPU current */
     unsigned result = !status && world->rank == 0 ? nccl->make_id(&id) : NCCL_SUCCESS;
     if (result)
         status = status_fail(STATUS_IO, "NCCL cannot begin: %s (%u)", nccl->error_text(result), result);
@@ -628,7 +627,7 @@ int comm_nccl_open(struct comm *world, struct device *device, int most_blocks) {
     TRY(find_process(world, most_blocks, &process));
     struct channel *channel = NULL;
     int status = comm_agree(world, open_channel(process, device, world, &channel));
-    release_process(process, NULL); /* the channel has a reference of its own */
+    release_process(process, NULL); /* the channel has its own reference */
     if (status) {
         if (channel)
             close_channel(channel);

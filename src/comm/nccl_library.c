@@ -6,16 +6,6 @@
 #include "base/base.h"
 #include "base/library.h"
 
-/* Finds all functions. Returns the name of the first one that the library lacks, or NULL. */
-static const char *find_functions(struct nccl_library *library) {
-    const char *missing = NULL;
-#define FIND(member, result, name, parameters)                                                                         \
-    missing = library_find(library->library, #name, &library->member, missing);
-    NCCL_FUNCTIONS(FIND)
-#undef FIND
-    return missing;
-}
-
 static int check(const struct nccl_library *library, const char *missing) {
     int version = 0;
     if (library->version && (library->version(&version) || version < NCCL_OLDEST))
@@ -31,7 +21,12 @@ int nccl_library_open(struct nccl_library *library) {
     if (!library->library)
         return status_fail(STATUS_UNSUPPORTED, "no NCCL, which sums over several GPUs: %s: %s", dlerror(),
                            COMM_WITHOUT_NCCL);
-    int status = check(library, find_functions(library));
+    const char *missing = NULL; /* the first function that the library lacks */
+#define FIND(member, result, name, parameters)                                                                         \
+    missing = library_find(library->library, #name, &library->member, missing);
+    NCCL_FUNCTIONS(FIND)
+#undef FIND
+    int status = check(library, missing);
     if (status)
         nccl_library_close(library);
     return status;

@@ -4,14 +4,6 @@
 
 #include <stdlib.h>
 
-/* Stores the bytes that the call reads and writes at this rank. */
-static void measure(const struct comm *comm, struct comm_request *request) {
-    const struct comm_call *call = &request->call;
-    size_t bytes = comm_call_bytes(call), whole = bytes * (size_t)comm->size;
-    request->send_bytes = !comm_reads(comm, call) ? 0 : call->kind == COMM_REDUCE_SCATTER ? whole : bytes;
-    request->receive_bytes = call->kind == COMM_SEND ? 0 : call->kind == COMM_ALL_GATHER ? whole : bytes;
-}
-
 /* ---- host memory, pinned where the device can do that ---- */
 
 /* Memory for the data of one call. */
@@ -106,7 +98,10 @@ static void forget(struct comm_request *request) {
 static int stage(const struct comm *comm, struct comm_request *request) {
     struct comm_data *data = &request->call.data;
     struct block *block;
-    measure(comm, request);
+    const struct comm_call *call = &request->call;
+    size_t bytes = comm_call_bytes(call), whole = bytes * (size_t)comm->size;
+    request->send_bytes = !comm_reads(comm, call) ? 0 : call->kind == COMM_REDUCE_SCATTER ? whole : bytes;
+    request->receive_bytes = call->kind == COMM_SEND ? 0 : call->kind == COMM_ALL_GATHER ? whole : bytes;
     int status =
         take_block(comm, stream_device(data->stream), request->send_bytes + request->receive_bytes + 1, &block);
     if (status)
@@ -123,8 +118,7 @@ static int stage(const struct comm *comm, struct comm_request *request) {
 static int start(struct comm *comm, struct comm_request *request) {
     struct stream *stream = request->call.data.stream;
     int status = stream_wait(stream);
-    if (!status && !device_host_reads(stream_device(stream)))
-        status = stage(comm, request);
+    THEN(status, !device_host_reads(stream_device(stream)) ? stage(comm, request) : STATUS_OK);
     THEN(status, comm->host->start(comm, request));
     if (status && request->kept)
         forget(request);

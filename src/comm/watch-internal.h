@@ -45,14 +45,14 @@ struct watch {
     struct watch_options options;
     int timeout; /* ticks */
     pthread_t thread;
-    bool is_running;   /* the thread runs, and is not joined; it alone uses the members after this */
+    bool is_running;   /* the thread runs, and is not joined; only it uses the members after this */
     int wake;          /* an eventfd that ends the thread */
     uint64_t reported; /* the value of `signs` at the last beat */
     bool has_said;     /* on_end is called, or about to be */
 
     _Atomic uint64_t signs; /* of this rank's computing thread, which writes it */
 
-    int peer_count;           /* ranks 0 .. peer_count - 1: all ranks at rank 0, and rank 0 alone at the others */
+    int peer_count;           /* ranks 0 .. peer_count - 1: all ranks at rank 0, and only rank 0 at the others */
     struct watch_peer *peers; /* [peer_count]; this rank's entry is PEER_GONE */
     struct pollfd *polled;    /* [2 + WATCH_GUESTS + peer_count]: wake, listener, guests, peers */
 
@@ -64,7 +64,7 @@ struct watch {
 
 /* ---- watch_join.c: making connections ---- */
 
-/* Listens, and fills the card. STATUS_IO. */
+/* Listens, and fills the GPU. STATUS_IO. */
 int watch_listen(struct watch *watch, struct watch_card *card);
 /* Connects to rank 0 within `seconds`. STATUS_IO. */
 int watch_connect(struct watch *watch, const struct watch_card *card, double seconds);

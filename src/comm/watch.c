@@ -64,12 +64,6 @@ static void find(struct watch *watch, int rank, bool is_dead) {
 
 /* ---- the thread ---- */
 
-static void leave(struct watch_peer *peer) {
-    peer->state = PEER_GONE;
-    close(peer->fd);
-    peer->fd = -1;
-}
-
 /* Reads a peer's signs. A closed connection still yields its last ones first. */
 static void hear(struct watch *watch, int rank) {
     struct watch_peer *peer = &watch->peers[rank];
@@ -82,7 +76,9 @@ static void hear(struct watch *watch, int rank) {
         if (watch->has_said)
             return;
         if (memchr(signs, WATCH_GOODBYE, (size_t)count)) {
-            leave(peer);
+            peer->state = PEER_GONE;
+            close(peer->fd);
+            peer->fd = -1;
             return;
         }
         if (memchr(signs, WATCH_SIGN, (size_t)count))

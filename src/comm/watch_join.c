@@ -54,7 +54,7 @@ static void set_options(int fd) {
 
 /* ---- rank 0 ---- */
 
-/* Adds an address at which this or another host may reach rank 0, unless it is valid on one link alone. */
+/* Adds an address at which this or another host may reach rank 0, unless it is valid only on one link. */
 static void add_address(const struct sockaddr *from, unsigned flags, struct watch_card *card) {
     const union any_address *address = (const union any_address *)from;
     if (!from || !(flags & IFF_UP) || card->address_count == WATCH_ADDRESSES)
@@ -80,7 +80,7 @@ static int list_addresses(struct watch_card *card) {
     return STATUS_OK;
 }
 
-/* Opens one listening socket for IPv6 and IPv4, or for IPv4 alone if the host has nothing else. */
+/* Opens one listening socket for IPv6 and IPv4, or only for IPv4 if the host has nothing else. */
 static int open_door(struct watch *watch, uint16_t *port) {
     union any_address at = {.v6 = {.sin6_family = AF_INET6}};
     socklen_t length = sizeof at.v6;
@@ -172,14 +172,6 @@ struct attempt {
     unsigned char word[WATCH_WORD_BYTES];
 };
 
-static void begin(struct attempt *attempt, const struct watch_address *address, uint16_t port) {
-    union any_address at;
-    socklen_t length = fill(&at, address, port);
-    attempt->fd = socket(address->family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (attempt->fd >= 0 && connect(attempt->fd, &at.any, length) && errno != EINPROGRESS)
-        shut(&attempt->fd);
-}
-
 /* Reads the greeting. Returns true if it is rank 0's. */
 static bool is_greeted(struct attempt *attempt, const struct watch_card *card) {
     ssize_t count =
@@ -232,8 +224,13 @@ int watch_connect(struct watch *watch, const struct watch_card *card, double sec
     int count = card->address_count < WATCH_ADDRESSES ? card->address_count : WATCH_ADDRESSES;
     memcpy(hello.word, card->others_word, WATCH_WORD_BYTES);
     memset(attempts, 0, sizeof attempts);
-    for (int i = 0; i < count; i++)
-        begin(&attempts[i], &card->addresses[i], card->port);
+    for (int i = 0; i < count; i++) {
+        union any_address at;
+        socklen_t length = fill(&at, &card->addresses[i], card->port);
+        attempts[i].fd = socket(card->addresses[i].family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (attempts[i].fd >= 0 && connect(attempts[i].fd, &at.any, length) && errno != EINPROGRESS)
+            shut(&attempts[i].fd);
+    }
     int found = find_leader(attempts, count, card, seconds);
     for (int i = 0; i < count; i++)
         if (i != found && attempts[i].fd >= 0)

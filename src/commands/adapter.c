@@ -19,7 +19,8 @@ static const struct config_command command = {
         "Prints for each adapter its method, what it changes, its parameters, and its base model. Names tensors that "
         "are transposed, have a wrong length or are not finite.",
     .examples = "  cambium adapter show out/lora\n",
-    .positional_offset = offsetof(struct options, directories),
+    .takes_words = true,
+    .words_offset = offsetof(struct options, directories),
 };
 
 static int print_adapter(const struct peft_files *files, int index) {
@@ -45,27 +46,30 @@ static int print_adapter(const struct peft_files *files, int index) {
     return STATUS_OK;
 }
 
-int command_adapter(int argc, char **argv) {
-    if (argc == 0 || (strcmp(argv[0], "show") != 0 && argv[0][0] != '-'))
-        return command_exit_status(status_fail(STATUS_USAGE, "unknown command 'adapter%s%s' (expected '%s')",
-                                               argc ? " " : "", argc ? argv[0] : "", command.synopsis));
-    bool is_show = !strcmp(argv[0], "show"), is_answered = false;
-    struct options options = {0};
-    struct config *config = NULL;
+static int show(const void *values, const struct config *given) {
+    const struct options *options = values;
     struct peft_files *files = NULL;
-    int status = config_parse(&command, argc - is_show, argv + is_show, &options, &config, &is_answered);
-    if (!status && !is_answered && !options.directories.count)
-        status = status_fail(STATUS_USAGE, "adapter show: no directory is given");
-    if (!status && !is_answered)
-        status = peft_files_open(options.directories.items, options.directories.count, false, &files);
-    for (int i = 0; !status && !is_answered && i < peft_files_count(files); i++)
-        if (!(status = peft_check_shapes(files, i)))
-            status = ckpt_check_finite(peft_files_tensors(files, i));
-    for (int i = 0; !status && !is_answered && i < peft_files_count(files); i++)
+    (void)given;
+    if (!options->directories.count)
+        return status_fail(STATUS_USAGE, "adapter show: no directory is given");
+    TRY(peft_files_open(options->directories.items, options->directories.count, false, &files));
+    int status = STATUS_OK;
+    for (int i = 0; !status && i < peft_files_count(files); i++) {
+        status = peft_check_shapes(files, i);
+        THEN(status, ckpt_check_finite(peft_files_tensors(files, i)));
+    }
+    for (int i = 0; !status && i < peft_files_count(files); i++)
         status = print_adapter(files, i);
     if (!status && (fflush(stdout) || ferror(stdout)))
         status = status_fail_errno("cannot write to standard output");
     peft_files_close(files);
-    config_free(config);
-    return command_exit_status(status);
+    return status;
+}
+
+int command_adapter(int argc, char **argv) {
+    bool is_show = argc && !strcmp(argv[0], "show");
+    if (argc == 0 || (!is_show && argv[0][0] != '-'))
+        return command_exit_status(status_fail(STATUS_USAGE, "unknown command 'adapter%s%s' (expected '%s')",
+                                               argc ? " " : "", argc ? argv[0] : "", command.synopsis));
+    return command_run(&command, argc - is_show, argv + is_show, &(struct options){0}, show);
 }

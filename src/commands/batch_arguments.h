@@ -18,39 +18,16 @@ static const char *const batch_on_off[] = {"on", "off", NULL};
 /* The rows of these options, for a command whose struct has its batch_arguments at offset `at`. `of` is put before each
  * help text. */
 #define BATCH_ROWS(at, of, cache_default, cache_help)                                                                  \
-    {.path = "max-batch-size",                                                                                         \
-     .type = CONFIG_INT,                                                                                               \
-     .offset = (at) + offsetof(struct batch_arguments, max_size),                                                      \
-     .default_text = "64",                                                                                             \
-     .minimum = 1,                                                                                                     \
-     .maximum = 65536,                                                                                                 \
-     .help = of "completions that run at once"},                                                                       \
-        {.path = "max-batch-tokens",                                                                                   \
-         .type = CONFIG_INT,                                                                                           \
-         .offset = (at) + offsetof(struct batch_arguments, max_tokens),                                                \
-         .default_text = "512",                                                                                        \
-         .minimum = 1,                                                                                                 \
-         .maximum = 1 << 20,                                                                                           \
-         .help = of "rows of a step, for prompts and completions together"},                                           \
-        {.path = "prefill-stretch",                                                                                    \
-         .type = CONFIG_FLOAT,                                                                                         \
-         .offset = (at) + offsetof(struct batch_arguments, prefill_stretch),                                           \
-         .default_text = "2.5",                                                                                        \
-         .minimum = 1,                                                                                                 \
-         .maximum = 1e6,                                                                                               \
-         .help = of "factor by which prompts may lengthen a step while completions run"},                              \
-        {.path = "kv-cache-memory",                                                                                    \
-         .type = CONFIG_SIZE,                                                                                          \
-         .offset = (at) + offsetof(struct batch_arguments, kv_cache_memory),                                           \
-         .default_text = cache_default,                                                                                \
-         .minimum = 1,                                                                                                 \
-         .maximum = 1e15,                                                                                              \
-         .help = of cache_help},                                                                                       \
-    {                                                                                                                  \
-        .path = "prefix-cache", .type = CONFIG_CHOICE,                                                                 \
-        .offset = (at) + offsetof(struct batch_arguments, prefix_cache), .default_text = "on",                         \
-        .choices = batch_on_off, .help = of "compute a common beginning of prompts once"                               \
-    }
+    ROW_INT("max-batch-size", (at) + offsetof(struct batch_arguments, max_size), "64", 1, 65536,                       \
+            of "completions that run at once"),                                                                        \
+        ROW_INT("max-batch-tokens", (at) + offsetof(struct batch_arguments, max_tokens), "512", 1, 1 << 20,            \
+                of "rows of a step, for prompts and completions together"),                                            \
+        ROW_FLOAT("prefill-stretch", (at) + offsetof(struct batch_arguments, prefill_stretch), "2.5", 1, 1e6,          \
+                  of "factor by which prompts may lengthen a step while completions run"),                             \
+        ROW_SIZE("kv-cache-memory", (at) + offsetof(struct batch_arguments, kv_cache_memory), cache_default, 1, 1e15,  \
+                 of cache_help),                                                                                       \
+        ROW_CHOICE("prefix-cache", (at) + offsetof(struct batch_arguments, prefix_cache), "on", batch_on_off,          \
+                   of "compute a common beginning of prompts once")
 
 /* Checks the options in combination. STATUS_USAGE. */
 static inline int batch_check(const struct batch_arguments *batch) {

@@ -19,82 +19,37 @@ struct values {
 _Static_assert(offsetof(struct values, options.engine) == 0, "where bench_section_rows begins");
 
 #define AT(field) offsetof(struct values, field)
-#define COUNT_ROW(path_, field, help_)                                                                                 \
-    {                                                                                                                  \
-        .path = path_, .type = CONFIG_INT, .offset = AT(options.field), .default_text = "0", .minimum = 0,             \
-        .maximum = 1e9, .help = help_                                                                                  \
-    }
-
 static const struct config_row rows[] = {
-    {.path = "url",
-     .type = CONFIG_STRING,
-     .offset = AT(options.url),
-     .metavar = "URL",
-     .help = "a running server, http://HOST:PORT, of any program with /v1/completions; by default one is started"},
-    {.path = "model",
-     .type = CONFIG_STRING,
-     .offset = AT(options.engine.model),
-     .metavar = "DIR",
-     .is_path = true,
-     .help = "model directory; by default GPT-2 124M with random weights. With --url the model whose vocabulary and "
-             "positions the prompts fit"},
-    {.path = "scenario",
-     .type = CONFIG_CHOICE,
-     .offset = AT(options.scenario),
-     .default_text = "streams",
-     .choices = bench_scenarios,
-     .help = "scenario to measure"},
-    COUNT_ROW("streams", streams, "completions at once; 0: 16"),
-    COUNT_ROW("requests", requests,
-              "number of requests: streams, bank, pipeline: in rounds of one for each stream; long-prompt: arriving "
-              "prompts; swap: replacements; health: calls in a round; 0: the scenario's default"),
-    COUNT_ROW("input-len", input_len,
-              "tokens of a prompt; prefix: after the shared ones; long-prompt: of the arriving prompts; 0: 128, 16 and "
-              "1,000 of 1,024 positions"),
-    COUNT_ROW("output-len", output_len,
-              "tokens of a completion; 0: 128 of 1,024 positions; long-prompt and swap: all remaining positions"),
-    {.path = "protocol",
-     .type = CONFIG_CHOICE,
-     .offset = AT(options.protocol),
-     .default_text = "http",
-     .choices = bench_protocols,
-     .help = "protocol of the requests"},
-    {.path = "precision",
-     .type = CONFIG_CHOICE,
-     .offset = AT(precision),
-     .default_text = "auto",
-     .choices = model_precisions,
-     .help = "precision of the computation; auto: the files' type, or fp32 for random weights"},
+    ROW_TEXT("url", AT(options.url), "URL",
+             "a running server, http://HOST:PORT, of any program with /v1/completions; by default one is started"),
+    ROW_PATH("model", AT(options.engine.model), "DIR",
+             "model directory; by default GPT-2 124M with random weights. With --url the model whose vocabulary and "
+             "positions the prompts fit"),
+    ROW_CHOICE("scenario", AT(options.scenario), "streams", bench_scenarios, "scenario to measure"),
+    ROW_INT("streams", AT(options.streams), "0", 0, 1e9, "completions at once; 0: 16"),
+    ROW_INT("requests", AT(options.requests), "0", 0, 1e9,
+            "number of requests: streams, bank, pipeline: in rounds of one for each stream; long-prompt: arriving "
+            "prompts; swap: replacements; health: calls in a round; 0: the scenario's default"),
+    ROW_INT("input-len", AT(options.input_len), "0", 0, 1e9,
+            "tokens of a prompt; prefix: after the shared ones; long-prompt: of the arriving prompts; 0: 128, 16 and "
+            "1,000 of 1,024 positions"),
+    ROW_INT("output-len", AT(options.output_len), "0", 0, 1e9,
+            "tokens of a completion; 0: 128 of 1,024 positions; long-prompt and swap: all remaining positions"),
+    ROW_CHOICE("protocol", AT(options.protocol), "http", bench_protocols, "protocol of the requests"),
+    ROW_CHOICE("precision", AT(precision), "auto", model_precisions,
+               "precision of the computation; auto: the files' type, or fp32 for random weights"),
     CONFIG_DEVICE_ROW(AT(options.engine.device)),
-    {.path = "threads",
-     .type = CONFIG_INT,
-     .offset = AT(options.engine.threads),
-     .default_text = "0",
-     .minimum = 0,
-     .maximum = 4096,
-     .help = "threads of each rank; 0: all cores, or one when ranks share them"},
+    ROW_INT("threads", AT(options.engine.threads), "0", 0, 4096,
+            "threads of each rank; 0: all cores, or one when ranks share them"),
     RANKS_ROW(AT(ranks), "ranks of the server, as threads of its process; 1 when not given"),
-    COUNT_ROW("shared-prefix", shared_prefix, "prefix: tokens with which all prompts begin; 0: 512 of 1,024"),
-    {.path = "adapters",
-     .type = CONFIG_LIST,
-     .offset = AT(options.adapters),
-     .metavar = "N|DIR...",
-     .help =
-         "bank and swap: a number of adapters with random values, or directories, or names at --url; by default one of "
-         "each kind"},
-    {.path = "method",
-     .type = CONFIG_CHOICE,
-     .offset = AT(options.engine.peft.type),
-     .default_text = PEFT_DEFAULT_METHOD,
-     .choices = peft_method_names,
-     .help = "method of adapters with random values; by default all kinds in turn. The section peft has its keys"},
-    {.path = "seconds",
-     .type = CONFIG_FLOAT,
-     .offset = AT(options.seconds),
-     .default_text = "5",
-     .minimum = 0.1,
-     .maximum = 1e5,
-     .help = "idle: seconds without a request"},
+    ROW_INT("shared-prefix", AT(options.shared_prefix), "0", 0, 1e9,
+            "prefix: tokens with which all prompts begin; 0: 512 of 1,024"),
+    ROW_LIST("adapters", AT(options.adapters), "N|DIR...",
+             "bank and swap: a number of adapters with random values, or directories, or names at --url; by default "
+             "one of each kind"),
+    ROW_CHOICE("method", AT(options.engine.peft.type), PEFT_DEFAULT_METHOD, peft_method_names,
+               "method of adapters with random values; by default all kinds in turn. The section peft has its keys"),
+    ROW_FLOAT("seconds", AT(options.seconds), "5", 0.1, 1e5, "idle: seconds without a request"),
 };
 /* Options that both get. Options that are not in `rows` are the server's. */
 static const char *const shared[] = {"device", "precision", "threads", "ranks"};
@@ -123,7 +78,6 @@ static struct config_command describe(const struct config_row *sections, size_t 
         .row_count = sizeof rows / sizeof *rows,
         .section_rows = sections,
         .section_row_count = count,
-        .positional_offset = SIZE_MAX,
     };
 }
 

@@ -17,8 +17,7 @@ struct chat_command {
     struct job_model base;
     struct adapter_names names;
     const char *system, *chat_template;
-    int64_t max_new_tokens;
-    struct sampling sampling;
+    struct ask ask; /* an answer */
     double template_timeout;
     bool edits, keeps_history;
 };
@@ -29,36 +28,21 @@ static const struct config_row rows[] = {
     MODEL_ADAPTER_ROW(AT(base),
                       "adapters that answer from the start, from finetune or PEFT, or a directory of several; "
                       "all apply. NAME=DIR: an adapter for /adapter NAME"),
-    {.path = "system",
-     .type = CONFIG_STRING,
-     .offset = AT(system),
-     .metavar = "TEXT",
-     .help = "system message, before the first question"},
+    ROW_TEXT("system", AT(system), "TEXT", "system message, before the first question"),
     ADAPTER_ROOT_ROW(AT(names)),
-    TEMPERATURE_ROW(AT(sampling), "0.7"),
-    {.path = "max-new-tokens",
-     .type = CONFIG_INT,
-     .offset = AT(max_new_tokens),
-     .default_text = "0",
-     .minimum = 0,
-     .maximum = 1e9,
-     .help = "maximum number of tokens in an answer; 0: as many as the context has room for"},
-    TOP_P_ROW(AT(sampling), "0.95"),
-    TOP_K_ROW(AT(sampling)),
-    REPETITION_PENALTY_ROW(AT(sampling)),
-    SEED_ROW(AT(sampling), "seed of the random draws; the same questions then get the same answers"),
+    TEMPERATURE_ROW(AT(ask.sampling), "0.7"),
+    ROW_INT("max-new-tokens", AT(ask.max_tokens), "0", 0, 1e9,
+            "maximum number of tokens in an answer; 0: as many as the context has room for"),
+    TOP_P_ROW(AT(ask.sampling), "0.95"),
+    TOP_K_ROW(AT(ask.sampling)),
+    REPETITION_PENALTY_ROW(AT(ask.sampling)),
+    SEED_ROW(AT(ask.sampling), "seed of the random draws; the same questions then get the same answers"),
     CHAT_TEMPLATE_ROW("chat-template", AT(chat_template), "messages",
                       "as the adapter's training had it, or the tokenizer's own"),
-    {.path = "line-editor",
-     .type = CONFIG_BOOL,
-     .offset = AT(edits),
-     .default_text = "true",
-     .help = "edit questions and recall earlier ones with the arrow keys, where libedit is installed"},
-    {.path = "history",
-     .type = CONFIG_BOOL,
-     .offset = AT(keeps_history),
-     .default_text = "true",
-     .help = "keep the lines for later conversations, in ~/.local/state/cambium/chat_history or in $XDG_STATE_HOME"},
+    ROW_BOOL("line-editor", AT(edits), "true",
+             "edit questions and recall earlier ones with the arrow keys, where libedit is installed"),
+    ROW_BOOL("history", AT(keeps_history), "true",
+             "keep the lines for later conversations, in ~/.local/state/cambium/chat_history or in $XDG_STATE_HOME"),
     MODEL_DEVICE_ROW(AT(base)),
     MODEL_PRECISION_ROW(AT(base)),
     MODEL_THREADS_ROW(AT(base)),
@@ -82,7 +66,6 @@ static const struct config_command command = {
                 "  echo 'What is a cambium?' | cambium chat --model out/gpt --temperature 0\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
-    .positional_offset = SIZE_MAX,
 };
 
 /* ---- answers ---- */
@@ -297,6 +280,8 @@ static int prepare(const struct launch *launch, const struct config *config, voi
     struct chat_command *c = context;
     c->names.memory_is_given = config_is_given(config, "adapter-memory");
     c->base.tensor = c->base.pipeline = 1;
+    if (!c->ask.max_tokens)
+        c->ask.max_tokens = -1;
     int status = adapter_names_take(&c->base.adapters, &c->names);
     return status ? status : model_grid(&c->base, launch, false);
 }
@@ -308,8 +293,7 @@ static int run(struct launch *launch, void *context) {
                            .system = c->system,
                            .chat_template = c->chat_template,
                            .template_timeout = c->template_timeout,
-                           .max_new_tokens = c->max_new_tokens,
-                           .sampling = c->sampling,
+                           .ask = &c->ask,
                            .talk = talk,
                            .context = c};
     return launch_run(launch, 1, chat_job_run, &job);
@@ -317,6 +301,7 @@ static int run(struct launch *launch, void *context) {
 
 int command_chat(int argc, char **argv) {
     struct chat_command values = {0};
+    ask_begin(&values.ask);
     const struct launch_steps steps = {
         .command = &command, .values = &values, .is_alone = true, .prepare = prepare, .run = run};
     return launch_command(&steps, argc, argv, &values);

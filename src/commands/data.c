@@ -31,107 +31,34 @@ struct show_options {
 #define AT(field) offsetof(struct show_options, field)
 static const char *const split_names[] = {"train", "valid", "test", NULL};
 static const struct config_row rows[] = {
-    {.path = "data-path",
-     .type = CONFIG_LIST,
-     .offset = AT(data_path),
-     .metavar = "P|W1 P1 W2 P2...",
-     .is_path = true,
-     .help = "prefix of a dataset (P.bin and P.idx), or a blend of weights and prefixes"},
-    {.path = "data",
-     .type = CONFIG_STRING,
-     .offset = AT(data),
-     .metavar = "FILE.jsonl",
-     .is_path = true,
-     .help = "instead of a dataset, a file of rows for cambium finetune, which reads them as shown"},
-    {.path = "seq-length",
-     .type = CONFIG_INT,
-     .offset = AT(seq_length),
-     .minimum = 1,
-     .maximum = 2147483646,
-     .help = "tokens of a sample; with --data the maximum for a row"},
-    {.path = "tokenizer",
-     .type = CONFIG_STRING,
-     .offset = AT(tokenizer),
-     .metavar = "DIR",
-     .is_path = true,
-     .help = "tokenizer directory: adds the sample's text, and has the end-of-document token"},
-    {.path = "sample",
-     .type = CONFIG_INT,
-     .offset = AT(sample),
-     .minimum = 0,
-     .maximum = 1e12,
-     .metavar = "I",
-     .help = "show the tokens, labels, loss mask and positions of sample I instead of the indexes"},
-    {.path = "row",
-     .type = CONFIG_INT,
-     .offset = AT(row),
-     .default_text = "0",
-     .minimum = 0,
-     .maximum = 1e12,
-     .metavar = "I",
-     .help = "number of the row of --data, among those with an answer, from 0"},
-    {.path = "num-samples",
-     .type = CONFIG_INT,
-     .offset = AT(num_samples),
-     .default_text = "0",
-     .minimum = 0,
-     .maximum = 1e12,
-     .help = "number of samples (train_iters * global_batch_size of a run); 0: one epoch"},
-    {.path = "split",
-     .type = CONFIG_STRING,
-     .offset = AT(split),
-     .metavar = "A,B,C",
-     .help = "shares of the documents for training, validation and test; every document when not given"},
-    {.path = "seed",
-     .type = CONFIG_INT,
-     .offset = AT(seed),
-     .default_text = "1234",
-     .minimum = 0,
-     .maximum = 4294967295.0,
-     .help = "seed of the order of the samples"},
+    ROW_PATHS("data-path", AT(data_path), "P|W1 P1 W2 P2...",
+              "prefix of a dataset (P.bin and P.idx), or a blend of weights and prefixes"),
+    ROW_PATH("data", AT(data), "FILE.jsonl",
+             "instead of a dataset, a file of rows for cambium finetune, which reads them as shown"),
+    ROW_INT("seq-length", AT(seq_length), NULL, 1, 2147483646, "tokens of a sample; with --data the maximum for a row"),
+    ROW_PATH("tokenizer", AT(tokenizer), "DIR",
+             "tokenizer directory: adds the sample's text, and has the end-of-document token"),
+    ROW_INT("sample", AT(sample), NULL, 0, 1e12,
+            "show the tokens, labels, loss mask and positions of sample I instead of the indexes", .metavar = "I"),
+    ROW_INT("row", AT(row), "0", 0, 1e12, "number of the row of --data, among those with an answer, from 0",
+            .metavar = "I"),
+    ROW_INT("num-samples", AT(num_samples), "0", 0, 1e12,
+            "number of samples (train_iters * global_batch_size of a run); 0: one epoch"),
+    ROW_TEXT("split", AT(split), "A,B,C",
+             "shares of the documents for training, validation and test; every document when not given"),
+    ROW_INT("seed", AT(seed), "1234", 0, 4294967295.0, "seed of the order of the samples"),
     CHAT_TEMPLATE_ROW("chat-template", AT(chat_template), "messages of --data", "as the tokenizer's own template"),
-    {.path = "answers",
-     .type = CONFIG_CHOICE,
-     .offset = AT(answers),
-     .default_text = "all",
-     .choices = chat_answers_names,
-     .help = "answers of messages to train on, as data.answers"},
+    ROW_CHOICE("answers", AT(answers), "all", chat_answers_names, "answers of messages to train on, as data.answers"),
     SPECIAL_TOKENS_ROW("special-tokens", AT(special_tokens), "rows of --data without a template"),
-    {.path = "which",
-     .type = CONFIG_CHOICE,
-     .offset = AT(which),
-     .default_text = "train",
-     .choices = split_names,
-     .help = "split to show"},
-    {.path = "eod-id",
-     .type = CONFIG_INT,
-     .offset = AT(eod_id),
-     .default_text = "-1",
-     .minimum = -1,
-     .maximum = 2147483647,
-     .help = "id of the end-of-document token, without a tokenizer"},
-    {.path = "eod-mask-loss",
-     .type = CONFIG_BOOL,
-     .offset = AT(eod_mask_loss),
-     .default_text = "false",
-     .help = "no loss on end-of-document tokens"},
-    {.path = "reset-position-ids",
-     .type = CONFIG_BOOL,
-     .offset = AT(reset_position_ids),
-     .default_text = "false",
-     .help = "positions start again after each document's end"},
-    {.path = "reset-attention-mask",
-     .type = CONFIG_BOOL,
-     .offset = AT(reset_attention_mask),
-     .default_text = "false",
-     .help = "no attention across a document's end: adds segment_starts to a sample"},
+    ROW_CHOICE("which", AT(which), "train", split_names, "split to show"),
+    ROW_INT("eod-id", AT(eod_id), "-1", -1, 2147483647, "id of the end-of-document token, without a tokenizer"),
+    ROW_BOOL("eod-mask-loss", AT(eod_mask_loss), "false", "no loss on end-of-document tokens"),
+    ROW_BOOL("reset-position-ids", AT(reset_position_ids), "false", "positions start again after each document's end"),
+    ROW_BOOL("reset-attention-mask", AT(reset_attention_mask), "false",
+             "no attention across a document's end: adds segment_starts to a sample"),
     TEMPLATE_TIMEOUT_ROW("template-timeout", AT(template_timeout)),
-    {.path = "data-cache-path",
-     .type = CONFIG_STRING,
-     .offset = AT(data_cache_path),
-     .metavar = "DIR",
-     .is_path = true,
-     .help = "directory of index maps; by default cache/GPTDataset_indices next to each prefix"},
+    ROW_PATH("data-cache-path", AT(data_cache_path), "DIR",
+             "directory of index maps; by default cache/GPTDataset_indices next to each prefix"),
 };
 static const struct config_command show_command = {
     .name = "data show",
@@ -152,7 +79,6 @@ static const struct config_command show_command = {
         "  cambium data show --data-path 0.7 a_text_document 0.3 b_text_document --seq-length 256 --num-samples 100\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
-    .positional_offset = SIZE_MAX,
 };
 
 /* Prints "name":[item,...], where the items come from an expression over i. */
@@ -360,6 +286,12 @@ static int show(const struct show_options *options, bool is_sample) {
     return status;
 }
 
+static int run(const void *values, const struct config *given) {
+    const struct show_options *options = values;
+    TRY(check(options, given));
+    return options->data ? show_row(options) : show(options, config_is_given(given, "sample"));
+}
+
 int command_data(int argc, char **argv) {
     static const char usage[] = "usage: cambium data show [OPTIONS]; 'cambium data show --help' explains them";
     bool is_show = argc > 0 && !strcmp(argv[0], "show");
@@ -370,14 +302,5 @@ int command_data(int argc, char **argv) {
             log_error("%s", usage);
         return 2;
     }
-    struct show_options options = {0};
-    struct config *config = NULL;
-    bool is_answered = false;
-    int status = config_parse(&show_command, argc - is_show, argv + is_show, &options, &config, &is_answered);
-    if (!status && !is_answered)
-        status = check(&options, config);
-    if (!status && !is_answered)
-        status = options.data ? show_row(&options) : show(&options, config_is_given(config, "sample"));
-    config_free(config);
-    return command_exit_status(status);
+    return command_run(&show_command, argc - is_show, argv + is_show, &(struct show_options){0}, run);
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 struct eval_command {
-    struct job_model base;
+    struct job_model base; /* first, for model_facts */
     struct config_list tasks;
     struct eval_job job;
     struct eval_task *read; /* [tasks.count] */
@@ -17,87 +17,35 @@ struct eval_command {
 #define AT(field) offsetof(struct eval_command, field)
 static const struct config_row rows[] = {
     MODEL_ROW(AT(base)),
-    {.path = "task",
-     .type = CONFIG_LIST,
-     .offset = AT(tasks),
-     .metavar = "NAME=FILE.jsonl...",
-     .is_required = true,
-     .help = "a task and the file of its rows, JSON lines, plain or packed by gzip. Names are hellaswag, "
+    ROW_LIST("task", AT(tasks), "NAME=FILE.jsonl...",
+             "a task and the file of its rows, JSON lines, plain or packed by gzip. Names are hellaswag, "
              "lambada_openai, lambada_standard, wikitext, piqa, winogrande, boolq, arc_easy, arc_challenge and race. "
-             "choice, text and generate take your own data"},
-    {.path = "output",
-     .type = CONFIG_STRING,
-     .offset = AT(job.output),
-     .metavar = "FILE.json",
-     .is_path = true,
-     .help = "write the metrics as JSON"},
-    {.path = "samples",
-     .type = CONFIG_STRING,
-     .offset = AT(job.samples),
-     .metavar = "FILE.jsonl",
-     .is_path = true,
-     .help =
-         "write each request: its tokens, the sum of their log-probabilities, and whether each is the likeliest; or "
-         "the completion"},
+             "choice, text and generate take your own data",
+             .is_required = true),
+    ROW_PATH("output", AT(job.output), "FILE.json", "write the metrics as JSON"),
+    ROW_PATH("samples", AT(job.samples), "FILE.jsonl",
+             "write each request: its tokens, the sum of their log-probabilities, and whether each is the likeliest; "
+             "or the completion"),
     MODEL_ADAPTER_ROW(AT(base), "adapters on the model, from finetune or PEFT, or a directory of several; all apply"),
-    {.path = "limit",
-     .type = CONFIG_INT,
-     .offset = AT(job.limit),
-     .default_text = "0",
-     .minimum = 0,
-     .maximum = 1e15,
-     .help = "rows of each task; 0: all"},
-    {.path = "num-fewshot",
-     .type = CONFIG_INT,
-     .offset = AT(job.shots),
-     .default_text = "0",
-     .minimum = 0,
-     .maximum = 1000,
-     .metavar = "K",
-     .help = "examples before each row, with an empty line between them: the first rows, never the row itself"},
-    {.path = "fewshot-data",
-     .type = CONFIG_STRING,
-     .offset = AT(job.shots_path),
-     .metavar = "FILE.jsonl",
-     .is_path = true,
-     .help = "rows to take the examples from; the task's own rows when not given"},
-    {.path = "fewshot-seed",
-     .type = CONFIG_INT,
-     .offset = AT(job.shots_seed),
-     .default_text = "-1",
-     .minimum = -1,
-     .maximum = 4294967295,
-     .metavar = "N",
-     .help = "draw the examples, as lm_eval does with this seed; -1: take the first rows"},
-    {.path = "until",
-     .type = CONFIG_LIST,
-     .offset = AT(job.until),
-     .metavar = "TEXT...",
-     .help = "texts that end a completion of the task generate; an empty line when not given"},
-    {.path = "max-gen-toks",
-     .type = CONFIG_INT,
-     .offset = AT(job.max_gen_toks),
-     .default_text = "0",
-     .minimum = 0,
-     .maximum = 1e9,
-     .metavar = "N",
-     .help = "tokens of a completion; 0: 256, or half of what the model sees where that is less"},
+    ROW_INT("limit", AT(job.limit), "0", 0, 1e15, "rows of each task; 0: all"),
+    ROW_INT("num-fewshot", AT(job.shots), "0", 0, 1000,
+            "examples before each row, with an empty line between them: the first rows, never the row itself",
+            .metavar = "K"),
+    ROW_PATH("fewshot-data", AT(job.shots_path), "FILE.jsonl",
+             "rows to take the examples from; the task's own rows when not given"),
+    ROW_INT("fewshot-seed", AT(job.shots_seed), "-1", -1, 4294967295,
+            "draw the examples, as lm_eval does with this seed; -1: take the first rows", .metavar = "N"),
+    ROW_LIST("until", AT(job.until), "TEXT...",
+             "texts that end a completion of the task generate; an empty line when not given"),
+    ROW_INT("max-gen-toks", AT(job.max_gen_toks), "0", 0, 1e9,
+            "tokens of a completion; 0: 256, or half of what the model sees where that is less", .metavar = "N"),
     CHAT_TEMPLATE_ROW("chat-template", AT(job.chat_template), "messages",
                       "as the adapter's training had it, or the tokenizer's own"),
     SPECIAL_TOKENS_ROW("special-tokens", AT(job.special_tokens), "rows"),
-    {.path = "max-length",
-     .type = CONFIG_INT,
-     .offset = AT(base.max_model_len),
-     .default_text = "0",
-     .minimum = 0,
-     .maximum = 1e9,
-     .help = "tokens that the model sees at once; 0: the model's positions"},
+    ROW_INT("max-length", AT(base.max_model_len), "0", 0, 1e9,
+            "tokens that the model sees at once; 0: the model's positions"),
     MODEL_DEVICE_ROW(AT(base)),
-    MODEL_INVARIANCE_ROW(AT(base)),
-    MODEL_COLLECTIVES_ROW(AT(base)),
-    MODEL_ALGORITHMS_ROW(AT(base)),
-    MODEL_PRECISION_ROW(AT(base)),
-    MODEL_THREADS_ROW(AT(base)),
+    MODEL_COMPUTE_ROWS(AT(base)),
     MODEL_TOKENIZER_ROW(AT(base)),
     MODEL_RANKS_ROW(AT(base)),
     MODEL_LAYOUT_ROWS(AT(base)),
@@ -122,7 +70,6 @@ static const struct config_command command = {
         "--parallel.tensor_model_parallel_size=2\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
-    .positional_offset = SIZE_MAX,
 };
 
 /* Refuses options that do nothing for these tasks. */
@@ -154,11 +101,6 @@ static int prepare(const struct launch *launch, const struct config *config, voi
     return status ? status : model_grid(&c->base, launch, true);
 }
 
-static int add_facts(void *context, struct facts *facts) {
-    const struct eval_command *c = context;
-    return model_facts(&c->base, facts);
-}
-
 static int run(struct launch *launch, void *context) {
     struct eval_command *c = context;
     c->job.model = &c->base;
@@ -184,7 +126,7 @@ int command_eval(int argc, char **argv) {
                                        .values = &values,
                                        .watches = true,
                                        .prepare = prepare,
-                                       .add_facts = add_facts,
+                                       .add_facts = model_facts,
                                        .run = run,
                                        .close = close_command};
     return launch_command(&steps, argc, argv, &values);

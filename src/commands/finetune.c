@@ -39,56 +39,25 @@ struct options {
     struct sections sections;
 };
 
-#define OPTION(name, field, meta, text)                                                                                \
-    {                                                                                                                  \
-        .path = name, .type = CONFIG_STRING, .offset = offsetof(struct options, field), .metavar = meta,               \
-        .is_path = true, .help = text                                                                                  \
-    }
+#define OPTION(name, field, meta, text) ROW_PATH(name, AT(field), meta, text)
+#define AT(field)                       offsetof(struct options, field)
 static const struct config_row rows[] = {
     OPTION("model", model, "DIR", "the model directory, or one of checkpoints; it is not changed"),
-    {.path = "peft",
-     .type = CONFIG_LIST,
-     .offset = offsetof(struct options, peft),
-     .metavar = "METHOD...",
-     .help = "several are trained together, each in its own directory; full trains all weights of the model"},
+    ROW_LIST("peft", AT(peft), "METHOD...",
+             "several are trained together, each in its own directory; full trains all weights of the model"),
     /* after the methods' names */
-    {.path = "data",
-     .type = CONFIG_LIST,
-     .offset = offsetof(struct options, data),
-     .is_path = true,
-     .metavar = "FILE.jsonl...",
-     .help = "rows to train on; several files may have weights: weight, file, weight, file, ..."},
+    ROW_PATHS("data", AT(data), "FILE.jsonl...",
+              "rows to train on; several files may have weights: weight, file, weight, file, ..."),
     OPTION("output", output, "DIR",
            "directory for the adapter, for that of the best validation (best/), and for checkpoints; with --peft full "
            "the checkpoints are models"),
-    {.path = "valid-data",
-     .type = CONFIG_LIST,
-     .offset = offsetof(struct options, valid_data),
-     .is_path = true,
-     .metavar = "FILE.jsonl...",
-     .help = "rows for validation"},
-    {.path = "dry-run",
-     .type = CONFIG_BOOL,
-     .offset = offsetof(struct options, is_dry_run),
-     .default_text = "false",
-     .help = "print the resolved configuration and the memory plan of the largest rank, then exit"},
-    TRAINING_TARGET_ROWS(offsetof(struct options, target)),
-    {.path = "config",
-     .type = CONFIG_STRING,
-     .offset = offsetof(struct options, config),
-     .metavar = "FILE.yaml",
-     .is_path = true,
-     .help = "read the run's keys from this file first",
-     .may_differ = true},
-    {.path = "adapter",
-     .type = CONFIG_LIST,
-     .offset = offsetof(struct options, adapters),
-     .is_path = true,
-     .metavar = "DIR...",
-     .help = "with train.skip_train: adapters on the model to validate; all apply"},
+    ROW_PATHS("valid-data", AT(valid_data), "FILE.jsonl...", "rows for validation"),
+    TRAINING_DRY_RUN_ROWS(AT(is_dry_run), AT(target)),
+    TRAINING_CONFIG_ROW(AT(config)),
+    ROW_PATHS("adapter", AT(adapters), "DIR...", "with train.skip_train: adapters on the model to validate; all apply"),
     OPTION("init-adapter", init_adapter, "DIR",
            "start from the values and the configuration of an adapter or a stack, instead of keys of peft"),
-    RANKS_ROW(offsetof(struct options, ranks),
+    RANKS_ROW(AT(ranks),
               "ranks to train on, as threads of this process; 1 when not given, and under mpirun or srun theirs"),
 };
 
@@ -113,40 +82,20 @@ static void name_rows(struct named_rows *named) {
 
 #define TUNING(field) offsetof(struct sections, tuning.field)
 /* A key of the section `data` that pretrain lacks. */
-static const struct config_row answers_row = {
-    .path = "data.answers",
-    .type = CONFIG_CHOICE,
-    .offset = TUNING(answers),
-    .default_text = "all",
-    .choices = chat_answers_names,
-    .help = "answers of a row's messages to train on; a template that changes earlier ones needs last"};
+static const struct config_row answers_row =
+    ROW_CHOICE("data.answers", TUNING(answers), "all", chat_answers_names,
+               "answers of a row's messages to train on; a template that changes earlier ones needs last");
 static const struct config_row tuning_rows[] = {
-    {.path = "tuning.epochs",
-     .type = CONFIG_INT,
-     .offset = TUNING(epochs),
-     .default_text = "1",
-     .minimum = 1,
-     .maximum = 1e6,
-     .help = "number of times to train on every row, when train.train_iters is not given"},
-    {.path = "tuning.packing",
-     .type = CONFIG_BOOL,
-     .offset = TUNING(packing),
-     .default_text = "false",
-     .help = "put several rows into a sample; none attends to another"},
+    ROW_INT("tuning.epochs", TUNING(epochs), "1", 1, 1e6,
+            "number of times to train on every row, when train.train_iters is not given"),
+    ROW_BOOL("tuning.packing", TUNING(packing), "false", "put several rows into a sample; none attends to another"),
     CHAT_TEMPLATE_ROW("tuning.template", TUNING(template), "messages and instructions",
                       "as the tokenizer's own template"),
     SPECIAL_TOKENS_ROW("tuning.special_tokens", TUNING(special_tokens), "rows without a template"),
-    {.path = "tuning.train_on_prompt",
-     .type = CONFIG_BOOL,
-     .offset = TUNING(train_on_prompt),
-     .default_text = "false",
-     .help = "compute the loss on the whole text, not only on answers"},
-    {.path = "tuning.truncation_side",
-     .type = CONFIG_CHOICE,
-     .offset = TUNING(truncation_side),
-     .default_text = "right",
-     .choices = truncations,
-     .help = "side on which rows that are too long are cut"},
+    ROW_BOOL("tuning.train_on_prompt", TUNING(train_on_prompt), "false",
+             "compute the loss on the whole text, not only on answers"),
+    ROW_CHOICE("tuning.truncation_side", TUNING(truncation_side), "right", truncations,
+               "side on which rows that are too long are cut"),
     TEMPLATE_TIMEOUT_ROW("tuning.template_timeout", TUNING(template_timeout)),
 };
 enum { TUNING_ROWS = sizeof tuning_rows / sizeof *tuning_rows };
@@ -239,11 +188,10 @@ static struct config_command describe(const struct named_rows *named, const stru
         .row_count = sizeof rows / sizeof *rows,
         .section_rows = sections,
         .section_row_count = count,
-        .section_offset = offsetof(struct options, sections),
+        .section_offset = AT(sections),
         .absent = absent,
         .absent_count = ABSENT,
         .config_flag = "config",
-        .positional_offset = SIZE_MAX,
     };
 }
 

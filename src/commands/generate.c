@@ -12,15 +12,14 @@
 #include <stdlib.h>
 
 struct generate_command {
-    struct job_model base;
+    struct job_model base; /* first, for model_facts */
     const char *prompt, *messages;
     const char *chat_template;
     int special_tokens; /* enum special_tokens */
     struct config_list prompt_tokens, stop;
-    int64_t max_new_tokens, num_samples;
-    struct sampling sampling;
+    struct ask ask;
     double template_timeout;
-    bool stream, echo, json, ignore_eos;
+    bool stream, echo, json;
     /* of --requests */
     struct requests_options requests;
     struct adapter_names names;
@@ -32,85 +31,39 @@ struct generate_command {
 #define AT(field) offsetof(struct generate_command, field)
 static const struct config_row rows[] = {
     MODEL_ROW(AT(base)),
-    {.path = "prompt",
-     .type = CONFIG_STRING,
-     .offset = AT(prompt),
-     .metavar = "TEXT",
-     .help = "text to continue; - reads standard input"},
-    {.path = "messages",
-     .type = CONFIG_STRING,
-     .offset = AT(messages),
-     .metavar = "FILE",
-     .is_path = true,
-     .help = "messages to answer: plain text of one user, a JSON list of {\"role\", \"content\"}, or an object "
-             "{\"messages\", \"tools\", \"documents\", \"chat_template_kwargs\"}; - reads standard input"},
-    {.path = "requests",
-     .type = CONFIG_STRING,
-     .offset = AT(requests.input),
-     .metavar = "FILE.jsonl",
-     .is_path = true,
-     .help =
-         "file of requests, one JSON object per line, or one of OpenAI's batches; answers many at once, with a line "
-         "each; - reads standard input"},
+    ROW_TEXT("prompt", AT(prompt), "TEXT", "text to continue; - reads standard input"),
+    ROW_PATH("messages", AT(messages), "FILE",
+             "messages to answer: plain text of one user, a JSON list of {\"role\", \"content\"}, or an object "
+             "{\"messages\", \"tools\", \"documents\", \"chat_template_kwargs\"}; - reads standard input"),
+    ROW_PATH("requests", AT(requests.input), "FILE.jsonl",
+             "file of requests, one JSON object per line, or one of OpenAI's batches; answers many at once, with a "
+             "line each; - reads standard input"),
     MODEL_ADAPTER_ROW(AT(base), MODEL_ADAPTER_OR_NAMED),
-    {.path = "max-new-tokens",
-     .type = CONFIG_INT,
-     .offset = AT(max_new_tokens),
-     .default_text = "128",
-     .minimum = 1,
-     .maximum = 1e9,
-     .help = "maximum number of tokens to generate"},
-    TEMPERATURE_ROW(AT(sampling), "0.8"),
-    TOP_P_ROW(AT(sampling), "1"),
-    TOP_K_ROW(AT(sampling)),
-    SEED_ROW(AT(sampling), "seed of the random draws; --requests: lines without a seed derive theirs from it"),
-    {.path = "stop",
-     .type = CONFIG_LIST,
-     .offset = AT(stop),
-     .metavar = "TEXT...",
-     .help = "end before any of these strings"},
-    {.path = "stream",
-     .type = CONFIG_BOOL,
-     .offset = AT(stream),
-     .help = "print the completion as it is generated (one sample)"},
-    {.path = "num-samples",
-     .type = CONFIG_INT,
-     .offset = AT(num_samples),
-     .default_text = "1",
-     .minimum = 1,
-     .maximum = 256,
-     .help = "completions to generate"},
-    {.path = "json",
-     .type = CONFIG_BOOL,
-     .offset = AT(json),
-     .help =
-         "print a JSON object for each completion: index, text (null without a tokenizer), tokens, finish_reason (stop "
-         "or length)"},
-    {.path = "echo", .type = CONFIG_BOOL, .offset = AT(echo), .help = "print the prompt before each completion"},
-    REPETITION_PENALTY_ROW(AT(sampling)),
-    {.path = "ignore-eos", .type = CONFIG_BOOL, .offset = AT(ignore_eos), .help = "continue after an end-of-text"},
+    ROW_INT("max-new-tokens", AT(ask.max_tokens), "128", 1, 1e9, "maximum number of tokens to generate"),
+    TEMPERATURE_ROW(AT(ask.sampling), "0.8"),
+    TOP_P_ROW(AT(ask.sampling), "1"),
+    TOP_K_ROW(AT(ask.sampling)),
+    SEED_ROW(AT(ask.sampling), "seed of the random draws; --requests: lines without a seed derive theirs from it"),
+    ROW_LIST("stop", AT(stop), "TEXT...", "end before any of these strings"),
+    ROW_BOOL("stream", AT(stream), NULL, "print the completion as it is generated (one sample)"),
+    ROW_INT("num-samples", AT(ask.choices), "1", 1, 256, "completions to generate"),
+    ROW_BOOL("json", AT(json), NULL,
+             "print a JSON object for each completion: index, text (null without a tokenizer), tokens, finish_reason "
+             "(stop or length)"),
+    ROW_BOOL("echo", AT(echo), NULL, "print the prompt before each completion"),
+    REPETITION_PENALTY_ROW(AT(ask.sampling)),
+    ROW_BOOL("ignore-eos", AT(ask.ignore_eos), NULL, "continue after an end-of-text"),
     CHAT_TEMPLATE_ROW("chat-template", AT(chat_template), "messages",
                       "as the adapter's training had it, or the tokenizer's own"),
     SPECIAL_TOKENS_ROW("special-tokens", AT(special_tokens),
                        "the text of --prompt, and in those lines of --requests that have no parse_special"),
-    {.path = "output",
-     .type = CONFIG_STRING,
-     .offset = AT(requests.output),
-     .metavar = "FILE.jsonl",
-     .is_path = true,
-     .help = "--requests: a new file for the answers, in the order of the requests; standard output when not given"},
-    {.path = "resume",
-     .type = CONFIG_BOOL,
-     .offset = AT(requests.resumes),
-     .help = "--requests: resume after the answers that the output has"},
+    ROW_PATH("output", AT(requests.output), "FILE.jsonl",
+             "--requests: a new file for the answers, in the order of the requests; standard output when not given"),
+    ROW_BOOL("resume", AT(requests.resumes), NULL, "--requests: resume after the answers that the output has"),
     ADAPTER_ROOT_ROW(AT(names)),
     MODEL_DEVICE_ROW(AT(base)),
     MODEL_GRAPHS_ROW(AT(base)),
-    MODEL_INVARIANCE_ROW(AT(base)),
-    MODEL_COLLECTIVES_ROW(AT(base)),
-    MODEL_ALGORITHMS_ROW(AT(base)),
-    MODEL_PRECISION_ROW(AT(base)),
-    MODEL_THREADS_ROW(AT(base)),
+    MODEL_COMPUTE_ROWS(AT(base)),
     MODEL_MAX_LEN_ROW(AT(base)),
     BATCH_ROWS(AT(batch), "--requests: ", "4G",
                "memory for keys and values on each rank, at most as much as all completions can fill; by default nine "
@@ -120,11 +73,8 @@ static const struct config_row rows[] = {
                    "--requests: names of the base, which a request may give as its model; the directory's name "
                    "when not given"),
     MODEL_TOKENIZER_ROW(AT(base)),
-    {.path = "prompt-tokens",
-     .type = CONFIG_LIST,
-     .offset = AT(prompt_tokens),
-     .metavar = "ID...",
-     .help = "token ids to continue, instead of a text: the output is token ids as well"},
+    ROW_LIST("prompt-tokens", AT(prompt_tokens), "ID...",
+             "token ids to continue, instead of a text: the output is token ids as well"),
     TEMPLATE_TIMEOUT_ROW("template-timeout", AT(template_timeout)),
     MODEL_RANKS_ROW(AT(base)),
     MODEL_LAYOUT_ROWS(AT(base)),
@@ -146,7 +96,6 @@ static const struct config_command command = {
         "  mpirun -n 2 cambium generate --model out/gpt --prompt Once --parallel.tensor_model_parallel_size=2\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
-    .positional_offset = SIZE_MAX,
 };
 
 /* True when completions are printed as text, not only as ids. */
@@ -217,7 +166,7 @@ static int print_plain(const struct generate_command *c, const struct generate_p
 static int print_texts(void *context, const struct generate_prompt *prompt, const struct generated *texts) {
     const struct generate_command *c = context;
     int status = STATUS_OK;
-    for (int64_t i = 0; i < c->num_samples && !status; i++) {
+    for (int64_t i = 0; i < c->ask.choices && !status; i++) {
         if (c->json)
             status = print_json(c, prompt, &texts[i], i);
         else if (c->stream)
@@ -280,14 +229,14 @@ static int check(struct generate_command *c, const struct config *config) {
             return status_fail(STATUS_USAGE, "--%s is for --messages", of_templates[i]);
     if (!c->prompt && config_is_given(config, "special-tokens"))
         return status_fail(STATUS_USAGE, "--special-tokens is for --prompt and --requests: names in messages are text");
-    if (c->stream && (c->json || c->num_samples > 1))
+    if (c->stream && (c->json || c->ask.choices > 1))
         return status_fail(
             STATUS_USAGE,
             "--stream prints one completion as it is written: it cannot be combined with --json or --num-samples");
     if (!has_text(c) && c->stream)
         return status_fail(STATUS_USAGE,
                            "--stream works on text: it needs --prompt or --messages, not --prompt-tokens");
-    int status = generate_check_stops(c->stop.items, c->stop.count);
+    int status = ask_take_stops(&c->ask, c->stop.items, c->stop.count);
     return status ? status_wrap(status == STATUS_INVALID ? STATUS_USAGE : status, "--stop") : STATUS_OK;
 }
 
@@ -303,11 +252,6 @@ static int prepare(const struct launch *launch, const struct config *config, voi
     return status ? status : model_grid(&c->base, launch, false);
 }
 
-static int add_facts(void *context, struct facts *facts) {
-    const struct generate_command *c = context;
-    return model_facts(&c->base, facts);
-}
-
 static int answer_requests(struct launch *launch, struct generate_command *c) {
     struct requests_job job = {.model = &c->base,
                                .names = &c->names,
@@ -318,7 +262,7 @@ static int answer_requests(struct launch *launch, struct generate_command *c) {
     job.options.template_timeout = c->template_timeout;
     job.options.special_tokens = c->special_tokens;
     job.options.prefill_stretch = c->batch.prefill_stretch;
-    job.options.seed = (int64_t)c->sampling.seed;
+    job.options.seed = (int64_t)c->ask.sampling.seed;
     int status = launch_run(launch, rank_grid_size(&c->base.grid), requests_job_run, &job);
     return status ? status : requests_verdict(&c->requests, &job.result);
 }
@@ -331,11 +275,7 @@ static int complete_prompt(struct launch *launch, struct generate_command *c) {
                                .special_tokens = c->special_tokens,
                                .chat_template = c->chat_template,
                                .template_timeout = c->template_timeout,
-                               .stop = c->stop,
-                               .ignores_eos = c->ignore_eos,
-                               .max_new_tokens = c->max_new_tokens,
-                               .samples = c->num_samples,
-                               .sampling = c->sampling,
+                               .ask = &c->ask,
                                .on_prompt = print_prompt,
                                .on_text = c->stream ? print_part : NULL,
                                .on_end = print_texts,
@@ -350,13 +290,15 @@ static int run(struct launch *launch, void *context) {
 
 int command_generate(int argc, char **argv) {
     struct generate_command values = {0};
+    ask_begin(&values.ask);
     const struct launch_steps steps = {.command = &command,
                                        .values = &values,
                                        .watches = true,
                                        .prepare = prepare,
-                                       .add_facts = add_facts,
+                                       .add_facts = model_facts,
                                        .run = run};
     int exit_status = launch_command(&steps, argc, argv, &values);
+    ask_free(&values.ask);
     if (values.is_watching)
         stop_watch_end();
     return exit_status;

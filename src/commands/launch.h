@@ -9,7 +9,7 @@
 #include "config/config.h"
 
 struct launch {
-    struct comm *world; /* the launcher's processes; NULL: this process alone */
+    struct comm *world; /* the launcher's processes; NULL: only this process */
     bool is_first;
     bool is_reported; /* a process has printed the failure */
     bool is_reporter; /* this process has */

@@ -11,29 +11,15 @@ struct options {
     struct config_list adapters;
 };
 
+#define AT(field) offsetof(struct options, field)
 static const struct config_row rows[] = {
-    {.path = "model",
-     .type = CONFIG_STRING,
-     .offset = offsetof(struct options, model),
-     .metavar = "DIR",
-     .is_path = true,
-     .is_required = true,
-     .help = "model directory, or a directory of checkpoints (the newest is taken); it is not changed"},
-    {.path = "adapter",
-     .type = CONFIG_LIST,
-     .offset = offsetof(struct options, adapters),
-     .metavar = "DIR...",
-     .is_path = true,
-     .is_required = true,
-     .help = "adapters to fold into it, in this order: LoRA, also as rsLoRA and DoRA, and IA3"},
-    {.path = "output",
-     .type = CONFIG_STRING,
-     .offset = offsetof(struct options, output),
-     .metavar = "DIR",
-     .is_path = true,
-     .is_required = true,
-     .help = "the model directory to write"},
-    CONFIG_DEVICE_ROW(offsetof(struct options, device)),
+    ROW_PATH("model", AT(model), "DIR",
+             "model directory, or a directory of checkpoints (the newest is taken); it is not changed",
+             .is_required = true),
+    ROW_PATHS("adapter", AT(adapters), "DIR...",
+              "adapters to fold into it, in this order: LoRA, also as rsLoRA and DoRA, and IA3", .is_required = true),
+    ROW_PATH("output", AT(output), "DIR", "the model directory to write", .is_required = true),
+    CONFIG_DEVICE_ROW(AT(device)),
 };
 
 static const struct config_command command = {
@@ -44,7 +30,6 @@ static const struct config_command command = {
     .examples = "  cambium merge --model out/gpt --adapter out/lora --output out/merged\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
-    .positional_offset = SIZE_MAX,
 };
 
 /* Merges and writes. Runs in one process of a launch. */

@@ -42,7 +42,8 @@ static int adapter_facts(const struct config_list *directories, struct facts *fa
     return status;
 }
 
-int model_facts(const struct job_model *arguments, struct facts *facts) {
+int model_facts(void *job_model, struct facts *facts) {
+    const struct job_model *arguments = job_model;
     char directory[PATH_MAX];
     int status = ckpt_resolve_model(arguments->model, directory, sizeof directory);
     THEN(status, ckpt_model_facts(directory, facts));

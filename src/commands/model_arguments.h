@@ -18,94 +18,56 @@ static const char *const model_off_on[] = {"off", "on", NULL};
 
 /* The rows of these options, for a command whose struct has its job_model at offset `at`. */
 #define MODEL_ROW(at)                                                                                                  \
-    {                                                                                                                  \
-        .path = "model", .type = CONFIG_STRING, .offset = (at) + offsetof(struct job_model, model), .metavar = "DIR",  \
-        .is_path = true, .is_required = true,                                                                          \
-        .help = "model directory, or a directory of checkpoints (the newest is taken)"                                 \
-    }
-#define MODEL_ADAPTER_ROW(at, help_)                                                                                   \
-    {                                                                                                                  \
-        .path = "adapter", .type = CONFIG_LIST, .offset = (at) + offsetof(struct job_model, adapters),                 \
-        .metavar = "DIR...", .is_path = true, .help = help_                                                            \
-    }
+    ROW_PATH("model", (at) + offsetof(struct job_model, model), "DIR",                                                 \
+             "model directory, or a directory of checkpoints (the newest is taken)", .is_required = true)
+#define MODEL_ADAPTER_ROW(at, help_) ROW_PATHS("adapter", (at) + offsetof(struct job_model, adapters), "DIR...", help_)
 /* Help on the option's adapters of a command whose requests or texts may name others. */
 #define MODEL_ADAPTER_OR_NAMED                                                                                         \
     "adapters on the model, from finetune or PEFT, or a directory of several; all apply. NAME=DIR: an adapter for "    \
     "those lines of requests or texts that name it"
-#define MODEL_NAME_ROW(at, help_)                                                                                      \
-    {                                                                                                                  \
-        .path = "model-name", .type = CONFIG_LIST, .offset = (at) + offsetof(struct job_model, names),                 \
-        .metavar = "NAME...", .help = help_                                                                            \
-    }
+#define MODEL_NAME_ROW(at, help_) ROW_LIST("model-name", (at) + offsetof(struct job_model, names), "NAME...", help_)
 #define MODEL_TOKENIZER_ROW(at)                                                                                        \
-    {                                                                                                                  \
-        .path = "tokenizer", .type = CONFIG_STRING, .offset = (at) + offsetof(struct job_model, tokenizer),            \
-        .metavar = "DIR", .is_path = true, .help = "tokenizer, when it is not in the model directory"                  \
-    }
-#define MODEL_PRECISION_ROW(at)                                                                                        \
-    {                                                                                                                  \
-        .path = "precision", .type = CONFIG_CHOICE, .offset = (at) + offsetof(struct job_model, precision),            \
-        .default_text = "auto", .choices = model_precisions,                                                           \
-        .help = "precision of the computation; auto: the files' type; tf32: fp32 with products in TF32, except those " \
-                "of attention, on a GPU"                                                                               \
-    }
+    ROW_PATH("tokenizer", (at) + offsetof(struct job_model, tokenizer), "DIR",                                         \
+             "tokenizer, when it is not in the model directory")
 #define MODEL_GRAPHS_ROW(at)                                                                                           \
-    {                                                                                                                  \
-        .path = "cuda-graphs", .type = CONFIG_CHOICE, .offset = (at) + offsetof(struct job_model, cuda_graphs),        \
-        .default_text = "on", .choices = model_on_off,                                                                 \
-        .help = "--device cuda, one rank: record decode steps once, and launch each as a whole"                        \
-    }
-#define MODEL_INVARIANCE_ROW(at)                                                                                       \
-    {                                                                                                                  \
-        .path = "batch-invariant", .type = CONFIG_CHOICE,                                                              \
-        .offset = (at) + offsetof(struct job_model, batch_invariant), .default_text = "off", .choices = model_off_on,  \
-        .help = "--device cuda: on: a completion has the same bits whatever runs beside it, and steps take longer; "   \
-                "the CPU "                                                                                             \
-                "always does this"                                                                                     \
-    }
-#define MODEL_DEVICE_ROW(at)      CONFIG_DEVICE_ROW((at) + offsetof(struct job_model, device))
-#define MODEL_COLLECTIVES_ROW(at) CONFIG_COLLECTIVES_ROW((at) + offsetof(struct job_model, collectives))
-#define MODEL_ALGORITHMS_ROW(at)  CONFIG_ALGORITHMS_ROW((at) + offsetof(struct job_model, gemm_algorithms))
+    ROW_CHOICE("cuda-graphs", (at) + offsetof(struct job_model, cuda_graphs), "on", model_on_off,                      \
+               "--device cuda, one rank: record decode steps once, and launch each as a whole")
+#define MODEL_PRECISION_ROW(at)                                                                                        \
+    ROW_CHOICE("precision", (at) + offsetof(struct job_model, precision), "auto", model_precisions,                    \
+               "precision of the computation; auto: the files' type; tf32: fp32 with products in TF32, except those "  \
+               "of attention, on a GPU")
+#define MODEL_DEVICE_ROW(at) CONFIG_DEVICE_ROW((at) + offsetof(struct job_model, device))
 #define MODEL_THREADS_ROW(at)                                                                                          \
-    {                                                                                                                  \
-        .path = "threads", .type = CONFIG_INT, .offset = (at) + offsetof(struct job_model, threads),                   \
-        .default_text = "0", .minimum = 0, .maximum = 4096,                                                            \
-        .help = "threads of each rank; 0: all cores, or one if shared", .may_differ = true                             \
-    }
+    ROW_INT("threads", (at) + offsetof(struct job_model, threads), "0", 0, 4096,                                       \
+            "threads of each rank; 0: all cores, or one if shared", .may_differ = true)
+/* How ranks compute, for a command that several ranks may run. */
+#define MODEL_COMPUTE_ROWS(at)                                                                                         \
+    ROW_CHOICE("batch-invariant", (at) + offsetof(struct job_model, batch_invariant), "off", model_off_on,             \
+               "--device cuda: on: a completion has the same bits whatever runs beside it, and steps take longer; "    \
+               "the CPU always does this"),                                                                            \
+        CONFIG_COLLECTIVES_ROW((at) + offsetof(struct job_model, collectives)),                                        \
+        CONFIG_ALGORITHMS_ROW((at) + offsetof(struct job_model, gemm_algorithms)), MODEL_PRECISION_ROW(at),            \
+        MODEL_THREADS_ROW(at)
 #define MODEL_MAX_LEN_ROW(at)                                                                                          \
-    {                                                                                                                  \
-        .path = "max-model-len", .type = CONFIG_INT, .offset = (at) + offsetof(struct job_model, max_model_len),       \
-        .default_text = "0", .minimum = 0, .maximum = 1e9,                                                             \
-        .help = "limit of tokens of prompt and completion together; 0: the model's positions"                          \
-    }
+    ROW_INT("max-model-len", (at) + offsetof(struct job_model, max_model_len), "0", 0, 1e9,                            \
+            "limit of tokens of prompt and completion together; 0: the model's positions")
 /* `what` becomes text by this template; `automatic`: what "auto" means. */
 #define CHAT_TEMPLATE_ROW(path_, at, what, automatic)                                                                  \
-    {                                                                                                                  \
-        .path = path_, .type = CONFIG_STRING, .offset = (at), .default_text = "auto", .metavar = "NAME|FILE",          \
-        .help = "how " what " become text: " CHAT_TEMPLATE_CHOICES " in Jinja; auto: " automatic                       \
-    }
+    ROW_TEXT(path_, (at), "NAME|FILE",                                                                                 \
+             "how " what " become text: " CHAT_TEMPLATE_CHOICES " in Jinja; auto: " automatic, .default_text = "auto")
 /* `what` are texts that no template makes. */
 #define SPECIAL_TOKENS_ROW(path_, at, what)                                                                            \
-    {                                                                                                                  \
-        .path = path_, .type = CONFIG_CHOICE, .offset = (at), .default_text = "parse",                                 \
-        .choices = special_tokens_names,                                                                               \
-        .help = "names of special tokens in " what ", like <|endoftext|>: parse: they are the tokens; text: they are " \
-                "ordinary text"                                                                                        \
-    }
+    ROW_CHOICE(path_, (at), "parse", special_tokens_names,                                                             \
+               "names of special tokens in " what                                                                      \
+               ", like <|endoftext|>: parse: they are the tokens; text: they are ordinary text")
 #define TEMPLATE_TIMEOUT_ROW(path_, at)                                                                                \
-    {                                                                                                                  \
-        .path = path_, .type = CONFIG_FLOAT, .offset = (at), .default_text = "1", .minimum = 1e-3, .maximum = 1e6,     \
-        .help = "seconds that a chat template may take for one rendering; more is an error"                            \
-    }
+    ROW_FLOAT(path_, (at), "1", 1e-3, 1e6, "seconds that a chat template may take for one rendering; more is an error")
 #define MODEL_RANKS_ROW(at)                                                                                            \
     RANKS_ROW((at) + offsetof(struct job_model, ranks),                                                                \
               "ranks to run the model on, as threads of this process; 1 when not given, and under mpirun or srun "     \
               "theirs")
 #define MODEL_LAYOUT_ROW(at, member, path_, default_, low, help_)                                                      \
-    {                                                                                                                  \
-        .path = "parallel." path_, .type = CONFIG_INT, .offset = (at) + offsetof(struct job_model, member),            \
-        .default_text = default_, .minimum = low, .maximum = 65536, .help = help_                                      \
-    }
+    ROW_INT("parallel." path_, (at) + offsetof(struct job_model, member), default_, low, 65536, help_)
 #define MODEL_LAYOUT_ROWS(at)                                                                                          \
     MODEL_LAYOUT_ROW(at, tensor, "tensor_model_parallel_size", "1", 1, "ranks that share each layer"),                 \
         MODEL_LAYOUT_ROW(at, pipeline, "pipeline_model_parallel_size", "1", 1,                                         \
@@ -116,24 +78,19 @@ static const char *const model_off_on[] = {"off", "on", NULL};
                          "layers of the last stage, which also has the head; 0: an equal share")
 
 #define ADAPTER_ROOT_ROW(at)                                                                                           \
-    {                                                                                                                  \
-        .path = "adapter-root", .type = CONFIG_STRING, .offset = (at) + offsetof(struct adapter_names, root),          \
-        .metavar = "DIR", .is_path = true, .help = "a directory of adapters, each known by the name of its directory"  \
-    }
+    ROW_PATH("adapter-root", (at) + offsetof(struct adapter_names, root), "DIR",                                       \
+             "a directory of adapters, each known by the name of its directory")
 #define ADAPTER_MEMORY_ROW(at)                                                                                         \
-    {                                                                                                                  \
-        .path = "adapter-memory", .type = CONFIG_SIZE, .offset = (at) + offsetof(struct adapter_names, memory),        \
-        .default_text = "1G", .minimum = 1, .maximum = 1e15,                                                           \
-        .help = "memory for adapters by name on each rank; unused ones make room for others"                           \
-    }
+    ROW_SIZE("adapter-memory", (at) + offsetof(struct adapter_names, memory), "1G", 1, 1e15,                           \
+             "memory for adapters by name on each rank; unused ones make room for others")
 
 /* Notes whether --adapter-memory is given; refuses it when no adapter has a name. STATUS_USAGE. */
 int adapter_memory_check(struct adapter_names *names, const struct config *config);
 /* Computes the grid of the ranks before they start, and logs that the model is being loaded. STATUS_USAGE for an
  * impossible layout; errors of reading the model's configuration. */
 int model_grid(struct job_model *arguments, const struct launch *launch, bool takes_data);
-/* Adds the facts that all processes must have in common besides the options: the model's files. STATUS_MEMORY,
- * STATUS_IO. */
-int model_facts(const struct job_model *arguments, struct facts *facts);
+/* Adds the facts that all processes must have in common besides the options: the model's files. `job_model`: a struct
+ * job_model. STATUS_MEMORY, STATUS_IO. */
+int model_facts(void *job_model, struct facts *facts);
 
 #endif

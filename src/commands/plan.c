@@ -19,29 +19,25 @@ int plan_write(const char *path, const struct strbuf *text) {
     return is_written ? STATUS_OK : status_fail_errno("cannot write to standard output");
 }
 
+int plan_write_made(const char *path, int status, struct strbuf *text) {
+    THEN(status, plan_write(path, text));
+    strbuf_free(text);
+    return status;
+}
+
 int plan_write_json(const char *path, json_t *json) {
     char *text;
     struct strbuf out = STRBUF_INIT;
     int status = json_end(json, JSON_INDENT(1) | JSON_REAL_PRECISION(12), &text);
     strbuf_format(&out, "%s\n", text ? text : "");
     free(text);
-    THEN(status, plan_write(path, &out));
-    strbuf_free(&out);
-    return status;
-}
-
-static int write_picture(const char *path, const struct walk *walk,
-                         int (*draw)(const struct walk *walk, struct strbuf *out)) {
-    struct strbuf text = STRBUF_INIT;
-    int status = draw(walk, &text);
-    THEN(status, plan_write(path, &text));
-    strbuf_free(&text);
-    return status;
+    return plan_write_made(path, status, &out);
 }
 
 int plan_write_timelines(const char *svg, const char *trace, const struct walk *walk) {
-    int status = svg ? write_picture(svg, walk, picture_timeline) : STATUS_OK;
-    return !status && trace ? write_picture(trace, walk, picture_trace) : status;
+    struct strbuf picture = STRBUF_INIT, events = STRBUF_INIT;
+    int status = svg ? plan_write_made(svg, picture_timeline(walk, &picture), &picture) : STATUS_OK;
+    return !status && trace ? plan_write_made(trace, picture_trace(walk, &events), &events) : status;
 }
 
 int plan_read_numbers(const char *option, const char *text, double *numbers, int most, int *count) {
@@ -90,7 +86,8 @@ int plan_show_command(int argc, char **argv) {
             "describes the keys.",
         .examples = "  cambium plan show h100 > ours.yaml\n"
                     "  cambium plan show ours.yaml\n",
-        .positional_offset = offsetof(struct show_options, words),
+        .takes_words = true,
+        .words_offset = offsetof(struct show_options, words),
     };
     return command_run(&command, argc, argv, &(struct show_options){0}, show);
 }

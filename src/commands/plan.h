@@ -22,6 +22,12 @@ int plan_show_command(int argc, char **argv);
 
 /* Writes a text to a file, which appears whole; "-" is standard output. STATUS_IO, STATUS_MEMORY. */
 int plan_write(const char *path, const struct strbuf *text);
+/* Writes a text that was made with this status, if it is STATUS_OK, and frees it. Returns the first failure. */
+int plan_write_made(const char *path, int status, struct strbuf *text);
+/* True when output to this path goes to standard output. */
+static inline bool plan_is_output(const char *path) {
+    return path && !strcmp(path, "-");
+}
 /* Writes JSON, whose reference it takes, to such a file; it ends a json_begin. STATUS_IO, STATUS_MEMORY. */
 int plan_write_json(const char *path, json_t *json);
 /* Writes a schedule to each of the two files that is not NULL: as an image, and as Chrome's trace events. STATUS_IO,
@@ -32,22 +38,8 @@ int plan_write_timelines(const char *svg, const char *trace, const struct walk *
 int plan_read_numbers(const char *option, const char *text, double *numbers, int most, int *count);
 
 /* Rows of options that several subcommands have. The value's offset is `at`. */
-#define PLAN_CLUSTER_ROW(at, help_)                                                                                    \
-    {                                                                                                                  \
-        .path = "cluster", .type = CONFIG_STRING, .offset = (at), .metavar = "NAME|FILE", .is_required = true,         \
-        .help = help_                                                                                                  \
-    }
-#define PLAN_FILE_ROW(name, at, help_)                                                                                 \
-    { .path = name, .type = CONFIG_STRING, .offset = (at), .metavar = "FILE", .help = help_ }
-#define PLAN_COUNT_ROW(name, at, default_, most, help_)                                                                \
-    {                                                                                                                  \
-        .path = name, .type = CONFIG_INT, .offset = (at), .default_text = default_, .minimum = 1, .maximum = (most),   \
-        .help = help_                                                                                                  \
-    }
+#define PLAN_CLUSTER_ROW(at, help_) ROW_TEXT("cluster", (at), "NAME|FILE", help_, .is_required = true)
 #define PLAN_MEMORY_SHARE_ROW(at)                                                                                      \
-    {                                                                                                                  \
-        .path = "memory-share", .type = CONFIG_FLOAT, .offset = (at), .default_text = "0.92", .minimum = 0.01,         \
-        .maximum = 1, .help = "the share of a device's memory that a layout may take"                                  \
-    }
+    ROW_FLOAT("memory-share", (at), "0.92", 0.01, 1, "the share of a device's memory that a layout may take")
 
 #endif

@@ -12,32 +12,17 @@ struct options {
 
 #define AT(field) offsetof(struct options, field)
 static const struct config_row rows[] = {
-    {.path = "output",
-     .type = CONFIG_STRING,
-     .offset = AT(output),
-     .metavar = "FILE",
-     .is_path = true,
-     .is_required = true,
-     .help = "write the cluster file here"},
-    {.path = "precision",
-     .type = CONFIG_CHOICE,
-     .offset = AT(bench.precision),
-     .default_text = "bf16",
-     .choices = plain_precision_names,
-     .help = "the precision in which products and steps are measured"},
+    ROW_PATH("output", AT(output), "FILE", "write the cluster file here", .is_required = true),
+    ROW_CHOICE("precision", AT(bench.precision), "bf16", plain_precision_names,
+               "the precision in which products and steps are measured"),
     RANKS_ROW(AT(bench.ranks), "ranks that work at the same time, as threads of this process; 1 when not given, and "
                                "under mpirun or srun theirs"),
     CONFIG_DEVICE_ROW(AT(bench.device)),
-    {.path = "threads",
-     .type = CONFIG_INT,
-     .offset = AT(bench.threads),
-     .default_text = "0",
-     .minimum = 0,
-     .maximum = 4096,
-     .help = "threads of each rank; 0: all cores, or one when ranks share them"},
-    PLAN_COUNT_ROW("micro-batch-size", AT(bench.micro_batch_size), "1", 4096, "samples of a micro batch"),
-    PLAN_COUNT_ROW("seq-length", AT(bench.seq_length), "1024", 1 << 20,
-                   "tokens of a sample; at most the model's positions"),
+    ROW_INT("threads", AT(bench.threads), "0", 0, 4096,
+            "threads of each rank; 0: all cores, or one when ranks share them"),
+    ROW_INT("micro-batch-size", AT(bench.micro_batch_size), "1", 1, 4096, "samples of a micro batch"),
+    ROW_INT("seq-length", AT(bench.seq_length), "1024", 1, 1 << 20,
+            "tokens of a sample; at most the model's positions"),
 };
 
 static int prepare(const struct launch *launch, const struct config *config, void *context) {
@@ -75,7 +60,8 @@ int plan_calibrate_command(int argc, char **argv) {
                     "  mpirun -n 4 cambium plan calibrate --output four.yaml smollm2-135m\n",
         .rows = rows,
         .row_count = sizeof rows / sizeof *rows,
-        .positional_offset = AT(words),
+        .takes_words = true,
+        .words_offset = AT(words),
     };
     struct options options = {0};
     const struct launch_steps steps = {

@@ -17,25 +17,13 @@ struct options {
 #define AT(field) offsetof(struct options, field)
 static const struct config_row rows[] = {
     PLAN_CLUSTER_ROW(AT(cluster), "the cluster whose constants are fitted"),
-    {.path = "rows",
-     .type = CONFIG_STRING,
-     .offset = AT(rows),
-     .metavar = "FILE.yaml",
-     .is_path = true,
-     .is_required = true,
-     .help = "a list of {config: RUN.yaml, nodes: N, step_seconds: T}, or of latencies; docs/planning.md has the keys"},
-    {.path = "output",
-     .type = CONFIG_STRING,
-     .offset = AT(output),
-     .metavar = "FILE",
-     .is_required = true,
-     .help = "write the cluster file with the fitted constants; - is standard output"},
-    {.path = "only",
-     .type = CONFIG_STRING,
-     .offset = AT(only),
-     .metavar = "R[,R...]",
-     .help = "fit only these rows, counted from 1; the others are predicted"},
-    PLAN_FILE_ROW("json", AT(json), "write constants and errors as JSON; - is standard output"),
+    ROW_PATH("rows", AT(rows), "FILE.yaml",
+             "a list of {config: RUN.yaml, nodes: N, step_seconds: T}, or of latencies; docs/planning.md has the keys",
+             .is_required = true),
+    ROW_TEXT("output", AT(output), "FILE", "write the cluster file with the fitted constants; - is standard output",
+             .is_required = true),
+    ROW_TEXT("only", AT(only), "R[,R...]", "fit only these rows, counted from 1; the others are predicted"),
+    ROW_TEXT("json", AT(json), "FILE", "write constants and errors as JSON; - is standard output"),
 };
 
 /* Marks the rows that are fitted. */
@@ -88,10 +76,7 @@ static int write_cluster(const struct options *options, const struct fit_rows *f
     for (int i = 0; i < fit->count; i++)
         fitted += fit->rows[i].is_fitted;
     snprintf(source, sizeof source, "fitted on %d of %d rows", fitted, fit->count);
-    int status = cluster_write(cluster, source, &text);
-    THEN(status, plan_write(options->output, &text));
-    strbuf_free(&text);
-    return status;
+    return plan_write_made(options->output, cluster_write(cluster, source, &text), &text);
 }
 
 static int fit_all(const struct options *options, struct cluster *cluster, struct fit_rows *fit) {
@@ -135,7 +120,6 @@ int plan_fit_command(int argc, char **argv) {
             "  cambium plan fit --cluster ours.yaml --rows rows.yaml --only 1,3,5 --output half.yaml --json -\n",
         .rows = rows,
         .row_count = sizeof rows / sizeof *rows,
-        .positional_offset = SIZE_MAX,
     };
     return command_run(&command, argc, argv, &(struct options){0}, run);
 }

@@ -44,7 +44,7 @@ static void name_row(const struct measuring *m, struct measured_row *row) {
 
 /* Takes the steps of a round of one row. */
 static void measure_row(const struct measuring *m, struct measured_row *row, int64_t steps) {
-    char device[32]; /* the backend alone: a sketch also names an architecture */
+    char device[32]; /* the backend only: a sketch also names an architecture */
     snprintf(device, sizeof device, "%.*s", (int)strcspn(m->plan->cluster->kind, ":"), m->plan->cluster->kind);
     const struct bench_row one = {
         .run = &row->row->run, .ranks = m->plan->result->ranks, .device = device, .steps = steps};
@@ -81,9 +81,7 @@ static void print(const struct measuring *m) {
 static int write_text(const struct measuring *m, const char *name, struct strbuf *text) {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s", m->plan->output, name);
-    int status = plan_write(path, text);
-    strbuf_free(text);
-    return status;
+    return plan_write_made(path, STATUS_OK, text);
 }
 
 static void add_summary(const struct measuring *m, const struct measured_row *row, struct strbuf *out) {

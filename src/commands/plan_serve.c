@@ -23,50 +23,26 @@ struct options {
 #define AT(field) offsetof(struct options, field)
 static const char *const spaces[] = {"all", "hp-tool", NULL};
 static const struct config_row rows[] = {
-    {.path = "devices",
-     .type = CONFIG_INT,
-     .offset = AT(devices),
-     .minimum = 1,
-     .maximum = 4096,
-     .is_required = true,
-     .help = "maximum number of devices for one model; more devices serve replicas of it"},
-    PLAN_COUNT_ROW("input-len", AT(input_len), "60", 1 << 20, "tokens of a prompt"),
-    PLAN_COUNT_ROW("output-len", AT(output_len), "20", 1 << 20, "tokens of a completion"),
-    PLAN_COUNT_ROW("batch", AT(batch), NULL, 1 << 16,
-                   "requests of a batch; when not given, 1, 2, 4, ... 256 are tried"),
-    PLAN_COUNT_ROW("max-batch-tokens", AT(max_batch_tokens), "512", 1 << 20,
-                   "rows of a step, as of `serve`; a larger batch raises it"),
-    PLAN_COUNT_ROW("tensor", AT(tensor), NULL, 4096, "tensor ranks; when not given, all sizes within a node"),
-    PLAN_COUNT_ROW("pipeline", AT(pipeline), NULL, 4096, "stages; when not given, all sizes"),
-    PLAN_COUNT_ROW("adapters", AT(adapters), NULL, 1 << 20, "LoRA adapters in memory, which the requests use in turn"),
-    PLAN_COUNT_ROW("rank", AT(rank), "8", 4096, "with --adapters: their rank, on the family's default targets"),
-    {.path = "max-latency-ms",
-     .type = CONFIG_FLOAT,
-     .offset = AT(max_latency_ms),
-     .minimum = 0,
-     .maximum = 1e9,
-     .help = "the longest time of a whole request"},
-    {.path = "min-tokens-per-s",
-     .type = CONFIG_FLOAT,
-     .offset = AT(min_tokens_per_s),
-     .minimum = 0,
-     .maximum = 1e12,
-     .help = "minimum number of completion tokens per second, of a model's devices together"},
-    {.path = "precision",
-     .type = CONFIG_CHOICE,
-     .offset = AT(precision),
-     .default_text = "bf16",
-     .choices = plain_precision_names,
-     .help = "precision of the weights and of the computation"},
-    {.path = "space",
-     .type = CONFIG_CHOICE,
-     .offset = AT(space),
-     .default_text = "all",
-     .choices = spaces,
-     .help = "layouts to try: all, or those of NVIDIA's tool"},
-    PLAN_FILE_ROW("html", AT(html), "write the plan as one page with a picture; - is standard output"),
-    PLAN_FILE_ROW("json", AT(json), "write the plan as JSON; - is standard output, and then nothing else is there"),
-    PLAN_COUNT_ROW("top", AT(top), "10", 1000, "rows to print"),
+    ROW_INT("devices", AT(devices), NULL, 1, 4096,
+            "maximum number of devices for one model; more devices serve replicas of it", .is_required = true),
+    ROW_INT("input-len", AT(input_len), "60", 1, 1 << 20, "tokens of a prompt"),
+    ROW_INT("output-len", AT(output_len), "20", 1, 1 << 20, "tokens of a completion"),
+    ROW_INT("batch", AT(batch), NULL, 1, 1 << 16, "requests of a batch; when not given, 1, 2, 4, ... 256 are tried"),
+    ROW_INT("max-batch-tokens", AT(max_batch_tokens), "512", 1, 1 << 20,
+            "rows of a step, as of `serve`; a larger batch raises it"),
+    ROW_INT("tensor", AT(tensor), NULL, 1, 4096, "tensor ranks; when not given, all sizes within a node"),
+    ROW_INT("pipeline", AT(pipeline), NULL, 1, 4096, "stages; when not given, all sizes"),
+    ROW_INT("adapters", AT(adapters), NULL, 1, 1 << 20, "LoRA adapters in memory, which the requests use in turn"),
+    ROW_INT("rank", AT(rank), "8", 1, 4096, "with --adapters: their rank, on the family's default targets"),
+    ROW_FLOAT("max-latency-ms", AT(max_latency_ms), NULL, 0, 1e9, "the longest time of a whole request"),
+    ROW_FLOAT("min-tokens-per-s", AT(min_tokens_per_s), NULL, 0, 1e12,
+              "minimum number of completion tokens per second, of a model's devices together"),
+    ROW_CHOICE("precision", AT(precision), "bf16", plain_precision_names,
+               "precision of the weights and of the computation"),
+    ROW_CHOICE("space", AT(space), "all", spaces, "layouts to try: all, or those of NVIDIA's tool"),
+    ROW_TEXT("html", AT(html), "FILE", "write the plan as one page with a picture; - is standard output"),
+    ROW_TEXT("json", AT(json), "FILE", "write the plan as JSON; - is standard output, and then nothing else is there"),
+    ROW_INT("top", AT(top), "10", 1, 1000, "rows to print"),
     PLAN_MEMORY_SHARE_ROW(AT(memory_share)),
 };
 
@@ -151,14 +127,7 @@ static int fail_limits(const struct serve_result *result, const struct cluster *
 static int write_page(const struct options *options, const struct cluster *cluster, const struct serve_result *result) {
     const struct page_limits limits = {options->max_latency_ms / 1e3, options->min_tokens_per_s};
     struct strbuf text = STRBUF_INIT;
-    int status = page_serving(result, cluster, &limits, &text);
-    THEN(status, plan_write(options->html, &text));
-    strbuf_free(&text);
-    return status;
-}
-
-static bool is_output(const char *path) {
-    return path && !strcmp(path, "-");
+    return plan_write_made(options->html, page_serving(result, cluster, &limits, &text), &text);
 }
 
 static int plan(const struct options *options, const struct cluster *cluster, const struct model_config *model) {
@@ -185,7 +154,7 @@ static int plan(const struct options *options, const struct cluster *cluster, co
         status = plan_write_json(options->json, report_serving(&result, cluster));
     if (!status && options->html)
         status = write_page(options, cluster, &result);
-    if (!status && !is_output(options->json) && !is_output(options->html)) {
+    if (!status && !plan_is_output(options->json) && !plan_is_output(options->html)) {
         report_serving_print(&result, (int)options->top, stdout);
         if (result.best >= 0)
             print_command(&result.rows[result.best], options->words.items[0], cluster);
@@ -239,7 +208,8 @@ int plan_serve_command(int argc, char **argv) {
                     "  cambium plan serve Qwen3-8B h100 --devices 4 --input-len 1024 --output-len 256 --json -\n",
         .rows = rows,
         .row_count = sizeof rows / sizeof *rows,
-        .positional_offset = AT(words),
+        .takes_words = true,
+        .words_offset = AT(words),
     };
     return command_run(&command, argc, argv, &(struct options){0}, run);
 }

@@ -33,92 +33,41 @@ struct options {
 static const char *const spaces[] = {"all", "hp-tool", "run", NULL}; /* enum search_space */
 static const struct config_row rows[] = {
     PLAN_CLUSTER_ROW(AT(cluster), "the cluster: a shipped one or a file; see 'cambium plan show --help'"),
-    {.path = "model-size",
-     .type = CONFIG_STRING,
-     .offset = AT(model_size),
-     .metavar = "SIZE",
-     .help = "parameters, such as 20B or 126M, of a GPT in the shape of NVIDIA's tables. Open models have names: "
-             "llama-3.1-8b, -70b, -405b, qwen3-0.6b, -1.7b, -4b, -8b, -14b, -32b"},
-    {.path = "config",
-     .type = CONFIG_STRING,
-     .offset = AT(config),
-     .metavar = "FILE.yaml",
-     .is_path = true,
-     .help = "a run file of cambium pretrain; the files that it names need not exist"},
-    {.path = "model",
-     .type = CONFIG_STRING,
-     .offset = AT(model),
-     .metavar = "DIR",
-     .is_path = true,
-     .help = "a model directory, of which only config.json is read"},
-    {.path = "nodes",
-     .type = CONFIG_STRING,
-     .offset = AT(nodes),
-     .metavar = "N[,N...]",
-     .help = "numbers of nodes; each has a search, and efficiency is compared with the first"},
-    {.path = "devices",
-     .type = CONFIG_STRING,
-     .offset = AT(devices),
-     .metavar = "N[,N...]",
-     .help = "numbers of devices, in place of --nodes"},
-    {.path = "space",
-     .type = CONFIG_CHOICE,
-     .offset = AT(space),
-     .default_text = "all",
-     .choices = spaces,
-     .help = "layouts to try: all, those of NVIDIA's tool, or only the run file's"},
-    {.path = "fix",
-     .type = CONFIG_LIST,
-     .offset = AT(fixed),
-     .metavar = "KEY=VALUE...",
-     .help = "keys of a run file that every layout has, such as parallel.tensor_model_parallel_size=4"},
-    {.path = "also",
-     .type = CONFIG_STRING,
-     .offset = AT(also),
-     .metavar = "fp8,fsdp",
-     .help = "further candidates: each layout in FP8, or with sharded weights as well (which space all has by itself); "
-             "their rows tell what that saves"},
-    {.path = "method",
-     .type = CONFIG_LIST,
-     .offset = AT(methods),
-     .metavar = "METHOD...",
-     .help = "plan a fine-tuning with these methods, as finetune's --peft; keys of the section peft set them up"},
-    {.path = "tokens",
-     .type = CONFIG_FLOAT,
-     .offset = AT(tokens),
-     .minimum = 1,
-     .maximum = 1e18,
-     .help = "tokens of the whole training, for its days"},
-    {.path = "days",
-     .type = CONFIG_FLOAT,
-     .offset = AT(days),
-     .minimum = 0.01,
-     .maximum = 1e6,
-     .help = "in place of a model: find the largest size whose training ends in so few days"},
-    PLAN_COUNT_ROW("top", AT(top), "10", 1000, "rows to list"),
-    PLAN_FILE_ROW("html", AT(html), "write the plan as one page with pictures; - is standard output"),
-    PLAN_FILE_ROW("json", AT(json), "write the plan as JSON; - is standard output, and then nothing else is there"),
-    PLAN_FILE_ROW("yaml", AT(yaml), "write the run file of a row; - is standard output"),
-    PLAN_COUNT_ROW("row", AT(row), "1", 1000, "the row of --yaml and of timelines, for the first number of nodes"),
-    PLAN_FILE_ROW("svg", AT(svg), "draw the row's timeline; - is standard output"),
-    PLAN_FILE_ROW("trace", AT(trace), "write the row's timeline as Chrome's trace events; - is standard output"),
-    PLAN_COUNT_ROW("measure", AT(measure), NULL, 1000, "train this many of the rows here, on random tokens"),
-    PLAN_COUNT_ROW("steps", AT(steps), "20", 1 << 20, "with --measure: the steps of each row that count"),
-    {.path = "output",
-     .type = CONFIG_STRING,
-     .offset = AT(output),
-     .metavar = "DIR",
-     .is_path = true,
-     .help = "with --measure: write a summary, run files, and rows for plan fit here"},
-    PLAN_COUNT_ROW("global-batch-size", AT(global_batch_size), NULL, 1 << 24,
-                   "samples of a step; else the run file's, or the tables'"),
-    PLAN_COUNT_ROW("seq-length", AT(seq_length), NULL, 1 << 20, "tokens of a sample; else the run file's, or 2,048"),
-    {.path = "precision",
-     .type = CONFIG_CHOICE,
-     .offset = AT(precision),
-     .default_text = "bf16",
-     .choices = precision_names,
-     .help = "precision, without a run file"},
+    ROW_TEXT("model-size", AT(model_size), "SIZE",
+             "parameters, such as 20B or 126M, of a GPT in the shape of NVIDIA's tables. Open models have names: "
+             "llama-3.1-8b, -70b, -405b, qwen3-0.6b, -1.7b, -4b, -8b, -14b, -32b"),
+    ROW_PATH("config", AT(config), "FILE.yaml",
+             "a run file of cambium pretrain; the files that it names need not exist"),
+    ROW_PATH("model", AT(model), "DIR", "a model directory, of which only config.json is read"),
+    ROW_TEXT("nodes", AT(nodes), "N[,N...]",
+             "numbers of nodes; each has a search, and efficiency is compared with the first"),
+    ROW_TEXT("devices", AT(devices), "N[,N...]", "numbers of devices, in place of --nodes"),
+    ROW_CHOICE("space", AT(space), "all", spaces,
+               "layouts to try: all, those of NVIDIA's tool, or only the run file's"),
+    ROW_LIST("fix", AT(fixed), "KEY=VALUE...",
+             "keys of a run file that every layout has, such as parallel.tensor_model_parallel_size=4"),
+    ROW_TEXT("also", AT(also), "fp8,fsdp",
+             "further candidates: each layout in FP8, or with sharded weights as well (which space all has by itself); "
+             "their rows tell what that saves"),
+    ROW_LIST("method", AT(methods), "METHOD...",
+             "plan a fine-tuning with these methods, as finetune's --peft; keys of the section peft set them up"),
+    ROW_FLOAT("tokens", AT(tokens), NULL, 1, 1e18, "tokens of the whole training, for its days"),
+    ROW_FLOAT("days", AT(days), NULL, 0.01, 1e6,
+              "in place of a model: find the largest size whose training ends in so few days"),
+    ROW_INT("top", AT(top), "10", 1, 1000, "rows to list"),
+    ROW_TEXT("html", AT(html), "FILE", "write the plan as one page with pictures; - is standard output"),
+    ROW_TEXT("json", AT(json), "FILE", "write the plan as JSON; - is standard output, and then nothing else is there"),
+    ROW_TEXT("yaml", AT(yaml), "FILE", "write the run file of a row; - is standard output"),
+    ROW_INT("row", AT(row), "1", 1, 1000, "the row of --yaml and of timelines, for the first number of nodes"),
+    ROW_TEXT("svg", AT(svg), "FILE", "draw the row's timeline; - is standard output"),
+    ROW_TEXT("trace", AT(trace), "FILE", "write the row's timeline as Chrome's trace events; - is standard output"),
+    ROW_INT("measure", AT(measure), NULL, 1, 1000, "train this many of the rows here, on random tokens"),
+    ROW_INT("steps", AT(steps), "20", 1, 1 << 20, "with --measure: the steps of each row that count"),
+    ROW_PATH("output", AT(output), "DIR", "with --measure: write a summary, run files, and rows for plan fit here"),
+    ROW_INT("global-batch-size", AT(global_batch_size), NULL, 1, 1 << 24,
+            "samples of a step; else the run file's, or the tables'"),
+    ROW_INT("seq-length", AT(seq_length), NULL, 1, 1 << 20, "tokens of a sample; else the run file's, or 2,048"),
+    ROW_CHOICE("precision", AT(precision), "bf16", precision_names, "precision, without a run file"),
     PLAN_MEMORY_SHARE_ROW(AT(memory_share)),
 };
 
@@ -188,13 +137,6 @@ static int find_size(struct planning *p, int64_t seq_length) {
                                  least, p->options->days, p->devices[0]);
 }
 
-static int take_model(struct planning *p, int64_t seq_length) {
-    struct run_config *run = &p->file.run;
-    int status = run_file_take_model(p->options->model, run);
-    run->data.seq_length = seq_length < model_positions(&run->model) ? seq_length : model_positions(&run->model);
-    return status;
-}
-
 static int count_parameters(struct planning *p) {
     struct param_table table = {0};
     int status = model_describe(&p->run.config.model, &table);
@@ -222,8 +164,11 @@ static int find_model(struct planning *p) {
         status = find_size(p, seq_length);
     else if (o->model_size)
         status = size_take(o->model_size, seq_length, &p->file.run, &p->search.billions);
-    else if (o->model)
-        status = take_model(p, seq_length);
+    else if (o->model) {
+        struct run_config *run = &p->file.run;
+        status = run_file_take_model(o->model, run);
+        run->data.seq_length = seq_length < model_positions(&run->model) ? seq_length : model_positions(&run->model);
+    }
     if (o->config && o->seq_length)
         p->file.run.data.seq_length = o->seq_length;
     take_batch(p);
@@ -342,7 +287,8 @@ static int search_all(struct planning *p) {
 
 /* ---- results ---- */
 
-static int write_yaml(const struct planning *p, const struct search_row *row, const char *path) {
+static int write_yaml(const void *planning, const struct search_row *row, const char *path) {
+    const struct planning *p = planning;
     struct strbuf text = STRBUF_INIT;
     struct run_config config = row->run.config;
     config.train.train_iters = p->options->tokens > 0
@@ -360,9 +306,7 @@ static int write_yaml(const struct planning *p, const struct search_row *row, co
     }
     int status =
         p->is_tuning ? finetune_write_run_file(&config, &p->stack, &peft, &text) : run_file_write(&config, &text);
-    THEN(status, plan_write(path, &text));
-    strbuf_free(&text);
-    return status;
+    return plan_write_made(path, status, &text);
 }
 
 static int write_page(const struct planning *p, const struct report_training *report, const struct search_row *row,
@@ -375,10 +319,8 @@ static int write_page(const struct planning *p, const struct report_training *re
         status = memory_stage(&row->run, p->results[0].ranks, work, &p->cluster, stage, &memory[stage]);
     if (!status)
         status = page_training(report, &(const struct page_row){p->options->row, *walk, memory}, &text);
-    THEN(status, plan_write(p->options->html, &text));
-    strbuf_free(&text);
     free(memory);
-    return status;
+    return plan_write_made(p->options->html, status, &text);
 }
 
 static int write_pictures(const struct planning *p, const struct report_training *report,
@@ -411,10 +353,6 @@ static int write_row(const struct planning *p, const struct report_training *rep
     return !status && has_pictures ? write_pictures(p, report, row) : status;
 }
 
-static int write_measured(const void *planning, const struct search_row *row, const char *path) {
-    return write_yaml(planning, row, path);
-}
-
 /* Measures rows of the first search. */
 static int measure_rows(const struct planning *p) {
     const struct options *o = p->options;
@@ -424,13 +362,9 @@ static int measure_rows(const struct planning *p) {
                                              .steps = o->steps,
                                              .output = o->output,
                                              .billions = p->billions,
-                                             .write = write_measured,
+                                             .write = write_yaml,
                                              .context = p};
     return o->measure ? plan_measure(&measuring) : STATUS_OK;
-}
-
-static bool is_output(const char *path) {
-    return path && !strcmp(path, "-");
 }
 
 static int write_all(const struct planning *p) {
@@ -446,7 +380,8 @@ static int write_all(const struct planning *p) {
     json_begin();
     if (!status && o->json)
         status = plan_write_json(o->json, report_training(&report));
-    if (!is_output(o->html) && !is_output(o->json) && !is_output(o->yaml) && !is_output(o->svg) && !is_output(o->trace))
+    if (!plan_is_output(o->html) && !plan_is_output(o->json) && !plan_is_output(o->yaml) && !plan_is_output(o->svg) &&
+        !plan_is_output(o->trace))
         report_training_print(&report, stdout);
     if (p->cluster.train == CLUSTER_TRAINS_CAMBIUM && device_uses_host_memory(p->cluster.kind))
         log_info("workspaces are those of operations on %s, the cluster's device.kind", p->cluster.kind);
@@ -515,7 +450,6 @@ int plan_train_command(int argc, char **argv) {
         .row_count = sizeof rows / sizeof *rows,
         .section_rows = peft,
         .section_row_count = stack_rows(peft, offsetof(struct options, peft)),
-        .positional_offset = SIZE_MAX,
     };
     int exit_status = command_run(&command, argc, argv, &(struct options){0}, run);
     free(peft);

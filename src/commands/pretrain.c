@@ -12,28 +12,14 @@ struct options {
     struct run_config run;
 };
 
+#define AT(field) offsetof(struct options, field)
 static const struct config_row rows[] = {
-    {.path = "config",
-     .type = CONFIG_STRING,
-     .offset = offsetof(struct options, config),
-     .metavar = "FILE.yaml",
-     .is_path = true,
-     .help = "read the run's keys from this file first",
-     .may_differ = true},
-    {.path = "init-from",
-     .type = CONFIG_STRING,
-     .offset = offsetof(struct options, init_from),
-     .metavar = "DIR",
-     .is_path = true,
-     .help = "start from the weights of a model directory, whose config.json supplies the whole model section"},
-    RANKS_ROW(offsetof(struct options, ranks),
+    TRAINING_CONFIG_ROW(AT(config)),
+    ROW_PATH("init-from", AT(init_from), "DIR",
+             "start from the weights of a model directory, whose config.json supplies the whole model section"),
+    RANKS_ROW(AT(ranks),
               "ranks to train on, as threads of this process; 1 when not given, and under mpirun or srun theirs"),
-    {.path = "dry-run",
-     .type = CONFIG_BOOL,
-     .offset = offsetof(struct options, is_dry_run),
-     .default_text = "false",
-     .help = "print the resolved configuration and the memory plan of the largest rank, then exit"},
-    TRAINING_TARGET_ROWS(offsetof(struct options, target)),
+    TRAINING_DRY_RUN_ROWS(AT(is_dry_run), AT(target)),
 };
 
 static struct config_command describe(void) {
@@ -57,9 +43,8 @@ static struct config_command describe(void) {
         .row_count = sizeof rows / sizeof *rows,
         .section_rows = run_rows,
         .section_row_count = run_row_count,
-        .section_offset = offsetof(struct options, run),
+        .section_offset = AT(run),
         .config_flag = "config",
-        .positional_offset = SIZE_MAX,
     };
 }
 

@@ -9,31 +9,17 @@
 
 /* The rows of these options, for a command whose struct has its struct sampling at offset `at`. */
 #define TEMPERATURE_ROW(at, default_)                                                                                  \
-    {                                                                                                                  \
-        .path = "temperature", .type = CONFIG_FLOAT, .offset = (at) + offsetof(struct sampling, temperature),          \
-        .default_text = default_, .minimum = 0, .maximum = 100, .help = "0 takes the likeliest token"                  \
-    }
+    ROW_FLOAT("temperature", (at) + offsetof(struct sampling, temperature), default_, 0, 100,                          \
+              "0 takes the likeliest token")
 #define TOP_P_ROW(at, default_)                                                                                        \
-    {                                                                                                                  \
-        .path = "top-p", .type = CONFIG_FLOAT, .offset = (at) + offsetof(struct sampling, top_p),                      \
-        .default_text = default_, .minimum = 0, .maximum = 1,                                                          \
-        .help = "draw from the likeliest tokens whose probabilities reach p; 0 takes the likeliest token"              \
-    }
+    ROW_FLOAT("top-p", (at) + offsetof(struct sampling, top_p), default_, 0, 1,                                        \
+              "draw from the likeliest tokens whose probabilities reach p; 0 takes the likeliest token")
 #define TOP_K_ROW(at)                                                                                                  \
-    {                                                                                                                  \
-        .path = "top-k", .type = CONFIG_INT, .offset = (at) + offsetof(struct sampling, top_k), .default_text = "0",   \
-        .minimum = -1, .maximum = 1e9, .help = "draw from the k likeliest tokens; 0 or -1 is off"                      \
-    }
+    ROW_INT("top-k", (at) + offsetof(struct sampling, top_k), "0", -1, 1e9,                                            \
+            "draw from the k likeliest tokens; 0 or -1 is off")
 #define REPETITION_PENALTY_ROW(at)                                                                                     \
-    {                                                                                                                  \
-        .path = "repetition-penalty", .type = CONFIG_FLOAT,                                                            \
-        .offset = (at) + offsetof(struct sampling, repetition_penalty), .default_text = "1", .minimum = 0.01,          \
-        .maximum = 100, .help = "divides the logits of tokens that occurred before; 1 is off"                          \
-    }
-#define SEED_ROW(at, help_)                                                                                            \
-    {                                                                                                                  \
-        .path = "seed", .type = CONFIG_INT, .offset = (at) + offsetof(struct sampling, seed), .default_text = "0",     \
-        .minimum = 0, .maximum = 9e18, .help = help_                                                                   \
-    }
+    ROW_FLOAT("repetition-penalty", (at) + offsetof(struct sampling, repetition_penalty), "1", 0.01, 100,              \
+              "divides the logits of tokens that occurred before; 1 is off")
+#define SEED_ROW(at, help_) ROW_INT("seed", (at) + offsetof(struct sampling, seed), "0", 0, 9e18, help_)
 
 #endif

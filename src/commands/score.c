@@ -6,7 +6,7 @@
 #include "jobs/score.h"
 
 struct score_command {
-    struct job_model base;
+    struct job_model base; /* first, for model_facts */
     struct adapter_names names;
     const char *input;
     int special_tokens; /* enum special_tokens */
@@ -15,24 +15,15 @@ struct score_command {
 #define AT(field) offsetof(struct score_command, field)
 static const struct config_row rows[] = {
     MODEL_ROW(AT(base)),
-    {.path = "input",
-     .type = CONFIG_STRING,
-     .offset = AT(input),
-     .metavar = "FILE.jsonl",
-     .is_path = true,
-     .is_required = true,
-     .help = "JSON lines with \"text\" or \"tokens\", and \"adapters\" (names) where other ones than --adapter's "
-             "apply, as they "
-             "are or packed by gzip; - is standard input"},
+    ROW_PATH("input", AT(input), "FILE.jsonl",
+             "JSON lines with \"text\" or \"tokens\", and \"adapters\" (names) where other ones than --adapter's "
+             "apply, as they are or packed by gzip; - is standard input",
+             .is_required = true),
     SPECIAL_TOKENS_ROW("special-tokens", AT(special_tokens), "\"text\""),
     MODEL_ADAPTER_ROW(AT(base), MODEL_ADAPTER_OR_NAMED),
     ADAPTER_ROOT_ROW(AT(names)),
     MODEL_DEVICE_ROW(AT(base)),
-    MODEL_INVARIANCE_ROW(AT(base)),
-    MODEL_COLLECTIVES_ROW(AT(base)),
-    MODEL_ALGORITHMS_ROW(AT(base)),
-    MODEL_PRECISION_ROW(AT(base)),
-    MODEL_THREADS_ROW(AT(base)),
+    MODEL_COMPUTE_ROWS(AT(base)),
     MODEL_MAX_LEN_ROW(AT(base)),
     ADAPTER_MEMORY_ROW(AT(names)),
     MODEL_TOKENIZER_ROW(AT(base)),
@@ -54,7 +45,6 @@ static const struct config_command command = {
                 "--parallel.tensor_model_parallel_size=2\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
-    .positional_offset = SIZE_MAX,
 };
 
 static int prepare(const struct launch *launch, const struct config *config, void *context) {
@@ -62,11 +52,6 @@ static int prepare(const struct launch *launch, const struct config *config, voi
     int status = adapter_names_take(&c->base.adapters, &c->names);
     THEN(status, adapter_memory_check(&c->names, config));
     return status ? status : model_grid(&c->base, launch, true);
-}
-
-static int add_facts(void *context, struct facts *facts) {
-    const struct score_command *c = context;
-    return model_facts(&c->base, facts);
 }
 
 static int run(struct launch *launch, void *context) {
@@ -82,7 +67,7 @@ int command_score(int argc, char **argv) {
                                        .values = &values,
                                        .watches = true,
                                        .prepare = prepare,
-                                       .add_facts = add_facts,
+                                       .add_facts = model_facts,
                                        .run = run};
     return launch_command(&steps, argc, argv, &values);
 }

@@ -21,166 +21,112 @@ struct serve_command {
     struct job_model base;
     struct batch_arguments batch;
     struct adapter_names names;
-    struct config_list cors_origins, allowed_hosts;
-    const char *listen, *control, *api_key_file, *control_key_file, *tls_cert, *tls_key;
-    int metrics_on_data; /* enum serve_metrics, index into metrics_choices */
-    const char *metrics_key_file, *otlp_endpoint;
+    struct serve_options options; /* those that the rows name; fill_options sets the others */
     const char *chat_template;
-    int64_t max_queued_requests, max_queued_tokens;
-    double template_timeout, request_timeout, drain_delay, drain_timeout, rank_timeout;
     int log_format; /* index into log_formats */
     bool is_dry_run, cache_is_given;
-    struct transport_limits limits;
 };
 
 static const double mib = 1 << 20;
 
 static const char *const log_formats[] = {"text", "json", NULL};
-static const char *const metrics_choices[] = {"false", "true", "open", NULL};
+static const char *const metrics_choices[] = {"false", "true", "open", NULL}; /* enum serve_metrics */
 
 #define AT(field) offsetof(struct serve_command, field)
-#define TEXT_ROW(path_, field, metavar_, help_)                                                                        \
-    { .path = path_, .type = CONFIG_STRING, .offset = AT(field), .metavar = metavar_, .help = help_ }
-#define FILE_ROW(path_, field, help_)                                                                                  \
-    { .path = path_, .type = CONFIG_STRING, .offset = AT(field), .metavar = "FILE", .is_path = true, .help = help_ }
-#define COUNT_ROW(path_, field, default_, low, high, help_)                                                            \
-    {                                                                                                                  \
-        .path = path_, .type = CONFIG_INT, .offset = AT(field), .default_text = default_, .minimum = low,              \
-        .maximum = high, .help = help_                                                                                 \
-    }
-#define SECONDS_ROW(path_, field, default_, low, help_)                                                                \
-    {                                                                                                                  \
-        .path = path_, .type = CONFIG_FLOAT, .offset = AT(field), .default_text = default_, .minimum = low,            \
-        .maximum = 1e6, .help = help_                                                                                  \
-    }
-#define BYTES_ROW(path_, field, default_, help_)                                                                       \
-    {                                                                                                                  \
-        .path = path_, .type = CONFIG_SIZE, .offset = AT(field), .default_text = default_, .minimum = 1024,            \
-        .maximum = 1e12, .help = help_                                                                                 \
-    }
-
 static const struct config_row rows[] = {
     MODEL_ROW(AT(base)),
     ADAPTER_ROOT_ROW(AT(names)),
-    {.path = "listen",
-     .type = CONFIG_STRING,
-     .offset = AT(listen),
-     .default_text = "127.0.0.1:8000",
-     .metavar = "HOST:PORT",
-     .help = "address for requests, HTTP/1.1 and HTTP/2; port 0: any free port; unix:PATH: a socket"},
-    {.path = "adapter",
-     .type = CONFIG_LIST,
-     .offset = AT(base.adapters),
-     .metavar = "NAME=DIR...",
-     .is_path = true,
-     .help = "adapters that requests may name"},
-    {.path = "control",
-     .type = CONFIG_STRING,
-     .offset = AT(control),
-     .default_text = "127.0.0.1:8001",
-     .metavar = "HOST:PORT",
-     .help = "address for changing adapters and reading metrics; unix:PATH, or none"},
-    FILE_ROW("api-key-file", api_key_file,
+    ROW_TEXT("listen", AT(options.listen), "HOST:PORT",
+             "address for requests, HTTP/1.1 and HTTP/2; port 0: any free port; unix:PATH: a socket",
+             .default_text = "127.0.0.1:8000"),
+    ROW_PATHS("adapter", AT(base.adapters), "NAME=DIR...", "adapters that requests may name"),
+    ROW_TEXT("control", AT(options.control), "HOST:PORT",
+             "address for changing adapters and reading metrics; unix:PATH, or none", .default_text = "127.0.0.1:8001"),
+    ROW_PATH("api-key-file", AT(options.api_key_file), "FILE",
              "keys of --listen, one line \"name key [weight] [priority>=N]\" for each; without it anybody may send "
              "requests"),
-    FILE_ROW("control-key-file", control_key_file, "keys of --control"),
-    FILE_ROW("tls-cert", tls_cert, "certificate chain (PEM); the listeners then accept only TLS"),
-    FILE_ROW("tls-key", tls_key, "its private key (PEM)"),
+    ROW_PATH("control-key-file", AT(options.control_key_file), "FILE", "keys of --control"),
+    ROW_PATH("tls-cert", AT(options.tls_cert), "FILE", "certificate chain (PEM); the listeners then accept only TLS"),
+    ROW_PATH("tls-key", AT(options.tls_key), "FILE", "its private key (PEM)"),
     MODEL_NAME_ROW(AT(base),
                    "names of the base for clients; answers report the first. The directory's name when not given"),
-    {.path = "chat-template",
-     .type = CONFIG_STRING,
-     .offset = AT(chat_template),
-     .default_text = "auto",
-     .metavar = "NAME|FILE",
-     .help =
-         "template of messages when neither an adapter nor the tokenizer has one: " CHAT_TEMPLATE_CHOICES " in Jinja"},
+    ROW_TEXT("chat-template", AT(chat_template), "NAME|FILE",
+             "template of messages when neither an adapter nor the tokenizer has one: " CHAT_TEMPLATE_CHOICES
+             " in Jinja",
+             .default_text = "auto"),
     MODEL_MAX_LEN_ROW(AT(base)),
     MODEL_DEVICE_ROW(AT(base)),
     MODEL_GRAPHS_ROW(AT(base)),
-    MODEL_INVARIANCE_ROW(AT(base)),
-    MODEL_COLLECTIVES_ROW(AT(base)),
-    MODEL_ALGORITHMS_ROW(AT(base)),
-    MODEL_PRECISION_ROW(AT(base)),
-    MODEL_THREADS_ROW(AT(base)),
+    MODEL_COMPUTE_ROWS(AT(base)),
     BATCH_ROWS(
         AT(batch), "", NULL,
         "memory for keys and values on each rank, at most as much as all completions can fill. By default it is a "
         "quarter of the host's free memory, shared by the ranks, or less where that does not fit. On a GPU it is nine "
         "tenths of what is left beside the model"),
-    {.path = "adapter-memory",
-     .type = CONFIG_SIZE,
-     .offset = AT(names) + offsetof(struct adapter_names, memory),
-     .minimum = 1,
-     .maximum = 1e15,
-     .help =
-         "memory for adapters on each rank; unused ones make room for others. By default 512M, less where that does "
-         "not fit, and none where no adapter can come"},
-    {.path = "dry-run", .type = CONFIG_BOOL, .offset = AT(is_dry_run), .help = "print the memory plan and exit"},
-    COUNT_ROW("max-queued-requests", max_queued_requests, "256", 1, 1e6,
-              "completions that may wait or run; more are refused"),
-    COUNT_ROW("max-queued-tokens", max_queued_tokens, "0", 0, 1e12,
-              "tokens of waiting prompts; more are refused; 0: no limit"),
-    SECONDS_ROW("request-timeout", request_timeout, "0", 0, "seconds that a request may take; 0: no limit"),
-    SECONDS_ROW("drain-delay", drain_delay, "5", 0,
-                "seconds for which a stopping server, no longer ready, still accepts requests; 0: none"),
-    SECONDS_ROW("drain-timeout", drain_timeout, "30", 0,
-                "seconds in which running requests must end when the server stops"),
-    {.path = "cors-origin",
-     .type = CONFIG_LIST,
-     .offset = AT(cors_origins),
-     .metavar = "ORIGIN...",
-     .help = "origins of pages that may send requests from a browser; localhost: any page of this machine"},
-    {.path = "allowed-host",
-     .type = CONFIG_LIST,
-     .offset = AT(allowed_hosts),
-     .metavar = "NAME...",
-     .help =
-         "names of this server in Host, checked when no key is required; localhost, 127.0.0.1 and [::1] always are"},
-    {.path = "metrics-on-data",
-     .type = CONFIG_CHOICE,
-     .offset = AT(metrics_on_data),
-     .default_text = "false",
-     .bare_text = "true",
-     .choices = metrics_choices,
-     .metavar = "WHO",
-     .help = "serve /metrics on --listen, too; true: to clients with a key; open: to anybody"},
-    FILE_ROW("metrics-key-file", metrics_key_file,
+    ROW_SIZE("adapter-memory", AT(names) + offsetof(struct adapter_names, memory), NULL, 1, 1e15,
+             "memory for adapters on each rank; unused ones make room for others. By default 512M, less where that "
+             "does not fit, and none where no adapter can come"),
+    ROW_BOOL("dry-run", AT(is_dry_run), NULL, "print the memory plan and exit"),
+    ROW_INT("max-queued-requests", AT(options.max_queued_requests), "256", 1, 1e6,
+            "completions that may wait or run; more are refused"),
+    ROW_INT("max-queued-tokens", AT(options.max_queued_tokens), "0", 0, 1e12,
+            "tokens of waiting prompts; more are refused; 0: no limit"),
+    ROW_FLOAT("request-timeout", AT(options.request_timeout), "0", 0, 1e6,
+              "seconds that a request may take; 0: no limit"),
+    ROW_FLOAT("drain-delay", AT(options.drain_delay), "5", 0, 1e6,
+              "seconds for which a stopping server, no longer ready, still accepts requests; 0: none"),
+    ROW_FLOAT("drain-timeout", AT(options.drain_timeout), "30", 0, 1e6,
+              "seconds in which running requests must end when the server stops"),
+    ROW_LIST("cors-origin", AT(options.cors_origins), "ORIGIN...",
+             "origins of pages that may send requests from a browser; localhost: any page of this machine"),
+    ROW_LIST(
+        "allowed-host", AT(options.allowed_hosts), "NAME...",
+        "names of this server in Host, checked when no key is required; localhost, 127.0.0.1 and [::1] always are"),
+    ROW_CHOICE("metrics-on-data", AT(options.metrics_on_data), "false", metrics_choices,
+               "serve /metrics on --listen, too; true: to clients with a key; open: to anybody", .metavar = "WHO",
+               .bare_text = "true"),
+    ROW_PATH("metrics-key-file", AT(options.metrics_key_file), "FILE",
              "keys for /metrics only, on --listen instead of those of --api-key-file"),
-    TEXT_ROW("otlp-endpoint", otlp_endpoint, "URL",
+    ROW_TEXT("otlp-endpoint", AT(options.otlp_endpoint), "URL",
              "http://HOST:PORT of an OpenTelemetry collector, which gets a span for each request"),
-    {.path = "log-format",
-     .type = CONFIG_CHOICE,
-     .offset = AT(log_format),
-     .default_text = "text",
-     .choices = log_formats,
-     .help = "format of the lines on standard error"},
+    ROW_CHOICE("log-format", AT(log_format), "text", log_formats, "format of the lines on standard error"),
     MODEL_TOKENIZER_ROW(AT(base)),
-    TEMPLATE_TIMEOUT_ROW("template-timeout", AT(template_timeout)),
+    TEMPLATE_TIMEOUT_ROW("template-timeout", AT(options.template_timeout)),
     MODEL_RANKS_ROW(AT(base)),
-    SECONDS_ROW("rank-timeout", rank_timeout, "10", 1,
-                "seconds without a sign of life after which a rank counts as hung"),
-    COUNT_ROW("limits.connections", limits.connections, "1024", 1, 1e6, "places for connections of each listener"),
-    COUNT_ROW("limits.streams", limits.streams, "100", 1, 1e6, "streams of an HTTP/2 connection"),
-    BYTES_ROW("limits.header_bytes", limits.header_bytes, "16K",
-              "bytes of a request's header: names, values and 32 for each field"),
-    COUNT_ROW("limits.headers", limits.headers, "100", 1, 1e4, "fields of a request's header"),
-    BYTES_ROW("limits.body_bytes", limits.body_bytes, "8M", "bytes of a request's body, and of a gRPC message"),
-    BYTES_ROW("limits.gathered_bytes", limits.gathered_bytes, "64M", "bytes of all bodies that have not been read yet"),
-    BYTES_ROW("limits.stream_window", limits.stream_window, "256K", "HTTP/2 window of a stream"),
-    BYTES_ROW("limits.connection_window", limits.connection_window, "4M", "HTTP/2 window of a connection"),
-    BYTES_ROW("limits.output_bytes", limits.output_bytes, "64K", "bytes that may wait to be sent on a connection"),
-    BYTES_ROW("limits.stream_output_bytes", limits.stream_output_bytes, "256K", "bytes of one answer that may wait"),
-    SECONDS_ROW("limits.header_timeout", limits.header_timeout, "10", 0.1, "seconds for a request's header"),
-    SECONDS_ROW("limits.idle_timeout", limits.idle_timeout, "300", 0.1, "seconds for which a connection may be idle"),
-    SECONDS_ROW("limits.write_timeout", limits.write_timeout, "30", 0.1, "seconds for which a client may not read"),
-    COUNT_ROW("limits.glitches", limits.glitches, "1000", 1, 1e9, "useless frames of a connection in a burst"),
-    COUNT_ROW("limits.glitches_per_s", limits.glitches_per_s, "100", 1, 1e9, "useless frames per second"),
-    COUNT_ROW("limits.resets", limits.resets, "1000", 1, 1e9,
-              "requests that a client gives up in a burst, on all of its connections"),
-    COUNT_ROW("limits.resets_per_s", limits.resets_per_s, "200", 1, 1e9, "requests that a client gives up per second"),
-    COUNT_ROW("limits.requests_per_connection", limits.requests_per_connection, "1000", 1, 1e9,
-              "requests of an HTTP/1.1 connection"),
+    ROW_FLOAT("rank-timeout", AT(options.rank_timeout), "10", 1, 1e6,
+              "seconds without a sign of life after which a rank counts as hung"),
+    ROW_INT("limits.connections", AT(options.limits.connections), "1024", 1, 1e6,
+            "places for connections of each listener"),
+    ROW_INT("limits.streams", AT(options.limits.streams), "100", 1, 1e6, "streams of an HTTP/2 connection"),
+    ROW_SIZE("limits.header_bytes", AT(options.limits.header_bytes), "16K", 1024, 1e12,
+             "bytes of a request's header: names, values and 32 for each field"),
+    ROW_INT("limits.headers", AT(options.limits.headers), "100", 1, 1e4, "fields of a request's header"),
+    ROW_SIZE("limits.body_bytes", AT(options.limits.body_bytes), "8M", 1024, 1e12,
+             "bytes of a request's body, and of a gRPC message"),
+    ROW_SIZE("limits.gathered_bytes", AT(options.limits.gathered_bytes), "64M", 1024, 1e12,
+             "bytes of all bodies that have not been read yet"),
+    ROW_SIZE("limits.stream_window", AT(options.limits.stream_window), "256K", 1024, 1e12, "HTTP/2 window of a stream"),
+    ROW_SIZE("limits.connection_window", AT(options.limits.connection_window), "4M", 1024, 1e12,
+             "HTTP/2 window of a connection"),
+    ROW_SIZE("limits.output_bytes", AT(options.limits.output_bytes), "64K", 1024, 1e12,
+             "bytes that may wait to be sent on a connection"),
+    ROW_SIZE("limits.stream_output_bytes", AT(options.limits.stream_output_bytes), "256K", 1024, 1e12,
+             "bytes of one answer that may wait"),
+    ROW_FLOAT("limits.header_timeout", AT(options.limits.header_timeout), "10", 0.1, 1e6,
+              "seconds for a request's header"),
+    ROW_FLOAT("limits.idle_timeout", AT(options.limits.idle_timeout), "300", 0.1, 1e6,
+              "seconds for which a connection may be idle"),
+    ROW_FLOAT("limits.write_timeout", AT(options.limits.write_timeout), "30", 0.1, 1e6,
+              "seconds for which a client may not read"),
+    ROW_INT("limits.glitches", AT(options.limits.glitches), "1000", 1, 1e9,
+            "useless frames of a connection in a burst"),
+    ROW_INT("limits.glitches_per_s", AT(options.limits.glitches_per_s), "100", 1, 1e9, "useless frames per second"),
+    ROW_INT("limits.resets", AT(options.limits.resets), "1000", 1, 1e9,
+            "requests that a client gives up in a burst, on all of its connections"),
+    ROW_INT("limits.resets_per_s", AT(options.limits.resets_per_s), "200", 1, 1e9,
+            "requests that a client gives up per second"),
+    ROW_INT("limits.requests_per_connection", AT(options.limits.requests_per_connection), "1000", 1, 1e9,
+            "requests of an HTTP/1.1 connection"),
     MODEL_LAYOUT_ROWS(AT(base)),
 };
 
@@ -198,14 +144,12 @@ static const struct config_command command = {
                 "  mpirun -n 2 cambium serve --model out/gpt --parallel.tensor_model_parallel_size=2\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
-    .positional_offset = SIZE_MAX,
 };
 
 /* ---- options ---- */
 
 struct serving {
     struct serve_command *command;
-    struct serve_options options;
     struct serve_name *adapters;
     char *names;                /* memory of the adapters' names */
     const char *directory_name; /* name of the base's directory, when no name was given */
@@ -245,45 +189,23 @@ static void end_process(const char *line) {
 }
 
 static int fill_options(struct serving *serving) {
-    const struct serve_command *c = serving->command;
+    struct serve_command *c = serving->command;
     int status = split_names(serving);
     THEN(status, job_model_names(&c->base, &serving->directory_name, &serving->base_names));
     THEN(status, chat_template_open_option(c->chat_template, &serving->template));
-    serving->options = (struct serve_options){
-        .model_names = serving->base_names.items,
-        .model_name_count = serving->base_names.count,
-        .adapters = serving->adapters,
-        .adapter_count = c->names.given.count,
-        .adapter_root = c->names.root,
-        .listen = c->listen,
-        .control = c->control,
-        .api_key_file = c->api_key_file,
-        .control_key_file = c->control_key_file,
-        .tls_cert = c->tls_cert,
-        .tls_key = c->tls_key,
-        .cors_origins = c->cors_origins.items,
-        .cors_origin_count = c->cors_origins.count,
-        .allowed_hosts = c->allowed_hosts.items,
-        .allowed_host_count = c->allowed_hosts.count,
-        .metrics_on_data = (enum serve_metrics)c->metrics_on_data,
-        .metrics_key_file = c->metrics_key_file,
-        .otlp_endpoint = c->otlp_endpoint,
-        .has_prefix_cache = c->batch.prefix_cache == 0,
-        .chat_template = serving->template,
-        .template_timeout = c->template_timeout,
-        .max_queued_requests = c->max_queued_requests,
-        .max_queued_tokens = c->max_queued_tokens,
-        .prefill_stretch = c->batch.prefill_stretch,
-        .request_timeout = c->request_timeout,
-        .drain_delay = c->drain_delay,
-        .drain_timeout = c->drain_timeout,
-        .rank_timeout = c->rank_timeout,
-        .logs_json = c->log_format == 1,
-        .limits = c->limits,
-        .tensor = serving->command->base.grid.tensor,
-        .pipeline = serving->command->base.grid.pipeline,
-        .end_process = end_process,
-    };
+    struct serve_options *o = &c->options;
+    o->model_names = serving->base_names.items;
+    o->model_name_count = serving->base_names.count;
+    o->adapters = serving->adapters;
+    o->adapter_count = c->names.given.count;
+    o->adapter_root = c->names.root;
+    o->has_prefix_cache = c->batch.prefix_cache == 0;
+    o->chat_template = serving->template;
+    o->prefill_stretch = c->batch.prefill_stretch;
+    o->logs_json = c->log_format == 1;
+    o->tensor = c->base.grid.tensor;
+    o->pipeline = c->base.grid.pipeline;
+    o->end_process = end_process;
     return status;
 }
 
@@ -319,9 +241,9 @@ static int check_hosts(const struct config_list *hosts) {
 
 /* Refuses a file of keys for metrics that are not served, or that anybody may read. */
 static int check_metrics(const struct serve_command *c) {
-    if (c->metrics_key_file && c->metrics_on_data == SERVE_METRICS_OPEN)
+    if (c->options.metrics_key_file && c->options.metrics_on_data == SERVE_METRICS_OPEN)
         return status_fail(STATUS_USAGE, "--metrics-key-file: --metrics-on-data open lets anybody read /metrics");
-    if (c->metrics_key_file && c->metrics_on_data == SERVE_METRICS_OFF && !c->control_key_file)
+    if (c->options.metrics_key_file && c->options.metrics_on_data == SERVE_METRICS_OFF && !c->options.control_key_file)
         return status_fail(STATUS_USAGE,
                            "--metrics-key-file: it needs --metrics-on-data, or --control-key-file beside it");
     return STATUS_OK;
@@ -330,11 +252,11 @@ static int check_metrics(const struct serve_command *c) {
 static int check(struct serve_command *c) {
     int status = adapter_names_take(&c->base.adapters, &c->names);
     THEN(status, check_model_names(&c->base.names));
-    THEN(status, check_hosts(&c->allowed_hosts));
+    THEN(status, check_hosts(&c->options.allowed_hosts));
     if (!status && c->base.adapters.count)
         status = status_fail(STATUS_USAGE, "--adapter %s: requests name their adapters, so NAME=DIR was expected",
                              c->base.adapters.items[0]);
-    if (!status && !c->tls_cert != !c->tls_key)
+    if (!status && !c->options.tls_cert != !c->options.tls_key)
         status = status_fail(STATUS_USAGE, "--tls-cert and --tls-key belong together");
     THEN(status, check_metrics(c));
     return status ? status : batch_check(&c->batch);
@@ -346,7 +268,7 @@ static int choose_memory(struct serve_command *c, const struct launch *launch, i
     struct memory_limit limit = memory_limit_find("");
     int64_t bytes = limit.available == SIZE_MAX ? (int64_t)4 << 30 : (int64_t)(limit.available / 4) / ranks;
     struct comm_data data = {.send = &bytes, .receive = &bytes, .count = 1, .dtype = DTYPE_I64};
-    if (!c->names.memory_is_given && (adapter_names_are_given(&c->names) || strcmp(c->control, "none")))
+    if (!c->names.memory_is_given && (adapter_names_are_given(&c->names) || strcmp(c->options.control, "none")))
         c->names.memory = (int64_t)512 << 20;
     if (c->cache_is_given || !device_uses_host_memory(c->base.device)) /* the engine sees what is free */
         return STATUS_OK;
@@ -430,7 +352,7 @@ static int run_rank(struct comm *world, void *context) {
     struct serve_command *c = serving->command;
     struct engine_options options = batch_engine_options(&c->batch, (size_t)c->names.memory);
     struct job_memory memory = {.help = "a smaller " JOB_MEMORY_SIZES ", " JOB_MEMORY_RANKS,
-                                .beside = world->rank == 0 ? server_planned_bytes(&serving->options) : 0,
+                                .beside = world->rank == 0 ? server_planned_bytes(&serving->command->options) : 0,
                                 .cache_is_given = c->cache_is_given,
                                 .adapters_are_given = c->names.memory_is_given};
     struct engine *engine = NULL;
@@ -470,9 +392,10 @@ static int begin(struct serving *serving, struct launch *launch) {
     int status = fill_options(serving);
     bool listens = launch->is_first && !serving->command->is_dry_run;
     if (!status && listens)
-        transport_fit_descriptors(&serving->options.limits, strcmp(serving->command->control, "none") ? 2 : 1);
+        transport_fit_descriptors(&serving->command->options.limits,
+                                  strcmp(serving->command->options.control, "none") ? 2 : 1);
     if (!status && listens)
-        status = server_open(&serving->options, &serving->server);
+        status = server_open(&serving->command->options, &serving->server);
     if (!launch->is_first) {
         signal(SIGTERM, SIG_IGN);
         signal(SIGINT, SIG_IGN);
@@ -481,10 +404,10 @@ static int begin(struct serving *serving, struct launch *launch) {
     status = launch_agree(launch, status);
     if (status || !launch->world)
         return status;
-    return launch_agree(
-        launch, comm_watch(launch->world, &(struct comm_watch_options){.seconds = serving->command->rank_timeout,
-                                                                       .on_end = launch->is_first ? on_lost_rank : NULL,
-                                                                       .context = serving}));
+    return launch_agree(launch, comm_watch(launch->world, &(struct comm_watch_options){
+                                                              .seconds = serving->command->options.rank_timeout,
+                                                              .on_end = launch->is_first ? on_lost_rank : NULL,
+                                                              .context = serving}));
 }
 
 static int prepare(const struct launch *launch, const struct config *config, void *context) {

@@ -31,12 +31,9 @@ size_t stack_rows(struct config_row *rows, size_t offset) {
     struct peft_alone_key alone;
     size_t count = 1;
     if (rows)
-        *rows++ = (struct config_row){.path = type_path,
-                                      .type = CONFIG_LIST,
-                                      .offset = offset + offsetof(struct stack_options, types),
-                                      .metavar = "METHOD...",
-                                      .default_text = PEFT_DEFAULT_METHOD,
-                                      .help = "the method, or several that are trained together; --peft says the same"};
+        *rows++ = (struct config_row)ROW_LIST(type_path, offset + offsetof(struct stack_options, types), "METHOD...",
+                                              "the method, or several that are trained together; --peft says the same",
+                                              .default_text = PEFT_DEFAULT_METHOD);
     for (size_t i = 0; (key = peft_key(i)); i++, count++)
         if (rows) {
             *rows = *key;

@@ -17,7 +17,9 @@
 
 enum { READ_BYTES = 1 << 18, MESSAGES_BYTES = 1 << 28 };
 
+struct filter;
 struct options {
+    int (*line)(struct filter *filter, const char *bytes, size_t length); /* converts one, as in struct filter */
     const char *tokenizer;
     bool allow_special, add_special, shows;
     int special_tokens; /* enum special_tokens */
@@ -38,48 +40,24 @@ struct filter {
     int64_t line_number;
 };
 
+#define AT(field) offsetof(struct options, field)
 static const struct config_row rows[] = {
-    {.path = "tokenizer",
-     .type = CONFIG_STRING,
-     .offset = offsetof(struct options, tokenizer),
-     .metavar = "DIR",
-     .is_path = true,
-     .help = "a tokenizer's or a model's directory (tokenizer.json, or vocab.json and merges.txt)",
-     .is_required = true},
-    {.path = "messages",
-     .type = CONFIG_STRING,
-     .offset = offsetof(struct options, messages),
-     .metavar = "FILE",
-     .is_path = true,
-     .help =
-         "messages in place of lines of text: plain text of one user, a JSON list of {\"role\", \"content\"}, or an "
-         "object {\"messages\", \"tools\", \"documents\", \"chat_template_kwargs\"}. The head of an answer follows, "
-         "unless "
-         "the last one is the assistant's"},
-    CHAT_TEMPLATE_ROW("chat-template", offsetof(struct options, chat_template), "messages",
-                      "as the tokenizer's own template"),
-    {.path = "render",
-     .type = CONFIG_BOOL,
-     .offset = offsetof(struct options, renders),
-     .default_text = "false",
-     .help = "print the text of the messages, not its ids"},
-    {.path = "add-special",
-     .type = CONFIG_BOOL,
-     .offset = offsetof(struct options, add_special),
-     .default_text = "false",
-     .help = "add the tokens that the tokenizer puts around every text, like <s>"},
-    SPECIAL_TOKENS_ROW("special-tokens", offsetof(struct options, special_tokens), "lines of text"),
-    {.path = "show",
-     .type = CONFIG_BOOL,
-     .offset = offsetof(struct options, shows),
-     .default_text = "false",
-     .help = "print each id with its token's text, like 1:\"<|im_start|>\" 4093:\"user\""},
-    {.path = "allow-special",
-     .type = CONFIG_BOOL,
-     .offset = offsetof(struct options, allow_special),
-     .default_text = "false",
-     .help = "kept for old scripts: changes nothing, because --special-tokens is parse"},
-    TEMPLATE_TIMEOUT_ROW("template-timeout", offsetof(struct options, template_timeout)),
+    ROW_PATH("tokenizer", AT(tokenizer), "DIR",
+             "a tokenizer's or a model's directory (tokenizer.json, or vocab.json and merges.txt)",
+             .is_required = true),
+    ROW_PATH("messages", AT(messages), "FILE",
+             "messages in place of lines of text: plain text of one user, a JSON list of {\"role\", \"content\"}, or "
+             "an object {\"messages\", \"tools\", \"documents\", \"chat_template_kwargs\"}. The head of an answer "
+             "follows, unless the last one is the assistant's"),
+    CHAT_TEMPLATE_ROW("chat-template", AT(chat_template), "messages", "as the tokenizer's own template"),
+    ROW_BOOL("render", AT(renders), "false", "print the text of the messages, not its ids"),
+    ROW_BOOL("add-special", AT(add_special), "false",
+             "add the tokens that the tokenizer puts around every text, like <s>"),
+    SPECIAL_TOKENS_ROW("special-tokens", AT(special_tokens), "lines of text"),
+    ROW_BOOL("show", AT(shows), "false", "print each id with its token's text, like 1:\"<|im_start|>\" 4093:\"user\""),
+    ROW_BOOL("allow-special", AT(allow_special), "false",
+             "kept for old scripts: changes nothing, because --special-tokens is parse"),
+    TEMPLATE_TIMEOUT_ROW("template-timeout", AT(template_timeout)),
 };
 
 static const struct config_command tokenize_command = {
@@ -93,7 +71,6 @@ static const struct config_command tokenize_command = {
                 "  cambium tokenize --tokenizer model --messages chat.json --render\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
-    .positional_offset = SIZE_MAX,
 };
 
 static const struct config_command detokenize_command = {
@@ -105,7 +82,6 @@ static const struct config_command detokenize_command = {
                 "cambium detokenize --tokenizer tokenizer\n",
     .rows = rows,
     .row_count = 1,
-    .positional_offset = SIZE_MAX,
 };
 
 /* Adds the ids with their tokens' texts as a line of the output. */
@@ -238,26 +214,14 @@ static int filter_input(struct filter *filter) {
 
 /* ---- messages ---- */
 
-/* Finds the chat template: the option's, else the tokenizer's. */
-static int find_template(const struct options *options, struct chat_template **template) {
-    struct tokenizer_files files;
-    int status = chat_template_open_option(options->chat_template, template);
-    if (status || *template)
-        return status;
-    TRY(tokenizer_files_read(options->tokenizer, &files));
-    status = chat_template_of_tokenizer(&files, template);
-    tokenizer_files_free(&files);
-    if (!status && !*template)
-        status = status_fail(STATUS_UNSUPPORTED,
-                             "%s has no chat template: name " CHAT_TEMPLATE_CHOICES " by --chat-template",
-                             options->tokenizer);
-    return status;
-}
-
 static int add_chat(struct filter *filter, const struct options *options, struct chat_request *request) {
     struct chat_template *template = NULL;
     struct chat_pieces pieces = {0};
-    int status = find_template(options, &template);
+    int status = job_chat_template(options->chat_template, NULL, 0, options->tokenizer, &template);
+    if (!status && !template)
+        status = status_fail(STATUS_UNSUPPORTED,
+                             "%s has no chat template: name " CHAT_TEMPLATE_CHOICES " by --chat-template",
+                             options->tokenizer);
     size_t count = json_array_size(request->messages);
     request->tokenizer = filter->tokenizer;
     request->eos = tokenizer_eos_id(filter->tokenizer);
@@ -305,37 +269,27 @@ static int check(const struct options *options, const struct config *config) {
                                               : STATUS_OK;
 }
 
-static int run(struct filter *filter, const struct options *options) {
-    int status = tokenizer_open(options->tokenizer, &filter->tokenizer);
-    THEN(status, tokenizer_encoder_new(filter->tokenizer, &filter->encoder));
-    THEN(status, options->messages ? write_chat(filter, options) : filter_input(filter));
-    tokenizer_encoder_free(filter->encoder);
-    tokenizer_close(filter->tokenizer);
-    token_buffer_free(&filter->ids);
-    strbuf_free(&filter->out);
+static int run(const void *values, const struct config *given) {
+    const struct options *options = values;
+    struct filter filter = {.line = options->line,
+                            .flags = special_tokens_flag(options->special_tokens) |
+                                     (options->add_special ? TOKENIZER_ADD_SPECIAL : TOKENIZER_PLAIN),
+                            .shows = options->shows};
+    TRY(check(options, given));
+    int status = tokenizer_open(options->tokenizer, &filter.tokenizer);
+    THEN(status, tokenizer_encoder_new(filter.tokenizer, &filter.encoder));
+    THEN(status, options->messages ? write_chat(&filter, options) : filter_input(&filter));
+    tokenizer_encoder_free(filter.encoder);
+    tokenizer_close(filter.tokenizer);
+    token_buffer_free(&filter.ids);
+    strbuf_free(&filter.out);
     return status;
 }
 
-static int command(const struct config_command *description,
-                   int (*line)(struct filter *filter, const char *bytes, size_t length), int argc, char **argv) {
-    struct options options = {0};
-    struct config *config = NULL;
-    bool is_answered = false;
-    int status = config_parse(description, argc, argv, &options, &config, &is_answered);
-    unsigned flags =
-        special_tokens_flag(options.special_tokens) | (options.add_special ? TOKENIZER_ADD_SPECIAL : TOKENIZER_PLAIN);
-    if (!status && !is_answered)
-        status = check(&options, config);
-    if (!status && !is_answered)
-        status = run(&(struct filter){.line = line, .flags = flags, .shows = options.shows}, &options);
-    config_free(config);
-    return command_exit_status(status);
-}
-
 int command_tokenize(int argc, char **argv) {
-    return command(&tokenize_command, tokenize_line, argc, argv);
+    return command_run(&tokenize_command, argc, argv, &(struct options){.line = tokenize_line}, run);
 }
 
 int command_detokenize(int argc, char **argv) {
-    return command(&detokenize_command, detokenize_line, argc, argv);
+    return command_run(&detokenize_command, argc, argv, &(struct options){.line = detokenize_line}, run);
 }

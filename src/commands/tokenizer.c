@@ -14,42 +14,18 @@ struct options {
     int64_t vocab_size, min_frequency, workers;
 };
 
+#define AT(field) offsetof(struct options, field)
 static const struct config_row rows[] = {
-    {.path = "input",
-     .type = CONFIG_LIST,
-     .offset = offsetof(struct options, input),
-     .metavar = "FILE...",
-     .is_path = true,
-     .help = "text files to learn from, uncompressed or gzip (names in .gz)",
-     .is_required = true},
-    {.path = "vocab-size",
-     .type = CONFIG_INT,
-     .offset = offsetof(struct options, vocab_size),
-     .minimum = 257,
-     .maximum = 1 << 24,
-     .help = "number of tokens: 256 bytes, the merges, and <|endoftext|> as the last token",
-     .is_required = true},
-    {.path = "output",
-     .type = CONFIG_STRING,
-     .offset = offsetof(struct options, output),
-     .metavar = "DIR",
-     .is_path = true,
-     .help = "directory for tokenizer.json, vocab.json, merges.txt and tokenizer_config.json",
-     .is_required = true},
-    {.path = "min-frequency",
-     .type = CONFIG_INT,
-     .offset = offsetof(struct options, min_frequency),
-     .default_text = "1",
-     .minimum = 1,
-     .maximum = 1000000000,
-     .help = "number of times that a pair must occur to become a token"},
-    {.path = "workers",
-     .type = CONFIG_INT,
-     .offset = offsetof(struct options, workers),
-     .default_text = "0",
-     .minimum = 0,
-     .maximum = 256,
-     .help = "threads that count words; 0: one for each processor. The result does not depend on it"},
+    ROW_PATHS("input", AT(input), "FILE...", "text files to learn from, uncompressed or gzip (names in .gz)",
+              .is_required = true),
+    ROW_INT("vocab-size", AT(vocab_size), NULL, 257, 1 << 24,
+            "number of tokens: 256 bytes, the merges, and <|endoftext|> as the last token", .is_required = true),
+    ROW_PATH("output", AT(output), "DIR",
+             "directory for tokenizer.json, vocab.json, merges.txt and tokenizer_config.json", .is_required = true),
+    ROW_INT("min-frequency", AT(min_frequency), "1", 1, 1000000000,
+            "number of times that a pair must occur to become a token"),
+    ROW_INT("workers", AT(workers), "0", 0, 256,
+            "threads that count words; 0: one for each processor. The result does not depend on it"),
 };
 
 static const struct config_command train_command = {
@@ -62,7 +38,6 @@ static const struct config_command train_command = {
                 "  cambium tokenizer train --input a.txt b.txt.gz --vocab-size 50257 --output tokenizer\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
-    .positional_offset = SIZE_MAX,
 };
 
 static int train(const void *values, const struct config *given) {

@@ -116,7 +116,7 @@ int training_launch(struct launch *launch, const struct training *training) {
     if (!status)
         train_plan_add_program(own.run, launch->world, &plan);
     own.program = plan.program;
-    /* A call of cards never returns where a rank is missing. */
+    /* A call of GPUs never returns where a rank is missing. */
     if (!status && !device_uses_host_memory(own.run->config.device))
         status = launch_agree(launch, launch_watch(launch));
     if (status)

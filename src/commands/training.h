@@ -13,21 +13,21 @@ struct training_target {
     int64_t nodes, devices; /* one of them is given */
 };
 #define TRAINING_TARGET_ROWS(at)                                                                                       \
-    {.path = "cluster",                                                                                                \
-     .type = CONFIG_STRING,                                                                                            \
-     .offset = (at) + offsetof(struct training_target, cluster),                                                       \
-     .metavar = "NAME|FILE",                                                                                           \
-     .help = "of --dry-run: plan for this cluster ('cambium plan show --help'); data and weights need not exist"},     \
-        {.path = "nodes",                                                                                              \
-         .type = CONFIG_INT,                                                                                           \
-         .offset = (at) + offsetof(struct training_target, nodes),                                                     \
-         .minimum = 1,                                                                                                 \
-         .maximum = 1 << 16,                                                                                           \
-         .help = "of --cluster: its nodes"},                                                                           \
-    {                                                                                                                  \
-        .path = "devices", .type = CONFIG_INT, .offset = (at) + offsetof(struct training_target, devices),             \
-        .minimum = 1, .maximum = 1 << 20, .help = "of --cluster: its devices, in place of --nodes"                     \
-    }
+    ROW_TEXT("cluster", (at) + offsetof(struct training_target, cluster), "NAME|FILE",                                 \
+             "of --dry-run: plan for this cluster ('cambium plan show --help'); data and weights need not exist"),     \
+        ROW_INT("nodes", (at) + offsetof(struct training_target, nodes), NULL, 1, 1 << 16, "of --cluster: its nodes"), \
+        ROW_INT("devices", (at) + offsetof(struct training_target, devices), NULL, 1, 1 << 20,                         \
+                "of --cluster: its devices, in place of --nodes")
+/* Rows of both commands. The values' offsets are `at`, and `target` of a struct training_target. */
+#define TRAINING_CONFIG_ROW(at)                                                                                        \
+    ROW_PATH("config", (at), "FILE.yaml", "read the run's keys from this file first", .may_differ = true)
+#define TRAINING_RANKS_ROW(at)                                                                                         \
+    RANKS_ROW((at), "ranks to train on, as threads of this process; 1 when not given, and under mpirun or srun "       \
+                    "theirs")
+#define TRAINING_DRY_RUN_ROWS(at, target)                                                                              \
+    ROW_BOOL("dry-run", (at), "false",                                                                                 \
+             "print the resolved configuration and the memory plan of the largest rank, then exit"),                   \
+        TRAINING_TARGET_ROWS(target)
 /* Opens the cluster of a dry run, and resolves `config` for a plan without data and weights. `model`: a directory of
  * which config.json is read; NULL: the configuration has the model. *run keeps the configuration's checkpoints. The
  * errors of cluster_open and pretrained_open_config. */

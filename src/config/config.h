@@ -66,31 +66,50 @@ struct config_row {
     int (*check)(const char *text);
 };
 
+/* Rows by type, where `at` is the field's offset. The arguments after `fallback`, the default as a user would type it
+ * or NULL, are the type's own. The last argument is the help; further members may follow it. */
+#define ROW_NUMBER(type_, path_, at, fallback, low, high, ...)                                                         \
+    {                                                                                                                  \
+        .path = path_, .type = type_, .offset = at, .default_text = fallback, .minimum = low, .maximum = high,         \
+        .help = __VA_ARGS__                                                                                            \
+    }
+#define ROW_INT(...)   ROW_NUMBER(CONFIG_INT, __VA_ARGS__)
+#define ROW_FLOAT(...) ROW_NUMBER(CONFIG_FLOAT, __VA_ARGS__)
+#define ROW_SIZE(...)  ROW_NUMBER(CONFIG_SIZE, __VA_ARGS__)
+#define ROW_BOOL(path_, at, fallback, ...)                                                                             \
+    { .path = path_, .type = CONFIG_BOOL, .offset = at, .default_text = fallback, .help = __VA_ARGS__ }
+#define ROW_CHOICE(path_, at, fallback, words, ...)                                                                    \
+    {                                                                                                                  \
+        .path = path_, .type = CONFIG_CHOICE, .offset = at, .default_text = fallback, .choices = words,                \
+        .help = __VA_ARGS__                                                                                            \
+    }
+#define ROW_WORDS(type_, path_, at, metavar_, ...)                                                                     \
+    { .path = path_, .type = type_, .offset = at, .metavar = metavar_, .help = __VA_ARGS__ }
+#define ROW_TEXT(...) ROW_WORDS(CONFIG_STRING, __VA_ARGS__)
+#define ROW_LIST(...) ROW_WORDS(CONFIG_LIST, __VA_ARGS__)
+/* A file or directory, and a list of them. */
+#define ROW_PATH(...)  ROW_WORDS(CONFIG_STRING, __VA_ARGS__, .is_path = true)
+#define ROW_PATHS(...) ROW_WORDS(CONFIG_LIST, __VA_ARGS__, .is_path = true)
+
 /* The row of --device: a string field, NULL when not given. */
 #define CONFIG_DEVICE_ROW(at)                                                                                          \
-    {                                                                                                                  \
-        .path = "device", .type = CONFIG_STRING, .offset = (at), .metavar = "NAME", .check = device_check_name,        \
-        .help = "where to compute: cpu, or cuda (an NVIDIA GPU; cuda:1 is the second); when not given, cpu"            \
-    }
+    ROW_TEXT("device", (at), "NAME",                                                                                   \
+             "where to compute: cpu, or cuda (an NVIDIA GPU; cuda:1 is the second); when not given, cpu",              \
+             .check = device_check_name)
 
 static const char *const config_collectives[] = {"auto", "nccl", "host", NULL};
 
 /* The row of --collectives: an int field, in the order of enum collectives (parallel/connect.h). */
 #define CONFIG_COLLECTIVES_ROW(at)                                                                                     \
-    {                                                                                                                  \
-        .path = "collectives", .type = CONFIG_CHOICE, .offset = (at), .default_text = "auto",                          \
-        .choices = config_collectives,                                                                                 \
-        .help = "how ranks on GPUs sum: nccl, from GPU to GPU; or host, through memory of the host; auto: nccl, "      \
-                "unless the ranks are threads that share a GPU"                                                        \
-    }
+    ROW_CHOICE("collectives", (at), "auto", config_collectives,                                                        \
+               "how ranks on GPUs sum: nccl, from GPU to GPU; or host, through memory of the host; auto: nccl, "       \
+               "unless the ranks are threads that share a GPU")
 
 /* The row of --gemm-algorithms: a string field. */
 #define CONFIG_ALGORITHMS_ROW(at)                                                                                      \
-    {                                                                                                                  \
-        .path = "gemm-algorithms", .type = CONFIG_STRING, .offset = (at), .metavar = "FILE", .is_path = true,          \
-        .help = "--device cuda: how the library computes products, as 'cambium bench gemm --tune FILE' measured it; "  \
-                "the first rank reads it for all"                                                                      \
-    }
+    ROW_PATH("gemm-algorithms", (at), "FILE",                                                                          \
+             "--device cuda: how the library computes products, as 'cambium bench gemm --tune FILE' measured it; the " \
+             "first rank reads it for all")
 
 /* A key of run_rows, or a whole section of it, that a command does not have. The error for such a key says why. */
 struct config_absent {
@@ -115,8 +134,8 @@ struct config_command {
     const struct config_absent *absent; /* [absent_count] */
     size_t absent_count;
     const char *config_flag; /* name of the row whose value is a YAML file to read first ("config"), or NULL */
-    size_t
-        positional_offset; /* a struct config_list for words that are not options; SIZE_MAX: such words are refused */
+    bool takes_words;        /* words that are not options; otherwise such words are refused */
+    size_t words_offset;     /* of a struct config_list for them */
 };
 
 struct facts;

@@ -122,9 +122,9 @@ static int fail_word(const struct config *config, const char *word) {
 
 static int add_positional(struct config *config, const char *word) {
     const struct config_command *command = &config->command;
-    if (command->positional_offset == SIZE_MAX)
+    if (!command->takes_words)
         return fail_word(config, word);
-    return config_push(config, (struct config_list *)((char *)config->values + command->positional_offset), word);
+    return config_push(config, (struct config_list *)((char *)config->values + command->words_offset), word);
 }
 
 /* Notes a word that asks for a text. */
@@ -160,7 +160,7 @@ static int walk(struct config *config, int argc, char **argv, bool is_first, con
             if (!status && !is_first)
                 status = set_option(config, &option);
         } else if (!is_only_words && word[0] == '-' &&
-                   (command->positional_offset == SIZE_MAX ? word[1] : isalpha((unsigned char)word[1]))) {
+                   (!command->takes_words ? word[1] : isalpha((unsigned char)word[1]))) {
             char explained[256];
             config_explain(command, word, false, explained, sizeof explained);
             status = status_fail(STATUS_USAGE, "unknown option %.200s%s; 'cambium %s --help' lists them", word,
@@ -192,8 +192,8 @@ static int parse(struct config *config, int argc, char **argv) {
     int status = STATUS_OK;
     for (size_t i = 0; i < config_row_total(command) && !status; i++)
         status = config_set_default(config, i);
-    if (command->positional_offset != SIZE_MAX)
-        *(struct config_list *)((char *)config->values + command->positional_offset) = (struct config_list){0};
+    if (command->takes_words)
+        *(struct config_list *)((char *)config->values + command->words_offset) = (struct config_list){0};
     THEN(status, walk(config, argc, argv, true, &file));
     if (status || config->question)
         return status;

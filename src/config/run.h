@@ -168,7 +168,7 @@ static inline void model_set_full(struct model_config *model, int64_t layer) {
 bool model_skip_windows(struct model_config *model, const int64_t *numbers, bool is_list);
 /* Returns N when every Nth layer has no window and all others have one; returns 0 when only a list can say it. */
 int64_t model_window_period(const struct model_config *model);
-/* Does the part of run_config_resolve that concerns `model` alone; also used for a config.json. STATUS_USAGE. */
+/* Does the part of run_config_resolve that only concerns `model`; also used for a config.json. STATUS_USAGE. */
 int model_config_resolve(struct model_config *model);
 /* Returns the positions that a text may have: max_position_embeddings, or more where the rotation is scaled (linear:
  * factor times as many; YaRN: factor times the original ones). */

@@ -1,5 +1,5 @@
-/* The parts of the conversions. source.c opens a source of tensors, and to_model.c writes one of its forms. A GGUF file
- * is no such source: gguf_model.c calls the parts of its conversion in their order. */
+/* The parts of the conversions. source.c opens a source of tensors, model_source.c sees it as a model in one of several
+ * forms, and to_model.c writes one of its targets. */
 #ifndef CAMBIUM_CONVERT_INTERNAL_H
 #define CAMBIUM_CONVERT_INTERNAL_H
 
@@ -47,11 +47,12 @@ static inline bool param_is_of(const struct param_words *words, const char *modu
 
 /* ---- source.c ---- */
 
-/* A directory of tensors. */
+/* A directory of tensors, or a GGUF file. */
 struct source {
-    const char *kind; /* for messages */
-    char directory[PATH_MAX];
-    struct ckpt_tensors *tensors; /* all of them: a checkpoint's moments too, as exp_avg.NAME */
+    const char *kind;             /* of a directory, for messages */
+    char directory[PATH_MAX];     /* or the file */
+    struct ckpt_tensors *tensors; /* all of them: a checkpoint's moments too, as exp_avg.NAME; NULL: a GGUF file */
+    struct gguf *gguf;            /* NULL: a directory */
 };
 /* Finds what the path is, and opens it. STATUS_NOT_FOUND, STATUS_IO, STATUS_INVALID, STATUS_UNSUPPORTED, STATUS_MEMORY.
  * Call source_close in any case. */
@@ -63,24 +64,50 @@ void source_close(struct source *source);
 
 /* ---- model_source.c ---- */
 
+/* The tensors that a parameter consists of in a GGUF file: gguf_weights.c. */
+struct gguf_weights {
+    const struct gguf *file;
+    struct gguf_sources *sources; /* [table count] */
+};
+
 /* A source as a model: what names and shapes its tensors must have. */
 struct model_source {
     struct source *source;
+    const struct model_form *form;
     struct strbuf config_text;
     enum dtype config_dtype; /* that it named when it was read */
     struct model_config config;
     struct model_text_ends ends;
     struct param_table table;
     struct tokenizer_files tokenizer;
-    struct strbuf state_text; /* trainer_state.json without digests; "" when there is none */
-    enum dtype dtype;         /* to write */
-    bool is_megatron;         /* its tensors have Megatron core's names and shapes */
+    struct strbuf state_text;    /* trainer_state.json without digests; "" when there is none */
+    enum dtype dtype;            /* to write */
+    struct gguf_weights weights; /* of a GGUF file */
 };
+
+/* The names and shapes that a source's tensors may have. */
+struct model_form {
+    bool (*is_there)(const struct source *source);
+    /* Makes config.json of a source without one, if the source says what is in it. NULL: it never does. */
+    int (*make_config)(struct model_source *model);
+    /* Checks the names and shapes of all tensors that the arrays need, as ckpt_check does. STATUS_INVALID. NULL:
+     * they were checked when the source was opened. */
+    int (*check)(const struct model_source *model, const struct ckpt_array *arrays, int count);
+    /* Reads a block of a parameter. Any number of threads. */
+    int (*read)(const struct model_source *model, const struct ckpt_array *array, const struct ckpt_block *block,
+                void *values);
+    bool is_as_in_files; /* as in a model directory; names may have a prefix */
+    bool is_fp32;        /* `read` gives fp32 only */
+};
+extern const struct model_form megatron_form, gguf_form;
+
 /* Reads the configuration and the tokenizer, strips the prefix of the names, and checks all tensors of the model. */
 int model_source_open(const struct convert_request *request, struct source *source, struct model_source *model);
 void model_source_close(struct model_source *model);
 /* Checks the names and shapes of all tensors that the arrays need, as ckpt_check does. STATUS_INVALID. */
 int model_source_check(const struct model_source *model, const struct ckpt_array *arrays, int count);
+/* Sets the text of config.json to this model's, with a type for its weights. STATUS_MEMORY. */
+int model_source_make_config(struct model_source *model, const struct model_config *config, enum dtype dtype);
 /* Rounds values of a parameter to 16 bits. STATUS_INVALID when one is not finite in that type. */
 int model_round(const char *where, const struct param *param, const float *values, int64_t count, enum dtype dtype,
                 uint16_t *out);
@@ -93,8 +120,6 @@ int model_array_get(void *array, const struct ckpt_block *block, void *values);
 
 /* ---- Megatron core: megatron_config.c, megatron_weights.c, to_megatron.c ---- */
 
-/* True for the tensors of a GPT of Megatron core. */
-bool megatron_is_there(const struct ckpt_tensors *tensors);
 /* Reads the configuration from the run's arguments; *is_there is false when there are none. STATUS_INVALID,
  * STATUS_UNSUPPORTED for what is not built, by the argument's name. */
 int megatron_read_config(const char *directory, struct model_config *config, bool *is_there);
@@ -116,21 +141,18 @@ void megatron_find_place(const struct param *param, struct megatron_place *place
  * follow it there and here. */
 int64_t megatron_our_row(const struct model_config *config, int64_t fused, int64_t *rows);
 
-/* Check the shape of each parameter's tensor, and read a block as model_array_get does. STATUS_INVALID. */
-int megatron_check(const struct model_source *model);
-int megatron_get(const struct model_source *model, const struct ckpt_block *block, enum dtype dtype, void *values);
-
 /* to_megatron.c: writes a checkpoint of Megatron core. */
 int write_megatron(const struct convert_request *request, struct source *source);
 
 /* to_dcp.c: writes all tensors, and the texts that are next to them. */
-int write_dcp(const struct convert_request *request, const struct source *source);
+int write_dcp(const struct convert_request *request, struct source *source);
 /* to_model.c: writes a model directory, or a checkpoint when the source has a trainer's state. */
 int write_model(const struct convert_request *request, struct source *source);
 
-/* ---- a GGUF file into a model directory ---- */
+/* ---- a GGUF file ---- */
 
-int gguf_to_model(const struct convert_request *request);
+/* gguf_model.c: makes the model of a GGUF file. */
+int gguf_open_model(const struct convert_request *request, struct model_source *model);
 
 /* gguf_config.c: reads the model's configuration from the keys and from which tensors there are. */
 int gguf_read_config(const struct gguf *file, struct model_config *config);
@@ -165,21 +187,13 @@ struct gguf_sources {
     int count; /* 0: the parameter is zero */
 };
 
-struct gguf_weights {
-    const struct gguf *file;
-    const struct param_table *table;
-    struct gguf_sources *sources; /* [table count] */
-    enum dtype dtype;             /* of the values that gguf_weights_get makes */
-    float *block;                 /* [CKPT_BLOCK_ELEMENTS] */
-};
-
 /* Finds the tensors of every parameter and checks their shapes. A tensor that belongs to no parameter is refused, and
  * one that is missing. Call gguf_weights_close in any case. */
 int gguf_weights_open(const struct gguf *file, const struct model_config *config, const struct param_table *table,
-                      enum dtype dtype, struct gguf_weights *weights);
+                      struct gguf_weights *weights);
 void gguf_weights_close(struct gguf_weights *weights);
-/* Reads a block of a parameter: `get` of struct ckpt_array, with the weights as its context. */
-int gguf_weights_get(void *weights, const struct ckpt_block *block, void *values);
+/* Reads a block of a parameter. */
+int gguf_weights_read(const struct gguf_weights *weights, const struct ckpt_block *block, float *values);
 
 /* True when the file has a tensor of this name in its first layer. */
 bool gguf_has_module(const struct gguf *file, const char *module, const char *kind);

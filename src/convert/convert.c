@@ -19,28 +19,28 @@ static int check_options(const struct convert_request *request, bool is_file) {
     return unused ? status_fail(STATUS_USAGE, "this conversion does not take --%s", unused) : STATUS_OK;
 }
 
+static int write_tensors(const struct convert_request *request, struct source *source) {
+    return exchange_write_tensors(request->output, source->tensors, request->max_shard_bytes);
+}
+
 int convert(const struct convert_request *request) {
-    bool is_file = file_exists(request->from) && !file_is_directory(request->from);
-    int status = check_options(request, is_file);
-    if (status || is_file)
-        return status ? status : gguf_to_model(request);
+    static const struct {
+        int (*write)(const struct convert_request *request, struct source *source);
+        bool checks_numbers; /* first; the others check as they read */
+    } targets[] = {[CONVERT_MODEL] = {write_model, false},
+                   [CONVERT_TENSORS] = {write_tensors, true},
+                   [CONVERT_DCP] = {write_dcp, true},
+                   [CONVERT_MEGATRON] = {write_megatron, false},
+                   [CONVERT_GGUF] = {write_gguf, false}};
     struct source source;
-    status = source_open(request->from, &source);
-    if (!status)
+    TRY(check_options(request, file_exists(request->from) && !file_is_directory(request->from)));
+    int status = source_open(request->from, &source);
+    if (!status && source.tensors)
         log_info("%s: %s, %zu tensors with %.1f million numbers", source.directory, source.kind,
                  ckpt_count(source.tensors), (double)ckpt_elements(source.tensors) / 1e6);
-    if (!status && (request->to == CONVERT_TENSORS || request->to == CONVERT_DCP)) /* the others check as they read */
+    if (!status && targets[request->to].checks_numbers)
         status = ckpt_check_finite(source.tensors);
-    if (!status && request->to == CONVERT_TENSORS)
-        status = exchange_write_tensors(request->output, source.tensors, request->max_shard_bytes);
-    else if (!status && request->to == CONVERT_DCP)
-        status = write_dcp(request, &source);
-    else if (!status && request->to == CONVERT_MEGATRON)
-        status = write_megatron(request, &source);
-    else if (!status && request->to == CONVERT_GGUF)
-        status = write_gguf(request, &source);
-    else if (!status)
-        status = write_model(request, &source);
+    THEN(status, targets[request->to].write(request, &source));
     source_close(&source);
     return status;
 }

@@ -1,5 +1,5 @@
 /* The configuration of a GGUF file's model. The keys say its sizes. Which tensors there are says which parts it has:
- * biases, a gate, norms of heads, a head of its own. */
+ * biases, a gate, norms of heads, its own head. */
 #include "convert-internal.h"
 
 #include <string.h>

@@ -118,12 +118,11 @@ static int refuse_unused(const struct finder *f) {
 }
 
 int gguf_weights_open(const struct gguf *file, const struct model_config *config, const struct param_table *table,
-                      enum dtype dtype, struct gguf_weights *weights) {
+                      struct gguf_weights *weights) {
     struct finder f = {.file = file, .config = config, .is_used = calloc(gguf_count(file) + 1, sizeof(bool))};
-    *weights = (struct gguf_weights){.file = file, .table = table, .dtype = dtype};
+    *weights = (struct gguf_weights){.file = file};
     weights->sources = calloc((size_t)table->count + 1, sizeof *weights->sources);
-    weights->block = malloc(CKPT_BLOCK_ELEMENTS * sizeof *weights->block);
-    int status = status_allocated(f.is_used && weights->sources && weights->block);
+    int status = status_allocated(f.is_used && weights->sources);
     for (int i = 0; i < table->count && !status; i++)
         status = find_sources(&f, &table->rows[i], &weights->sources[i]);
     THEN(status, refuse_unused(&f));
@@ -133,7 +132,6 @@ int gguf_weights_open(const struct gguf *file, const struct model_config *config
 
 void gguf_weights_close(struct gguf_weights *weights) {
     free(weights->sources);
-    free(weights->block);
 }
 
 /* ---- reading ---- */
@@ -157,26 +155,20 @@ static int read_rows(const struct gguf *file, const struct gguf_source *source, 
     return status;
 }
 
-int gguf_weights_get(void *context, const struct ckpt_block *block, void *values) {
-    const struct gguf_weights *weights = context;
+int gguf_weights_read(const struct gguf_weights *weights, const struct ckpt_block *block, float *values) {
     const struct gguf_sources *sources = &weights->sources[block->param];
-    int64_t count = block->rows * block->columns, first = 0; /* row of the parameter where a source begins */
-    bool is_rounded = weights->dtype != DTYPE_F32;
-    float *fp32 = is_rounded ? weights->block : values;
+    int64_t first = 0; /* row of the parameter where a source begins */
     int status = STATUS_OK;
-    memset(fp32, 0, (size_t)count * sizeof *fp32);
+    memset(values, 0, (size_t)(block->rows * block->columns) * sizeof *values);
     for (int i = 0; i < sources->count && !status; i++) {
         const struct gguf_source *source = &sources->items[i];
         int64_t from = block->row > first ? block->row : first, end = first + source->rows;
         int64_t to = block->row + block->rows < end ? block->row + block->rows : end;
         if (from < to)
             status = read_rows(weights->file, source, from - first, to - from, block,
-                               fp32 + (from - block->row) * block->columns);
+                               values + (from - block->row) * block->columns);
         first = end;
     }
-    if (!status && is_rounded)
-        status = model_round(gguf_path(weights->file), &weights->table->rows[block->param], fp32, count, weights->dtype,
-                             values);
     return status;
 }
 

@@ -32,8 +32,17 @@ void megatron_find_place(const struct param *param, struct megatron_place *place
     place->has_more_rows = param->is_embedding || !strcmp(modules[i].ours, "head"); /* of the padded vocabulary */
 }
 
-bool megatron_is_there(const struct ckpt_tensors *tensors) {
-    return ckpt_has_tensor(tensors, embedding_name) && ckpt_has_tensor(tensors, "decoder.layers.mlp.linear_fc1.weight");
+static bool is_there(const struct source *source) {
+    return source->tensors && ckpt_has_tensor(source->tensors, embedding_name) &&
+           ckpt_has_tensor(source->tensors, "decoder.layers.mlp.linear_fc1.weight");
+}
+
+/* Makes config.json from the arguments of the run, if there are any. */
+static int make_config(struct model_source *m) {
+    struct model_config config;
+    bool has_arguments;
+    int status = megatron_read_config(m->source->directory, &config, &has_arguments);
+    return status || !has_arguments ? status : model_source_make_config(m, &config, DTYPE_F32);
 }
 
 static int check_param(const struct model_source *m, const struct param *param, const struct safetensor *tensor,
@@ -58,8 +67,10 @@ static int check_param(const struct model_source *m, const struct param *param, 
     return status;
 }
 
-int megatron_check(const struct model_source *m) {
+static int check(const struct model_source *m, const struct ckpt_array *arrays, int count) {
     size_t used = 0;
+    (void)arrays;
+    (void)count;
     for (int i = 0; i < m->table.count; i++) {
         const struct param *param = &m->table.rows[i];
         struct megatron_place place;
@@ -99,7 +110,9 @@ int64_t megatron_our_row(const struct model_config *config, int64_t fused, int64
     return w.q + (number > in_group ? w.kv : 0) + group * w.head + place;
 }
 
-int megatron_get(const struct model_source *m, const struct ckpt_block *block, enum dtype dtype, void *values) {
+static int read_block(const struct model_source *m, const struct ckpt_array *array, const struct ckpt_block *block,
+                      void *values) {
+    enum dtype dtype = array->dtype;
     const struct param *param = &m->table.rows[block->param];
     struct megatron_place place;
     megatron_find_place(param, &place);
@@ -119,3 +132,6 @@ int megatron_get(const struct model_source *m, const struct ckpt_block *block, e
     }
     return status;
 }
+
+const struct model_form megatron_form = {
+    .is_there = is_there, .make_config = make_config, .check = check, .read = read_block};

@@ -8,8 +8,29 @@
 
 enum { TEXT_LIMIT = 64 << 20 };
 
-/* Sets the text of config.json to this model's, with a type for its weights. */
-static int make_config(struct model_source *m, const struct model_config *config, enum dtype dtype) {
+/* ---- forms ---- */
+
+static bool has_tensors(const struct source *source) {
+    return source->tensors;
+}
+
+static int check_files(const struct model_source *m, const struct ckpt_array *arrays, int count) {
+    return ckpt_check(m->source->tensors, &m->table, arrays, count);
+}
+
+static int read_files(const struct model_source *m, const struct ckpt_array *array, const struct ckpt_block *block,
+                      void *values) {
+    return ckpt_read_block(m->source->tensors, &m->table, array, block, values);
+}
+
+static const struct model_form file_form = {
+    .is_there = has_tensors, .check = check_files, .read = read_files, .is_as_in_files = true};
+/* The first that fits is taken. */
+static const struct model_form *const forms[] = {&gguf_form, &megatron_form, &file_form};
+
+/* ---- the configuration ---- */
+
+int model_source_make_config(struct model_source *m, const struct model_config *config, enum dtype dtype) {
     char *text = NULL;
     int status = model_write_config(config, dtype, &m->ends, &text);
     strbuf_clear(&m->config_text);
@@ -19,22 +40,14 @@ static int make_config(struct model_source *m, const struct model_config *config
     return status ? status : strbuf_status(&m->config_text);
 }
 
-/* Makes config.json from the arguments of a run of Megatron, if there are any. */
-static int make_megatron_config(struct model_source *m) {
-    struct model_config config;
-    bool is_there;
-    int status = megatron_read_config(m->source->directory, &config, &is_there);
-    return status || !is_there ? status : make_config(m, &config, DTYPE_F32);
-}
-
 /* Reads the config.json that is named, or the source's, or what the arguments make. */
 static int read_config(const struct convert_request *request, struct model_source *m) {
     char where[PATH_MAX];
     int status = request->config ? STATUS_OK : file_join(where, sizeof where, m->source->directory, "config.json");
     if (request->config)
         snprintf(where, sizeof where, "%s", request->config);
-    else if (!status && m->is_megatron && !file_exists(where))
-        status = make_megatron_config(m);
+    else if (!status && m->form->make_config && !file_exists(where))
+        status = m->form->make_config(m);
     if (!status && !m->config_text.length)
         status = file_read(where, TEXT_LIMIT, &m->config_text);
     if (status == STATUS_NOT_FOUND && !request->config)
@@ -158,22 +171,27 @@ static void choose_type(const struct convert_request *request, struct model_sour
     m->dtype = convert_dtype(request, found == DTYPE_BF16);
 }
 
-int model_source_open(const struct convert_request *request, struct source *source, struct model_source *m) {
-    *m = (struct model_source){.source = source, .is_megatron = megatron_is_there(source->tensors)};
-    int status = read_config(request, m);
-    if (!status && !m->is_megatron)
-        status = strip_prefix(request, m);
-    if (status)
-        return status;
+static int open_directory(const struct convert_request *request, struct model_source *m) {
+    TRY(read_config(request, m));
+    if (m->form->is_as_in_files)
+        TRY(strip_prefix(request, m));
     choose_type(request, m);
     if (m->config_dtype != m->dtype)
-        status = make_config(m, &m->config, m->dtype);
-    THEN(status, read_state(m));
-    THEN(status, source_read_tokenizer(request->tokenizer ? request->tokenizer : source->directory, &m->tokenizer));
-    return status;
+        TRY(model_source_make_config(m, &m->config, m->dtype));
+    TRY(read_state(m));
+    return source_read_tokenizer(request->tokenizer ? request->tokenizer : m->source->directory, &m->tokenizer);
+}
+
+int model_source_open(const struct convert_request *request, struct source *source, struct model_source *m) {
+    const struct model_form *const *form = forms;
+    while (!(*form)->is_there(source))
+        form++;
+    *m = (struct model_source){.source = source, .form = *form};
+    return source->gguf ? gguf_open_model(request, m) : open_directory(request, m);
 }
 
 void model_source_close(struct model_source *m) {
+    gguf_weights_close(&m->weights);
     strbuf_free(&m->config_text);
     strbuf_free(&m->state_text);
     tokenizer_files_free(&m->tokenizer);
@@ -181,7 +199,7 @@ void model_source_close(struct model_source *m) {
 }
 
 int model_source_check(const struct model_source *m, const struct ckpt_array *arrays, int count) {
-    return m->is_megatron ? megatron_check(m) : ckpt_check(m->source->tensors, &m->table, arrays, count);
+    return m->form->check ? m->form->check(m, arrays, count) : STATUS_OK;
 }
 
 int model_round(const char *where, const struct param *param, const float *values, int64_t count, enum dtype dtype,
@@ -199,23 +217,23 @@ int model_round(const char *where, const struct param *param, const float *value
 }
 
 /* Reads fp32 and rounds. */
-static int get_fp16(const struct model_array *array, const struct ckpt_block *block, uint16_t *out) {
-    struct model_array fp32 = *array;
+static int get_rounded(const struct model_array *array, const struct ckpt_block *block, uint16_t *out) {
+    const struct model_source *m = array->model;
+    struct ckpt_array fp32 = array->array;
     int64_t count = block->rows * block->columns;
     float *values = malloc((size_t)count * sizeof *values + 1);
-    fp32.array.dtype = DTYPE_F32;
-    int status = values ? model_array_get(&fp32, block, values) : status_no_memory();
-    THEN(status, model_round(array->model->source->directory, &array->model->table.rows[block->param], values, count,
-                             DTYPE_F16, out));
+    fp32.dtype = DTYPE_F32;
+    int status = values ? m->form->read(m, &fp32, block, values) : status_no_memory();
+    THEN(status,
+         model_round(m->source->directory, &m->table.rows[block->param], values, count, array->array.dtype, out));
     free(values);
     return status;
 }
 
 int model_array_get(void *context, const struct ckpt_block *block, void *values) {
     const struct model_array *array = context;
-    if (array->array.dtype == DTYPE_F16)
-        return get_fp16(array, block, values);
-    if (array->model->is_megatron)
-        return megatron_get(array->model, block, array->array.dtype, values);
-    return ckpt_read_block(array->model->source->tensors, &array->model->table, &array->array, block, values);
+    enum dtype dtype = array->array.dtype;
+    if (dtype == DTYPE_F16 || (dtype != DTYPE_F32 && array->model->form->is_fp32))
+        return get_rounded(array, block, values);
+    return array->model->form->read(array->model, &array->array, block, values);
 }

@@ -13,11 +13,6 @@ static int open_dcp(struct source *source) {
     return status;
 }
 
-static int open_safetensors(struct source *source) {
-    source->kind = "files of safetensors";
-    return exchange_open_safetensors(source->directory, &source->tensors);
-}
-
 /* A model directory, or the newest of several checkpoints. */
 static int open_model(const char *path, struct source *source) {
     struct ckpt_tensors *optimizer = NULL;
@@ -58,13 +53,20 @@ int source_open(const char *path, struct source *source) {
     bool is_sharded;
     char newest[PATH_MAX], config[PATH_MAX];
     *source = (struct source){0};
+    if (file_exists(path) && !file_is_directory(path)) {
+        snprintf(source->directory, sizeof source->directory, "%s", path);
+        return gguf_open(path, &source->gguf);
+    }
     TRY(find_newest(path, newest));
     snprintf(source->directory, sizeof source->directory, "%s", newest);
     if (exchange_is_dcp(newest))
         return open_dcp(source);
     bool has_files = exchange_has_safetensors(newest, &is_sharded);
     bool has_config = !file_join(config, sizeof config, newest, "config.json") && file_exists(config);
-    return has_files && (is_sharded || !has_config) ? open_safetensors(source) : open_model(newest, source);
+    if (!has_files || (!is_sharded && has_config))
+        return open_model(newest, source);
+    source->kind = "files of safetensors";
+    return exchange_open_safetensors(source->directory, &source->tensors);
 }
 
 int source_read_tokenizer(const char *directory, struct tokenizer_files *files) {
@@ -84,4 +86,5 @@ int source_read_tokenizer(const char *directory, struct tokenizer_files *files) 
 
 void source_close(struct source *source) {
     ckpt_close(source->tensors);
+    gguf_close(source->gguf);
 }

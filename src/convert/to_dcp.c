@@ -11,7 +11,7 @@ static int read_text(const struct source *source, const char *name, struct strbu
     return status == STATUS_NOT_FOUND ? STATUS_OK : status;
 }
 
-int write_dcp(const struct convert_request *request, const struct source *source) {
+int write_dcp(const struct convert_request *request, struct source *source) {
     static const char state_name[] = "trainer_state.json";
     struct strbuf config = STRBUF_INIT, state = STRBUF_INIT;
     struct tokenizer_files tokenizer = {0};

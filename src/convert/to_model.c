@@ -24,7 +24,7 @@ static void make_arrays(const struct model_source *m, struct arrays *arrays) {
             .prefix = prefixes[i],
             .dtype = *prefixes[i] ? DTYPE_F32 : m->dtype,
             .must_be_finite = true,
-            .is_as_in_files = !m->is_megatron, /* source and output are files of the same form */
+            .is_as_in_files = m->form->is_as_in_files, /* source and output are files of the same form */
         };
         arrays->reading[k] = (struct model_array){.model = m, .array = arrays->read[k]};
         arrays->write[k] = (struct ckpt_array){.prefix = prefixes[i],

@@ -169,13 +169,7 @@ static int refill(struct corpus_reader *reader) {
 }
 
 static int add_part(struct corpus_reader *reader, struct corpus_batch *batch, size_t end, bool is_unfinished) {
-    if (batch->count == batch->capacity) {
-        size_t capacity = batch->capacity ? 2 * batch->capacity : 256;
-        struct corpus_document *grown = realloc(batch->documents, capacity * sizeof *grown);
-        TRY(status_allocated(grown));
-        batch->documents = grown;
-        batch->capacity = capacity;
-    }
+    TRY(array_reserve(&batch->documents, &batch->capacity, batch->count + 1, sizeof *batch->documents));
     batch->documents[batch->count++] = (struct corpus_document){.start = reader->start,
                                                                 .length = end - reader->start,
                                                                 .line = reader->first_line,
@@ -283,7 +277,7 @@ int corpus_reader_fill(struct corpus_reader *reader, struct corpus_batch *batch)
             status = refill(reader);
         if (status)
             return status;
-        if (reader->used == reader->filled && reader->filled > 0) /* a mark alone */
+        if (reader->used == reader->filled && reader->filled > 0) /* only a mark */
             continue;
         if (reader->filled == 0) {
             if ((status = end_file(reader, batch, line)))

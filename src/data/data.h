@@ -60,7 +60,7 @@ struct indexed_writer {
 
 /* Returns Megatron's choice: uint16 below 65,500 ids, int32 otherwise. */
 enum token_type indexed_token_type(int64_t vocab_size);
-/* Begins a dataset that is published alone. STATUS_INVALID when `vocab_size` ids do not fit `type`. */
+/* Begins a dataset that is published by itself. STATUS_INVALID when `vocab_size` ids do not fit `type`. */
 int indexed_writer_open(struct indexed_writer *writer, const char *prefix, enum token_type type, int64_t vocab_size);
 /* Begins a staging in which several datasets are built and appear together, in the directory that `prefix` names. */
 int indexed_staging_begin(struct staging *staging, const char *prefix);
@@ -115,14 +115,14 @@ struct preprocess_count {
  * with file and line for a bad document, or when there is no text at all; STATUS_IO; STATUS_MEMORY. STATUS_INTERRUPTED
  * after a signal between stop_watch_begin and stop_watch_end (base/stop.h): nothing is written.
  *
- * All ranks of `world` (NULL: this rank alone) see the same inputs and make the same call. Each tokenizes its part of
+ * All ranks of `world` (NULL: this rank only) see the same inputs and make the same call. Each tokenizes its part of
  * the bytes. The first rank writes the datasets, with the bytes that a single rank would write, and fills `counts`. All
  * return together: after a failure, the first rank that failed returns its own status, and the others return
  * STATUS_PEER. */
 int preprocess_run(const struct preprocess_options *options, struct comm *world, struct preprocess_count *counts);
 /* Refuses impossible options before ranks start. STATUS_USAGE, STATUS_INVALID, STATUS_IO. */
 int preprocess_check(const struct preprocess_options *options);
-/* The keys that name the outputs: json_keys, or "text" alone when no input is JSONL. */
+/* The keys that name the outputs: json_keys, or only "text" when no input is JSONL. */
 size_t preprocess_key_count(const struct preprocess_options *options);
 const char *preprocess_key(const struct preprocess_options *options, size_t k);
 

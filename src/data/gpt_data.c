@@ -52,11 +52,6 @@ struct builder {
     bool is_blend;
 };
 
-static void part_lengths(const struct gpt_split *split, int64_t *lengths) {
-    for (int64_t k = 0; k < split->part_count; k++)
-        lengths[k] = split->parts[k].length;
-}
-
 /* Makes the request for file k in a split. */
 static int request_of(const struct builder *builder, enum data_split which, int64_t k,
                       struct gpt_dataset_request *request) {
@@ -129,9 +124,8 @@ static int check_parts(const struct builder *builder, enum data_split which) {
 static int64_t keep_filled(const struct gpt_split *split, const double *given, int64_t *numbers, int64_t *lengths,
                            double *weights) {
     int64_t count = 0;
-    part_lengths(split, lengths);
     for (int64_t k = 0; k < split->part_count; k++)
-        if (lengths[k] > 0) {
+        if ((lengths[k] = split->parts[k].length) > 0) {
             numbers[count] = k;
             weights[count] = given ? given[k] : (double)lengths[k];
             lengths[count++] = lengths[k];

@@ -15,10 +15,6 @@ static int64_t type_capacity(enum token_type type) {
     return type == TOKEN_U16 ? 1 << 16 : type == TOKEN_I32 ? (int64_t)INT32_MAX + 1 : 0;
 }
 
-static const char *type_name(enum token_type type) {
-    return type == TOKEN_U16 ? "uint16" : "int32";
-}
-
 static const char *const no_names[] = {NULL};
 const struct staging_files indexed_staging_files = {.kind = "dataset", .key = ".idx", .names = no_names};
 
@@ -39,7 +35,8 @@ int indexed_writer_open_in(struct indexed_writer *writer, const struct staging *
         return status_fail(STATUS_UNSUPPORTED, "token type %d is not written, only uint16 and int32", (int)type);
     if (vocab_size < 1 || vocab_size > type_capacity(type))
         return status_fail(STATUS_INVALID, "a vocabulary of %lld ids does not fit %s, which holds %lld",
-                           (long long)vocab_size, type_name(type), (long long)type_capacity(type));
+                           (long long)vocab_size, type == TOKEN_U16 ? "uint16" : "int32",
+                           (long long)type_capacity(type));
     if (asprintf(&writer->bin_path, "%s/%s.bin", staging->directory, name) < 0)
         writer->bin_path = NULL;
     if (asprintf(&writer->idx_path, "%s/%s.idx", staging->directory, name) < 0)

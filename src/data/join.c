@@ -27,29 +27,23 @@ struct part_header {
 };
 enum { PART_HEADER_WORDS = sizeof(struct part_header) / sizeof(int64_t) };
 
-static int send_header(struct comm *world, struct part_header *header) {
-    struct comm_data data = {.send = header, .count = PART_HEADER_WORDS, .dtype = DTYPE_I64};
-    return comm_send(world, &data, 0);
-}
+/* A file to send, by way of a buffer. */
+struct departure {
+    int descriptor;
+    const char *path;
+    char *buffer; /* [PART_CHUNK_BYTES] */
+    int *result;  /* the first failure of reading */
+};
 
-static int send_bytes(struct comm *world, const char *bytes, int64_t count) {
+/* Sends memory, or a file where one is given. Sends the announced bytes of it in any case, so that no rank waits for
+ * them. */
+static int send_bytes(struct comm *world, const char *bytes, const struct departure *file, int64_t count) {
     int status = STATUS_OK;
     for (int64_t done = 0; done < count && !status; done += PART_CHUNK_BYTES) {
         int64_t now = count - done < PART_CHUNK_BYTES ? count - done : PART_CHUNK_BYTES;
-        struct comm_data data = {.send = bytes + done, .count = now, .dtype = DTYPE_U8};
-        status = comm_send(world, &data, 0);
-    }
-    return status;
-}
-
-/* Sends the announced bytes in any case, so that no rank waits for them; *result says whether they could be read. */
-static int send_file(struct comm *world, int descriptor, int64_t count, const char *path, char *buffer, int *result) {
-    int status = STATUS_OK;
-    for (int64_t done = 0; done < count && !status; done += PART_CHUNK_BYTES) {
-        int64_t now = count - done < PART_CHUNK_BYTES ? count - done : PART_CHUNK_BYTES;
-        if (!*result)
-            *result = file_pread_all(descriptor, buffer, (size_t)now, done, path);
-        struct comm_data data = {.send = buffer, .count = now, .dtype = DTYPE_U8};
+        if (file && !*file->result)
+            *file->result = file_pread_all(file->descriptor, file->buffer, (size_t)now, done, file->path);
+        struct comm_data data = {.send = file ? file->buffer : bytes + done, .count = now, .dtype = DTYPE_U8};
         status = comm_send(world, &data, 0);
     }
     return status;
@@ -62,13 +56,13 @@ int part_send(struct comm *world, struct indexed_writer *writer, int descriptor,
                                  .documents = writer->documents};
     if (!*result && fflush(writer->bin))
         *result = status_fail_errno("cannot write %s", writer->bin_path);
-    int status = send_header(world, &header);
-    THEN(status, send_file(world, descriptor, header.bytes, writer->bin_path, buffer, result));
-    THEN(status, send_bytes(world, strbuf_text(&writer->lengths), header.sequences * (int64_t)sizeof(int32_t)));
-    if (!status) /* the first end is the dataset's 0 */
-        status = send_bytes(world, writer->document_ends.data + sizeof(int64_t),
-                            header.documents * (int64_t)sizeof(int64_t));
-    return status;
+    const struct departure file = {descriptor, writer->bin_path, buffer, result};
+    struct comm_data data = {.send = &header, .count = PART_HEADER_WORDS, .dtype = DTYPE_I64};
+    TRY(comm_send(world, &data, 0));
+    TRY(send_bytes(world, NULL, &file, header.bytes));
+    TRY(send_bytes(world, strbuf_text(&writer->lengths), NULL, header.sequences * (int64_t)sizeof(int32_t)));
+    const char *ends = writer->document_ends.data + sizeof(int64_t); /* the first end is the dataset's 0 */
+    return send_bytes(world, ends, NULL, header.documents * (int64_t)sizeof(int64_t));
 }
 
 /* A part on its way from another rank. */

@@ -2,6 +2,7 @@
  * read directly, because zlib would wait for a whole chunk while another program may write line by line. */
 #include "lines.h"
 
+#include "json_line.h"
 #include "lines-internal.h"
 
 #include "base/beginning.h"
@@ -226,6 +227,14 @@ int lines_next(struct lines *lines, bool *is_end) {
     return lines->form == LINES_ARRAY ? next_element(lines, is_end)
            : lines->form == LINES_CSV ? next_csv(lines, is_end)
                                       : read_row(lines, &end, is_end);
+}
+
+int lines_next_row(struct lines *lines, bool *is_end) {
+    int status;
+    do
+        status = lines_next(lines, is_end);
+    while (!status && !*is_end && json_line_is_blank(strbuf_text(&lines->line), lines->line.length));
+    return status;
 }
 
 bool lines_are_of_file(const struct lines *lines) {

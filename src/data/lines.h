@@ -17,6 +17,8 @@ int lines_open_plain(const char *path, size_t most, struct lines **lines);
 /* Moves to the next line, or sets *is_end when there is none. STATUS_INVALID with the place: a file that is something
  * else, a row that is too long, or an array or CSV with a fault; STATUS_IO, STATUS_MEMORY, STATUS_INTERRUPTED. */
 int lines_next(struct lines *lines, bool *is_end);
+/* The same, but passes over blank lines. */
+int lines_next_row(struct lines *lines, bool *is_end);
 /* True when the next line probably comes at once; otherwise waits for it up to `milliseconds`, or until a signal. */
 bool lines_are_ready(const struct lines *lines, int milliseconds);
 /* True when the input is a regular file, which can be read again. */

@@ -33,7 +33,7 @@ struct slot {
 
 struct pipeline {
     const struct preprocess_options *options;
-    struct comm *world; /* NULL: this rank alone */
+    struct comm *world; /* NULL: only this rank */
     int rank, ranks;
     struct corpus_pieces pieces; /* of this rank */
     size_t key_count;

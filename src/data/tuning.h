@@ -49,7 +49,7 @@ struct tuning_options {
     int end_count;
     int64_t vocab_size; /* the model's */
     bool fits_rows;     /* samples are as long as the longest row that seq_length leaves, rounded up to row_multiple */
-    int64_t seq_length; /* most tokens of a row, virtual tokens (or first_position) included, and most
+    int64_t seq_length; /* maximum number of tokens of a row, virtual tokens (or first_position) included, and of its
                            rows of a sample */
     int64_t virtual_tokens; /* V rows before each text */
     int64_t first_position; /* of a row's first virtual or real token: the prefix's length, or 0 */
@@ -81,8 +81,8 @@ int64_t tuning_data_length(const struct tuning_data *data, enum data_split split
 int64_t tuning_data_epoch(const struct tuning_data *data, enum data_split split);
 /* Returns the memory in bytes that the same files take when opened with `samples` samples of training. */
 size_t tuning_data_bytes(const struct tuning_data *data, int64_t samples);
-/* Returns the most tokens of a sample, virtual tokens and first_position included: seq_length, or less with
- * fits_rows. */
+/* Returns the maximum number of tokens of a sample, virtual tokens and first_position included: seq_length, or less
+ * with fits_rows. */
 int64_t tuning_data_seq_length(const struct tuning_data *data);
 /* Returns the end-of-text token that ends each answer. */
 int32_t tuning_data_eos(const struct tuning_data *data);

@@ -44,14 +44,6 @@ static void add_segment(struct gpt_batch *batch, const struct tuning_data *data,
     }
 }
 
-static void add_sample(struct gpt_batch *batch, const struct tuning_data *data, const struct tuning_split *split,
-                       int64_t k) {
-    const uint32_t *packed;
-    int64_t row, begin = batch->rows, count = tuning_split_sample(split, k, &packed, &row);
-    for (int64_t i = 0; i < count; i++)
-        add_segment(batch, data, &split->rows, packed ? packed[i] : row, k, begin);
-}
-
 enum { SIZE_STEP = 16 };
 
 static int64_t round_up(int64_t rows, int64_t multiple) {
@@ -78,8 +70,12 @@ int tuning_batch_read(struct gpt_batch *batch, const struct tuning_data *data, e
         return status_fail(STATUS_USAGE, "%lld samples of %lld tokens are not a multiple of %lld rows",
                            (long long)batch->samples, (long long)batch->seq_length, (long long)M);
     batch->rows = batch->segments = 0;
-    for (int64_t k = first; k - first < batch->samples && k < split->length; k++)
-        add_sample(batch, data, split, k);
+    for (int64_t k = first; k - first < batch->samples && k < split->length; k++) {
+        const uint32_t *packed;
+        int64_t row, begin = batch->rows, count = tuning_split_sample(split, k, &packed, &row);
+        for (int64_t i = 0; i < count; i++)
+            add_segment(batch, data, &split->rows, packed ? packed[i] : row, k, begin);
+    }
     int64_t padding = filled_rows(data, batch->rows, batch->samples * batch->seq_length) - batch->rows;
     if (padding > 0) {
         batch->segment_start[batch->segments++] = batch->rows;

@@ -192,10 +192,8 @@ int tuning_rows_read(struct tuning_rows *rows, const struct tuning_options *opti
     bool is_end = false;
     int status = corpus_input_bytes(count->path, &bytes);
     THEN(status, lines_open(count->path, TUNING_LINE_BYTES, &lines));
-    while (!status && !(status = lines_next(lines, &is_end)) && !is_end) {
+    while (!status && !(status = lines_next_row(lines, &is_end)) && !is_end) {
         const struct strbuf *line = lines_text(lines);
-        if (json_line_is_blank(line->data, line->length))
-            continue;
         count->has_elements = lines_are_elements(lines);
         status = tuning_parse_line(line->data, line->length, format, &row);
         THEN(status, encode(&row, options, format->eos, encoder, &draft));

@@ -128,6 +128,15 @@ static int check_stops(const struct ask *ask) {
     return status;
 }
 
+int ask_take_stops(struct ask *ask, const char *const *strings, size_t count) {
+    free(ask->stop);
+    ask->stop = calloc(count + 1, sizeof *ask->stop);
+    ask->stop_count = ask->stop ? (int64_t)count : 0;
+    for (int64_t i = 0; i < ask->stop_count; i++)
+        ask->stop[i] = (struct writer_string){strings[i], strlen(strings[i])};
+    return ask->stop ? check_stops(ask) : status_no_memory();
+}
+
 static int read_adapters(const struct field *field, const json_t *value, struct ask *ask, int64_t vocab) {
     (void)field;
     (void)vocab;

@@ -14,7 +14,7 @@
 
 enum {
     ASK_MAX_CHOICES = 128,
-    ASK_MAX_TOP = 20, /* most alternatives reported for a token */
+    ASK_MAX_TOP = 20, /* maximum number of alternatives reported for a token */
     ASK_MAX_ADAPTERS = 4,
     ASK_MAX_BIASES = 1024,
     ASK_MAX_STOP_IDS = 1022
@@ -58,6 +58,8 @@ int ask_set_number(struct ask *ask, const char *name, double value);
 int ask_reserve_bias(struct ask *ask, size_t count);
 int ask_reserve_stop_ids(struct ask *ask, size_t count);
 int ask_reserve_stops(struct ask *ask, size_t count);
+/* Sets the stop strings [count], which stay the caller's. STATUS_INVALID as writer_stops_open; STATUS_MEMORY. */
+int ask_take_stops(struct ask *ask, const char *const *strings, size_t count);
 /* Checks the elements of lists, and the fields in combination. STATUS_INVALID sets *field to the name of the faulty
  * field. */
 int ask_check(const struct ask *ask, int64_t vocab, const char **field);

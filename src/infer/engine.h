@@ -54,7 +54,7 @@ struct engine_options {
     bool is_batch_invariant; /* the bits of a row do not depend on the other rows, also on a device whose products do */
     bool touches_cache;      /* allocate the cache's memory at the opening, not when steps first write to it */
 };
-/* The most ids of a completion whose logits change, besides its tokens: biases, stop ids, ends (ask.h). */
+/* The maximum number of ids of a completion whose logits change, besides its tokens: biases, stop ids, ends (ask.h). */
 enum { ENGINE_MAX_BIASES = 1024 + 1022 + PROMPT_MAX_ENDS };
 #define ENGINE_ADAPTER_BYTES ((size_t)4 << 30) /* limit of an adapter's files */
 

@@ -12,14 +12,16 @@ struct generation {
     const struct tokenizer *tokenizer;
     const struct generate_options *options;
     struct generated *out;
-    int32_t *end_ids; /* the end ids that the model can draw */
-    int64_t end_count;
-    struct writer_stops *stops;
     struct writer *writers; /* [samples] */
     size_t *given;          /* [samples] bytes already passed to on_text */
     bool is_done;
     int status; /* first failure in a callback */
 };
+
+static const struct ask_ends *ends_of(const struct generate_options *options) {
+    static const struct ask_ends none;
+    return options->ends ? options->ends : &none;
+}
 
 /* Passes the bytes that the writer released to on_text. */
 static void give_text(struct generation *g, int64_t sample) {
@@ -33,21 +35,17 @@ static void give_text(struct generation *g, int64_t sample) {
 static bool on_token(void *context, int64_t sample, const struct scheduler_token *token) {
     struct generation *g = context;
     struct generated *out = &g->out[sample];
-    size_t length = 0;
+    bool is_ended = false;
     if (!g->status && !isfinite(token->logprob))
         g->status = status_fail(STATUS_INVALID, ENGINE_NO_PROBABILITY);
     if (g->status || token->is_end)
         return g->status != STATUS_OK;
-    bool is_first = g->options->is_answer && out->tokens.count == 0;
     g->status = token_buffer_add(&out->tokens, token->token);
-    /* A model's vocabulary may be padded beyond the tokenizer's: such an id has no bytes. */
-    const unsigned char *bytes =
-        g->tokenizer ? (is_first ? tokenizer_first_bytes : tokenizer_token_bytes)(g->tokenizer, token->token, &length)
-                     : NULL;
-    if (!g->status)
-        g->status = writer_add(&g->writers[sample], bytes, length, &out->text);
+    const struct ask_completion completion = {g->options->ask, ends_of(g->options), g->tokenizer, &g->writers[sample],
+                                              (int64_t)out->tokens.count};
+    THEN(g->status, ask_write(&completion, token->token, &out->text, &is_ended));
     give_text(g, sample);
-    return g->status || g->writers[sample].is_stopped;
+    return g->status || is_ended;
 }
 
 static void on_end(void *context, int64_t sample, enum scheduler_end reason) {
@@ -65,11 +63,11 @@ static void on_done(void *context) {
     g->is_done = true;
 }
 
-/* Returns the most tokens that fit: the token after the last position is drawn but not run. */
+/* Returns the maximum number of tokens that fit: the token after the last position is drawn but not run. */
 static int64_t room(const struct engine *engine, const struct generate_options *options) {
     int64_t positions = engine_max_positions(engine);
     int64_t remaining = positions + 1 - engine_slot_virtual_tokens(engine, options->slot) - options->prompt_length;
-    return remaining < options->max_new_tokens ? remaining : options->max_new_tokens;
+    return options->ask->max_tokens < 0 || remaining < options->ask->max_tokens ? remaining : options->ask->max_tokens;
 }
 
 static bool is_interrupted(const struct generate_options *options) {
@@ -80,21 +78,12 @@ static int submit(const struct engine *engine, struct scheduler *scheduler, stru
     const struct generate_options *options = g->options;
     enum scheduler_refusal refusal;
     uint64_t number;
-    int slot = options->slot;
-    struct scheduler_request request = {
-        .prompt = options->prompt,
-        .prompt_length = options->prompt_length,
-        .slot = slot,
-        .virtual_tokens = engine_slot_virtual_tokens(engine, slot),
-        .virtual_tokens_predict = engine_slot_predicts_first(engine, slot),
-        .max_tokens = room(engine, options),
-        .choices = options->samples,
-        .sampling = options->sampling,
-        .end_ids = g->end_ids,
-        .end_count = g->end_count,
-        .calls = {.on_token = on_token, .on_end = on_end, .on_done = on_done},
-        .context = g,
-    };
+    const struct ask_prompt prompt = {engine, options->slot, options->prompt, options->prompt_length};
+    struct scheduler_request request;
+    ask_schedule(options->ask, ends_of(options), &prompt, &request);
+    request.max_tokens = room(engine, options);
+    request.calls = (struct scheduler_calls){.on_token = on_token, .on_end = on_end, .on_done = on_done};
+    request.context = g;
     return scheduler_submit(scheduler, &request, &number, &refusal);
 }
 
@@ -115,53 +104,25 @@ static int run(struct engine *engine, struct generation *all, int64_t count) {
     return status < 0 ? status : STATUS_OK;
 }
 
-static int open_stops(const char *const *stop, size_t count, struct writer_stops **stops) {
-    struct writer_string *strings = calloc(count + 1, sizeof *strings);
-    *stops = NULL;
-    TRY(status_allocated(strings));
-    for (size_t i = 0; i < count; i++)
-        strings[i] = (struct writer_string){stop[i], strlen(stop[i])};
-    int status = writer_stops_open(strings, count, stops);
-    free(strings);
-    return status;
-}
-
-int generate_check_stops(const char *const *stop, size_t count) {
-    struct writer_stops *stops;
-    int status = open_stops(stop, count, &stops);
-    writer_stops_close(stops);
-    return status;
-}
-
 int generate_check(const struct engine *engine, const struct generate_options *options) {
     if (options->prompt_length < 1)
         return status_fail(STATUS_INVALID, "the prompt has no tokens");
     return engine_check_tokens(engine, options->slot, "the prompt has ", options->prompt, options->prompt_length);
 }
 
-static int open_generation(const struct engine *engine, const struct tokenizer *tokenizer,
-                           const struct generate_options *options, struct generated *out, struct generation *g) {
+static int open_generation(const struct tokenizer *tokenizer, const struct generate_options *options,
+                           struct generated *out, struct generation *g) {
     *g = (struct generation){.tokenizer = tokenizer, .options = options, .out = out};
-    g->writers = calloc((size_t)options->samples, sizeof *g->writers);
-    g->given = calloc((size_t)options->samples, sizeof *g->given);
-    g->end_ids = calloc(options->end_count + 1, sizeof *g->end_ids);
-    TRY(status_allocated(g->writers && g->given && g->end_ids));
-    for (size_t i = 0; i < options->end_count; i++)
-        if (options->end_ids[i] < engine_config(engine)->vocab_size)
-            g->end_ids[g->end_count++] = options->end_ids[i];
-    int status = open_stops(options->stop, options->stop_count, &g->stops);
-    for (int64_t i = 0; i < options->samples && !status; i++)
-        writer_begin(&g->writers[i], g->stops);
-    return status;
+    g->writers = calloc((size_t)options->ask->choices, sizeof *g->writers);
+    g->given = calloc((size_t)options->ask->choices, sizeof *g->given);
+    return status_allocated(g->writers && g->given);
 }
 
 static void close_generation(struct generation *g) {
-    for (int64_t i = 0; g->writers && i < g->options->samples; i++)
+    for (int64_t i = 0; g->writers && i < g->options->ask->choices; i++)
         writer_free(&g->writers[i]);
-    writer_stops_close(g->stops);
     free(g->writers);
     free(g->given);
-    free(g->end_ids);
 }
 
 int generate_all(struct engine *engine, const struct tokenizer *tokenizer, const struct generate_options *options,
@@ -169,12 +130,12 @@ int generate_all(struct engine *engine, const struct tokenizer *tokenizer, const
     struct generation *all = calloc((size_t)count + 1, sizeof *all);
     int64_t samples = 0, opened = 0;
     int status = status_allocated(all);
-    for (int64_t i = 0; i < count; samples += options[i++].samples) {
-        for (int64_t k = 0; k < options[i].samples; k++)
+    for (int64_t i = 0; i < count; samples += options[i++].ask->choices) {
+        for (int64_t k = 0; k < options[i].ask->choices; k++)
             out[samples + k] = (struct generated){.tokens = TOKEN_BUFFER_INIT, .reason = FINISH_LENGTH};
         THEN(status, generate_check(engine, &options[i]));
-        if (!status && options[i].max_new_tokens > 0)
-            status = open_generation(engine, tokenizer, &options[i], out + samples, &all[opened++]);
+        if (!status && options[i].ask->max_tokens)
+            status = open_generation(tokenizer, &options[i], out + samples, &all[opened++]);
     }
     THEN(status, run(engine, all, opened));
     for (int64_t i = 0; i < opened; i++)

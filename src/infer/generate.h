@@ -2,7 +2,7 @@
 #ifndef CAMBIUM_INFER_GENERATE_H
 #define CAMBIUM_INFER_GENERATE_H
 
-#include "infer/engine.h"
+#include "infer/ask.h"
 
 enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_INTERRUPTED };
 
@@ -10,14 +10,9 @@ struct generate_options {
     const int32_t *prompt; /* ids, at least one */
     int64_t prompt_length;
     int slot; /* of adapters; -1: the bare base */
-    int64_t max_new_tokens;
-    int64_t samples; /* completions; choices 0 .. samples-1 */
-    struct sampling sampling;
-    const char *const *stop; /* a completion ends before the first of these strings (writer.h) */
-    size_t stop_count;
-    const int32_t *end_ids; /* each of these tokens ends a completion */
-    size_t end_count;
-    bool is_answer; /* of a chat: without the space that the tokenizer's decoder removes from the beginning of a text */
+    /* How many completions, how long, and how tokens are drawn. Nothing is reported of log-probabilities. */
+    const struct ask *ask;
+    const struct ask_ends *ends; /* of each completion; NULL: none */
     /* Called with new bytes of a sample, once they cannot be part of a stop string or of an incomplete character. A
      * status other than 0 ends the generation. May be NULL. */
     int (*on_text)(void *context, int64_t sample, const char *bytes, size_t length);
@@ -32,12 +27,10 @@ struct generated {
     enum finish_reason reason;
 };
 
-/* Checks stop strings. STATUS_INVALID. */
-int generate_check_stops(const char *const *stop, size_t count);
 /* Checks that the engine can run the prompt of these options; their other members do not count. STATUS_INVALID. */
 int generate_check(const struct engine *engine, const struct generate_options *options);
-/* Generates `samples` completions into out[samples]; the caller frees each with generated_free. All samples share the
- * pages of the prompt, and as many run together as the engine has sequences. STATUS_INVALID when a token's probability
+/* Generates the completions into out[ask->choices]; the caller frees each with generated_free. They share the pages of
+ * the prompt, and as many run together as the engine has sequences. STATUS_INVALID when a token's probability
  * is not finite; STATUS_MEMORY; errors of the engine and of on_text. */
 int generate(struct engine *engine, const struct tokenizer *tokenizer, const struct generate_options *options,
              struct generated *out);

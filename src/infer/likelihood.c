@@ -19,10 +19,7 @@ struct likelihood_encoder {
 int likelihood_list_reserve(struct likelihood_list *list, int64_t count) {
     if ((size_t)count <= list->capacity)
         return STATUS_OK;
-    struct likelihood *items = array_grow(list->items, &list->capacity, (size_t)count, sizeof *items);
-    if (!items)
-        return STATUS_MEMORY;
-    list->items = items;
+    TRY(array_reserve(&list->items, &list->capacity, (size_t)count, sizeof *list->items));
     return STATUS_OK;
 }
 
@@ -100,7 +97,7 @@ static int add_request(const struct likelihood_encoder *e, int32_t before, const
     return status;
 }
 
-/* A continuation alone. When it begins with the prefix token, that one is its context. */
+/* A continuation by itself. When it begins with the prefix token, that one is its context. */
 static int add_alone(struct likelihood_encoder *e, struct likelihood_text text, struct likelihood_list *list) {
     e->whole.count = 0;
     int status = tokenizer_encode(e->encoder, text.bytes, text.length, e->flag, &e->whole);

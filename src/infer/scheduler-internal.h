@@ -24,7 +24,7 @@ struct share {
 };
 /* Returns the child with this id, after making it if necessary; NULL: out of memory. */
 struct share *share_find(struct share *parent, uint64_t id, double weight);
-/* Counts one more completion. An idle child's counter is raised to the least counter of the active ones. */
+/* Counts one more completion. An idle child's counter is raised to the minimum counter of the active ones. */
 void share_begin(struct share *parent, struct share *share);
 /* Counts one completion less. */
 void share_end(struct share *parent, struct share *share);

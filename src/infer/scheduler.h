@@ -4,7 +4,7 @@
  * scheduler_step repeatedly. A step mixes decode rows (the next token of a completion) and chunks of prompts. It is
  * limited in rows, sequences and rows with logits.
  *
- * Fairness: the client with the least service so far is next (virtual token counters, Sheng et al., "Fairness in
+ * Fairness: the client with the minimum service so far is next (virtual token counters, Sheng et al., "Fairness in
  * serving large language models", arXiv 2401.00588). Among that client's completions the order is priority, then the
  * service of their adapter, then age. A priority thus orders one client's completions and never costs another client
  * its turn. Prompts of several clients share the rows of a step by weight, so a short one never waits for a long one.

@@ -32,7 +32,7 @@ static int check_values(const struct scheduler *s, const struct scheduler_reques
     return status;
 }
 
-/* Checks that the request can run alone, and fills in max_tokens. Its last token, drawn or not, needs no row. */
+/* Checks that the request can run by itself, and fills in max_tokens. Its last token, drawn or not, needs no row. */
 static int check_length(const struct scheduler *s, struct scheduler_request *asked, enum scheduler_refusal *refusal) {
     const struct scheduler_options *o = &s->options;
     int64_t page_rows = o->pages * o->page_tokens, most = page_rows < o->max_positions ? page_rows : o->max_positions;

@@ -4,145 +4,85 @@
 
 #include <string.h>
 
-/* ---- arguments ---- */
-
-struct jinja_value jinja_argument(struct jinja_run *run, struct jinja_call *call, size_t index, const char *keyword) {
-    if (index < call->count)
-        return call->arguments[index];
-    for (size_t i = 0; keyword && i < call->keyword_count && jinja_charge_bytes(run, sizeof *call->keywords); i++) {
-        struct jinja_keyword *given = &call->keywords[i];
-        if (!given->is_taken && given->name.length == strlen(keyword) &&
-            !memcmp(given->name.bytes, keyword, given->name.length)) {
-            given->is_taken = true;
-            return given->value;
-        }
-    }
-    return jinja_missing();
-}
-
-bool jinja_call_end(struct jinja_run *run, const struct jinja_call *call, size_t most, const char *what) {
-    if (call->count > most)
-        jinja_fail(run, "%s: %zu arguments, and it takes %zu", what, call->count, most);
-    for (size_t i = 0; i < call->keyword_count && jinja_charge_bytes(run, sizeof *call->keywords); i++)
-        if (!call->keywords[i].is_taken)
-            jinja_fail(run, "%s: there is no argument '%.*s'", what, jinja_shown(call->keywords[i].name.length),
-                       call->keywords[i].name.bytes);
-    return !run->status;
-}
-
-bool jinja_bool_argument(struct jinja_run *run, struct jinja_call *call, size_t index, const char *keyword,
-                         bool fallback) {
-    struct jinja_value value = jinja_argument(run, call, index, keyword);
-    return value.kind == JINJA_MISSING ? fallback : jinja_is_true(&value);
-}
-
-int64_t jinja_integer_argument(struct jinja_run *run, struct jinja_call *call, size_t index, const char *keyword,
-                               int64_t fallback) {
-    struct jinja_value value = jinja_argument(run, call, index, keyword);
-    if (value.kind == JINJA_MISSING || value.kind == JINJA_NONE)
-        return fallback;
-    if (value.kind == JINJA_INTEGER || value.kind == JINJA_BOOL)
-        return jinja_as_integer(&value);
-    jinja_fail(run, "expected an integer, found a %s", jinja_type(&value));
-    return fallback;
-}
-
-const struct jinja_string *jinja_string_argument(struct jinja_run *run, struct jinja_call *call, size_t index,
-                                                 const char *keyword, const char *what) {
-    struct jinja_value value = jinja_argument(run, call, index, keyword);
-    if (value.kind == JINJA_STRING)
-        return value.string;
-    if (value.kind != JINJA_MISSING && value.kind != JINJA_NONE)
-        jinja_fail(run, "%s: expected a string, found a %s", what, jinja_type(&value));
-    return NULL;
-}
-
 /* ---- dicts and lists ---- */
 
-static struct jinja_value view(struct jinja_run *run, const struct jinja_dict *dict, const char *name) {
-    struct jinja_value list = jinja_list_new(run, JINJA_VIEW, dict->count);
+/* The views of a dict; `variant` is an index. */
+static const char *const views[] = {"dict_items", "dict_keys", "dict_values"};
+enum { ITEMS, KEYS, VALUES };
+
+JINJA_OPERATION(view) {
+    int which = call->operation->variant;
+    struct jinja_value list = jinja_list_new(run, JINJA_VIEW, self.dict->count);
     if (list.list == &run->nothing)
         return jinja_undefined(NULL);
-    list.list->name = name;
-    for (size_t i = 0; i < dict->count && jinja_charge(run, 1); i++) {
-        const struct jinja_entry *entry = &dict->entries[i];
+    list.list->name = views[which];
+    for (size_t i = 0; i < self.dict->count && jinja_charge(run, 1); i++) {
+        const struct jinja_entry *entry = &self.dict->entries[i];
         jinja_list_add(run, list.list,
-                       !strcmp(name, "dict_items")  ? jinja_pair(run, entry->key, entry->value)
-                       : !strcmp(name, "dict_keys") ? entry->key
-                                                    : entry->value);
+                       which == ITEMS  ? jinja_pair(run, entry->key, entry->value)
+                       : which == KEYS ? entry->key
+                                       : entry->value);
     }
     return list;
 }
 
-static struct jinja_value dict_items(struct jinja_run *run, struct jinja_value self, struct jinja_call *call) {
-    return jinja_call_end(run, call, 0, "items()") ? view(run, self.dict, "dict_items") : jinja_undefined(NULL);
+JINJA_OPERATION(get) {
+    const struct jinja_value *key = &call->given[0], *fallback = &call->given[1];
+    if (key->kind == JINJA_MISSING || key->kind == JINJA_LIST || key->kind == JINJA_DICT)
+        return jinja_fail(run, "get(): a %s is no key", jinja_type(key));
+    struct jinja_value value = jinja_dict_get(run, self.dict, *key);
+    return value.kind != JINJA_MISSING ? value : fallback->kind != JINJA_MISSING ? *fallback : jinja_none();
 }
 
-static struct jinja_value dict_keys(struct jinja_run *run, struct jinja_value self, struct jinja_call *call) {
-    return jinja_call_end(run, call, 0, "keys()") ? view(run, self.dict, "dict_keys") : jinja_undefined(NULL);
+/* The copy of a list or a dict is itself: neither changes. */
+JINJA_OPERATION(copy) {
+    (void)run;
+    (void)call;
+    return self;
 }
 
-static struct jinja_value dict_values(struct jinja_run *run, struct jinja_value self, struct jinja_call *call) {
-    return jinja_call_end(run, call, 0, "values()") ? view(run, self.dict, "dict_values") : jinja_undefined(NULL);
-}
+const struct jinja_operation jinja_dict_methods[] = {
+    ROW("copy", WANTS_VALUE, copy, 0),
+    ROW("get", WANTS_VALUE, get, 0, {NULL, WANTS_VALUE, 0}, {NULL, WANTS_VALUE, 0}),
+    ROW("items", WANTS_VALUE, view, ITEMS),
+    ROW("keys", WANTS_VALUE, view, KEYS),
+    ROW("values", WANTS_VALUE, view, VALUES),
+    ROW(NULL, WANTS_NOTHING, NULL, 0),
+};
 
-static struct jinja_value dict_get(struct jinja_run *run, struct jinja_value self, struct jinja_call *call) {
-    struct jinja_value key = jinja_argument(run, call, 0, NULL), fallback = jinja_argument(run, call, 1, NULL);
-    if (!jinja_call_end(run, call, 2, "get()"))
-        return jinja_undefined(NULL);
-    if (key.kind == JINJA_MISSING || key.kind == JINJA_LIST || key.kind == JINJA_DICT)
-        return jinja_fail(run, "get(): a %s is no key", jinja_type(&key));
-    struct jinja_value value = jinja_dict_get(run, self.dict, key);
-    return value.kind != JINJA_MISSING ? value : fallback.kind != JINJA_MISSING ? fallback : jinja_none();
-}
-
-static struct jinja_value copy(struct jinja_run *run, struct jinja_value self, struct jinja_call *call) {
-    return jinja_call_end(run, call, 0, "copy()") ? self : jinja_undefined(NULL); /* neither changes */
-}
-
-const struct jinja_method jinja_dict_methods[] = {
-    {"copy", JINJA_COST_STEP, copy},          {"get", JINJA_COST_WALK, dict_get},
-    {"items", JINJA_COST_WALK, dict_items},   {"keys", JINJA_COST_WALK, dict_keys},
-    {"values", JINJA_COST_WALK, dict_values}, {NULL, JINJA_COST_NOTHING, NULL}};
-static const char *const changing_dict[] = {"clear", "fromkeys", "pop", "popitem", "setdefault", "update", NULL};
-
-static struct jinja_value list_count(struct jinja_run *run, struct jinja_value self, struct jinja_call *call) {
-    struct jinja_value item = jinja_argument(run, call, 0, NULL);
+JINJA_OPERATION(count_item) {
     int64_t count = 0;
-    if (!jinja_call_end(run, call, 1, "count()"))
-        return jinja_undefined(NULL);
     for (size_t i = 0; i < self.list->count && !run->status; i++)
-        count += jinja_equal(run, &self.list->items[i], &item);
+        count += jinja_equal(run, &self.list->items[i], &call->given[0]);
     return jinja_integer(count);
 }
 
-static struct jinja_value list_index(struct jinja_run *run, struct jinja_value self, struct jinja_call *call) {
-    struct jinja_value item = jinja_argument(run, call, 0, NULL);
-    if (!jinja_call_end(run, call, 1, "index()"))
-        return jinja_undefined(NULL);
+JINJA_OPERATION(find_item) {
     for (size_t i = 0; i < self.list->count && !run->status; i++)
-        if (jinja_equal(run, &self.list->items[i], &item))
+        if (jinja_equal(run, &self.list->items[i], &call->given[0]))
             return jinja_integer((int64_t)i);
     return jinja_fail(run, "index(): the value is not in the list");
 }
 
-const struct jinja_method jinja_list_methods[] = {{"copy", JINJA_COST_STEP, copy},
-                                                  {"count", JINJA_COST_WALK, list_count},
-                                                  {"index", JINJA_COST_WALK, list_index},
-                                                  {NULL, JINJA_COST_NOTHING, NULL}};
-static const char *const changing_list[] = {"append", "clear",   "extend", "insert", "pop",
-                                            "remove", "reverse", "sort",   NULL};
-static const char *const none[] = {NULL};
+const struct jinja_operation jinja_list_methods[] = {
+    ROW("copy", WANTS_VALUE, copy, 0),
+    ROW("count", WANTS_VALUE, count_item, 0, {NULL, WANTS_VALUE, 0}),
+    ROW("index", WANTS_VALUE, find_item, 0, {NULL, WANTS_VALUE, 0}),
+    ROW(NULL, WANTS_NOTHING, NULL, 0),
+};
 
-static struct jinja_value loop_cycle(struct jinja_run *run, struct jinja_value self, struct jinja_call *call) {
-    if (!call->count)
+JINJA_OPERATION(cycle) {
+    size_t count = call->arguments.count;
+    if (!count)
         return jinja_fail(run, "loop.cycle() without values");
-    return jinja_call_end(run, call, call->count, "cycle()") ? call->arguments[self.loop->index % call->count]
-                                                             : jinja_undefined(NULL);
+    return jinja_call_end(run, call, count, "cycle") ? call->arguments.items[self.loop->index % count]
+                                                     : jinja_undefined(NULL);
 }
 
-const struct jinja_method jinja_loop_methods[] = {{"cycle", JINJA_COST_STEP, loop_cycle},
-                                                  {NULL, JINJA_COST_NOTHING, NULL}};
+const struct jinja_operation jinja_loop_methods[] = {
+    ROW("cycle", WANTS_VALUE, cycle, 0, {NULL, WANTS_CALL, 0}),
+    ROW(NULL, WANTS_NOTHING, NULL, 0),
+};
 
 static struct jinja_value loop_attribute(const struct jinja_loop *loop, const char *name) {
     int64_t index = (int64_t)loop->index, count = (int64_t)loop->items->count;
@@ -170,49 +110,38 @@ static struct jinja_value loop_attribute(const struct jinja_loop *loop, const ch
 
 /* ---- looking up ---- */
 
-static bool is_one_of(const char *const *names, const char *name) {
-    while (*names && strcmp(*names, name) != 0)
-        names++;
-    return *names != NULL;
-}
+/* Methods of Python that change a list or a dict: as in the sandbox, they are undefined. */
+static const char *const changing_dict[] = {"clear", "fromkeys", "pop", "popitem", "setdefault", "update", NULL};
+static const char *const changing_list[] = {"append", "clear",   "extend", "insert", "pop",
+                                            "remove", "reverse", "sort",   NULL};
 
 /* Python's attribute `name`; MISSING when the object has none. */
 static struct jinja_value find_method(struct jinja_run *run, const struct jinja_value *value, const char *name) {
-    const struct jinja_method *methods = value->kind == JINJA_STRING ? jinja_string_methods
-                                         : value->kind == JINJA_DICT ? jinja_dict_methods
-                                         : value->kind == JINJA_LOOP ? jinja_loop_methods
-                                                                     : jinja_list_methods;
-    const char *const *refused = value->kind == JINJA_STRING ? jinja_other_string_methods
-                                 : value->kind == JINJA_DICT ? changing_dict
-                                 : value->kind == JINJA_LIST ? changing_list
-                                                             : none;
-    if (value->kind != JINJA_STRING && value->kind != JINJA_DICT && value->kind != JINJA_LOOP &&
-        value->kind != JINJA_LIST && value->kind != JINJA_TUPLE)
-        return jinja_missing();
-    for (; methods->name; methods++)
-        if (!strcmp(methods->name, name)) {
-            struct jinja_bound *bound = jinja_object(run, sizeof *bound);
-            if (!bound)
-                return jinja_undefined(NULL);
-            *bound = (struct jinja_bound){*value, methods};
-            return (struct jinja_value){.kind = JINJA_METHOD, .bound = bound};
-        }
-    if (!is_one_of(refused, name))
-        return jinja_missing();
-    return value->kind == JINJA_STRING ? jinja_fail(run, "the method '%s' of a string is not supported", name)
-                                       : jinja_undefined(name);
+    static const struct {
+        enum jinja_group_index group;
+        const char *const *refused;
+    } kinds[JINJA_MISSING] = {
+        [JINJA_STRING] = {JINJA_STRING_METHODS, jinja_other_string_methods},
+        [JINJA_DICT] = {JINJA_DICT_METHODS, changing_dict},
+        [JINJA_LIST] = {JINJA_LIST_METHODS, changing_list},
+        [JINJA_TUPLE] = {JINJA_LIST_METHODS, NULL},
+        [JINJA_LOOP] = {JINJA_LOOP_METHODS, NULL},
+    };
+    enum jinja_group_index group = kinds[value->kind].group;
+    const struct jinja_operation *method = group ? jinja_operation_find(group, name, strlen(name)) : NULL;
+    if (method) {
+        struct jinja_bound *bound = jinja_object(run, sizeof *bound);
+        if (!bound)
+            return jinja_undefined(NULL);
+        *bound = (struct jinja_bound){*value, method};
+        return (struct jinja_value){.kind = JINJA_METHOD, .bound = bound};
+    }
+    for (const char *const *refused = kinds[value->kind].refused; refused && *refused; refused++)
+        if (!strcmp(*refused, name))
+            return value->kind == JINJA_STRING ? jinja_fail(run, "the method '%s' of a string is not supported", name)
+                                               : jinja_undefined(name);
+    return jinja_missing();
 }
-
-/* Copies a name for the lifetime of the run. */
-static const char *keep_name(struct jinja_run *run, const char *name, size_t length) {
-    return jinja_grown(run, name, length, length + 1);
-}
-
-const struct jinja_costs jinja_accesses[JINJA_ACCESS_COUNT] = {
-    [JINJA_ACCESS_ATTRIBUTE] = {"a.name", JINJA_COST_WALK},
-    [JINJA_ACCESS_ITEM] = {"a[key]", JINJA_COST_WALK},
-    [JINJA_ACCESS_SLICE] = {"a[from:to:step]", JINJA_COST_WALK},
-};
 
 struct jinja_value jinja_attribute(struct jinja_run *run, const struct jinja_value *value, const char *name,
                                    size_t length) {
@@ -262,8 +191,8 @@ struct jinja_value jinja_item(struct jinja_run *run, const struct jinja_value *v
     }
     if (key->kind != JINJA_STRING)
         return jinja_undefined("an element");
-    const char *name = keep_name(run, key->string->bytes, key->string->length);
-    if (!name)
+    const char *name = jinja_grown(run, key->string->bytes, key->string->length, key->string->length + 1);
+    if (!name) /* a copy that lives as long as the run */
         return jinja_undefined(NULL);
     return jinja_find_byte(run, key->string, 0, 0, key->string->length) == key->string->length
                ? jinja_attribute(run, value, name, key->string->length)

@@ -56,10 +56,7 @@ struct jinja_value jinja_change_case(struct jinja_run *run, const struct jinja_s
         done = at + bytes;
     }
     if (!done)
-        return run->status ? jinja_undefined(NULL) : (struct jinja_value){.kind = JINJA_STRING, .string = string};
+        return run->status ? jinja_undefined(NULL) : jinja_string_value(string);
     jinja_build_part(run, &builder, string, done, string->length);
-    struct jinja_value value = jinja_built(run, &builder);
-    if (string->is_safe && value.kind == JINJA_STRING)
-        ((struct jinja_string *)value.string)->is_safe = true;
-    return value;
+    return jinja_set_safe(run, jinja_built(run, &builder), string->is_safe);
 }

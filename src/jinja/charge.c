@@ -1,10 +1,10 @@
 /* Charges a rendering for everything that it uses: steps, time, memory and depth. Nothing is charged elsewhere.
  *
  * A step is about 50 nanoseconds: a node that is run, a value that is examined, or JINJA_STEP_BYTES of text that are
- * read or written. Operations are rows of tables, and each row states what it examines (enum jinja_cost); running one
- * first charges a step. Then it charges what it walks through as it proceeds, at most JINJA_PIECE_BYTES at a time. The
- * same holds for memory (jinja_object), and for texts that are built (jinja_build), searched and compared. The clock is
- * therefore checked every few thousand steps, however large a value is. */
+ * read or written. Running an operation charges a step, and what it walks through as it proceeds; a test runs each over
+ * little and over much. The same holds for memory (jinja_object), and for texts that are built (jinja_build), searched
+ * and compared. The clock is checked every few thousand steps, however large a value is. Between two checks, a function
+ * of the C library may walk once through a single value. */
 #include "jinja-internal.h"
 
 #include <stdarg.h>
@@ -15,7 +15,7 @@ const struct jinja_limits jinja_default_limits = {
     .steps = 20000000, .memory = (size_t)256 << 20, .depth = 600, .seconds = 1};
 
 /* Steps between two checks of the clock, including the piece during which they end: less than a millisecond. */
-enum { WATCHED_STEPS = 4096 };
+enum { WATCHED_STEPS = 4096, PIECE_STEPS = 1024 };
 
 struct jinja_value jinja_fail(struct jinja_run *run, const char *format, ...) {
     char text[512];
@@ -56,36 +56,34 @@ bool jinja_charge(struct jinja_run *run, size_t steps) {
 bool jinja_pay_bytes(struct jinja_run *run) {
     size_t steps = run->unpaid / JINJA_STEP_BYTES;
     run->unpaid %= JINJA_STEP_BYTES;
+    for (; steps > PIECE_STEPS && jinja_charge(run, PIECE_STEPS); steps -= PIECE_STEPS)
+        ;
     return jinja_charge(run, steps);
 }
 
 bool jinja_copy(struct jinja_run *run, void *to, const void *from, size_t length) {
-    for (size_t done = 0, piece; done < length; done += piece) {
-        piece = jinja_piece(length - done);
-        if (!jinja_charge_bytes(run, piece))
-            return false;
-        memcpy((char *)to + done, (const char *)from + done, piece);
-    }
-    return !run->status;
+    if (!jinja_charge_bytes(run, length))
+        return false;
+    if (length)
+        memcpy(to, from, length);
+    return true;
 }
 
 void *jinja_grown(struct jinja_run *run, const void *from, size_t length, size_t bytes) {
-    if (run->status)
-        return NULL;
-    char *memory = jinja_take(&run->objects, bytes, sizeof(void *));
-    if (!memory) {
+    char *memory = run->status ? NULL : jinja_take(&run->objects, bytes, sizeof(void *));
+    if (!memory)
         jinja_fail_memory(run, &run->objects);
-        return NULL;
-    }
-    if (length && !jinja_copy(run, memory, from, length))
-        return NULL;
-    for (size_t done = length, piece; done < bytes; done += piece) {
-        piece = jinja_piece(bytes - done);
-        if (!jinja_charge_bytes(run, piece))
-            return NULL;
-        memset(memory + done, 0, piece);
-    }
-    return memory;
+    else if (jinja_copy(run, memory, from, length) && jinja_charge_bytes(run, bytes - length))
+        memset(memory + length, 0, bytes - length);
+    return run->status ? NULL : memory;
+}
+
+void *jinja_double(struct jinja_run *run, void *items, size_t *capacity, size_t each) {
+    size_t wanted = *capacity ? 2 * *capacity : 4;
+    void *grown = jinja_grown(run, items, *capacity * each, wanted * each);
+    if (grown)
+        *capacity = wanted;
+    return grown;
 }
 
 void *jinja_object(struct jinja_run *run, size_t bytes) {

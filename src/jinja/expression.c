@@ -5,37 +5,148 @@
 
 static struct jinja_node *parse_unary(struct jinja_parser *parser, bool with_filters);
 
-static struct jinja_node *binary(struct jinja_parser *parser, enum jinja_node_kind kind, struct jinja_node *left,
-                                 struct jinja_node *right) {
-    struct jinja_node *node = jinja_node_new(parser, kind, left->line);
-    node->a = left;
-    node->b = right;
+/* Makes a node over another one. */
+static struct jinja_node *wrap(struct jinja_parser *parser, enum jinja_node_kind kind, struct jinja_node *inner,
+                               int line) {
+    struct jinja_node *node = jinja_node_new(parser, kind, line);
+    node->a = inner;
     return node;
+}
+
+/* Takes a constant, whose last token is the present one. */
+static struct jinja_node *take_constant(struct jinja_parser *parser, struct jinja_value value) {
+    struct jinja_node *node = jinja_node_new(parser, NODE_CONSTANT, parser->at->line);
+    node->value = value;
+    jinja_next(parser);
+    return node;
+}
+
+/* ---- names, literals and brackets ---- */
+
+/* Adjacent strings are joined. */
+static struct jinja_node *parse_strings(struct jinja_parser *parser) {
+    const struct jinja_token *first = parser->at;
+    struct strbuf joined = STRBUF_INIT;
+    for (; parser->at->kind == TOKEN_STRING; jinja_next(parser))
+        strbuf_add(&joined, parser->at->bytes, parser->at->length);
+    struct jinja_node *node = jinja_node_new(parser, NODE_CONSTANT, first->line);
+    if (strbuf_status(&joined))
+        jinja_parse_fail(parser, first->line, STATUS_MEMORY, "out of memory");
+    else
+        node->value = jinja_new_string(parser, strbuf_text(&joined), joined.length);
+    strbuf_free(&joined);
+    return node;
+}
+
+/* True when another item comes before `closing`, after the comma between two items. */
+static bool has_more(struct jinja_parser *parser, const struct jinja_nodes *items, const char *closing) {
+    if (items->count && !jinja_at(parser, closing))
+        jinja_expect(parser, ",");
+    return !parser->status && !jinja_at(parser, closing);
+}
+
+/* Parses a list or a dict after its opening bracket. */
+static struct jinja_node *parse_items(struct jinja_parser *parser, enum jinja_node_kind kind, const char *closing,
+                                      int line) {
+    struct jinja_node *node = jinja_node_new(parser, kind, line);
+    while (has_more(parser, &node->items, closing)) {
+        jinja_nodes_add(parser, &node->items, jinja_parse_expression(parser, true));
+        if (kind == NODE_LIST)
+            continue;
+        jinja_expect(parser, ":");
+        jinja_nodes_add(parser, &node->items, jinja_parse_expression(parser, true));
+    }
+    jinja_expect(parser, closing);
+    return node;
+}
+
+static struct jinja_node *parse_name(struct jinja_parser *parser) {
+    static const struct {
+        const char *name;
+        struct jinja_value value;
+    } constants[] = {
+        {"true", {.kind = JINJA_BOOL, .truth = true}},
+        {"True", {.kind = JINJA_BOOL, .truth = true}},
+        {"false", {.kind = JINJA_BOOL, .truth = false}},
+        {"False", {.kind = JINJA_BOOL, .truth = false}},
+        {"none", {.kind = JINJA_NONE}},
+        {"None", {.kind = JINJA_NONE}},
+    };
+    for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
+        if (jinja_at(parser, constants[i].name))
+            return take_constant(parser, constants[i].value);
+    struct jinja_node *node = jinja_node_new(parser, NODE_NAME, parser->at->line);
+    node->name = jinja_expect_name(parser);
+    return node;
+}
+
+struct jinja_node *jinja_parse_primary(struct jinja_parser *parser) {
+    const struct jinja_token *token = parser->at;
+    switch (token->kind) {
+    case TOKEN_NAME:
+        return parse_name(parser);
+    case TOKEN_STRING:
+        return parse_strings(parser);
+    case TOKEN_INTEGER:
+        return take_constant(parser, jinja_integer(token->integer));
+    case TOKEN_FLOAT:
+        return take_constant(parser, jinja_float(token->real));
+    default:
+        break;
+    }
+    if (jinja_skip(parser, "(")) {
+        struct jinja_node *node = jinja_parse_tuple(parser, true, NULL, true);
+        jinja_expect(parser, ")");
+        return node;
+    }
+    if (jinja_skip(parser, "["))
+        return parse_items(parser, NODE_LIST, "]", token->line);
+    if (jinja_skip(parser, "{"))
+        return parse_items(parser, NODE_DICT, "}", token->line);
+    jinja_fail_expected(parser, "an expression");
+    return jinja_node_new(parser, NODE_CONSTANT, token->line);
+}
+
+struct jinja_node *jinja_parse_tuple(struct jinja_parser *parser, bool with_condition, const char *end,
+                                     bool has_parentheses) {
+    struct jinja_node *tuple = jinja_node_new(parser, NODE_TUPLE, parser->at->line);
+    bool is_tuple = false;
+    while (!parser->status) {
+        if (tuple->items.count)
+            jinja_expect(parser, ",");
+        if (jinja_at(parser, "}}") || jinja_at(parser, "%}") || jinja_at(parser, ")") || (end && jinja_at(parser, end)))
+            break;
+        jinja_nodes_add(parser, &tuple->items, jinja_parse_expression(parser, with_condition));
+        if (!jinja_at(parser, ","))
+            break;
+        is_tuple = true;
+    }
+    if (!is_tuple && tuple->items.count)
+        return tuple->items.items[0];
+    if (!is_tuple && !has_parentheses)
+        jinja_fail_expected(parser, "an expression");
+    return tuple;
 }
 
 /* ---- after a primary ---- */
 
 /* Parses the arguments of a call; the token is its "(". */
 static void parse_arguments(struct jinja_parser *parser, struct jinja_node *call) {
-    struct jinja_nodes arguments = {0};
     bool has_keyword = false, has_star = false, has_stars = false;
-    jinja_expect_operator(parser, "(");
-    while (!parser->status && !jinja_at_operator(parser, ")")) {
+    jinja_expect(parser, "(");
+    while (has_more(parser, &call->items, ")")) {
         const struct jinja_token *token = parser->at;
-        if (arguments.count)
-            jinja_expect_operator(parser, ",");
-        if (jinja_at_operator(parser, ")"))
-            break;
-        bool is_star = jinja_skip_operator(parser, "*"), is_stars = !is_star && jinja_skip_operator(parser, "**");
-        bool is_keyword = !is_star && !is_stars && parser->at->kind == TOKEN_NAME &&
-                          parser->at[1].kind == TOKEN_OPERATOR && !strcmp(parser->at[1].bytes, "=");
-        if ((has_stars || (is_star && has_star)) || (!is_star && !is_stars && !is_keyword && (has_keyword || has_star)))
+        bool is_star = jinja_skip(parser, "*"), is_stars = !is_star && jinja_skip(parser, "**");
+        bool is_keyword = !is_star && !is_stars && token->kind == TOKEN_NAME && token[1].kind == TOKEN_OPERATOR &&
+                          !strcmp(token[1].bytes, "=");
+        bool is_plain = !is_star && !is_stars && !is_keyword;
+        if (has_stars || (is_star && has_star) || (is_plain && (has_keyword || has_star)))
             jinja_parse_fail(parser, token->line, STATUS_INVALID, "an argument that may not follow the others");
         has_keyword |= is_keyword;
         has_star |= is_star;
         has_stars |= is_stars;
-        if (!is_star && !is_stars && !is_keyword) {
-            jinja_nodes_add(parser, &arguments, jinja_parse_expression(parser, true));
+        if (is_plain) {
+            jinja_nodes_add(parser, &call->items, jinja_parse_expression(parser, true));
             continue;
         }
         struct jinja_node *argument = jinja_node_new(parser,
@@ -44,30 +155,22 @@ static void parse_arguments(struct jinja_parser *parser, struct jinja_node *call
                                                                 : NODE_KEYWORD,
                                                      parser->at->line);
         if (is_keyword) {
-            argument->name = jinja_name_of(parser, parser->at->bytes, parser->at->length);
-            jinja_next(parser);
+            argument->name = jinja_expect_name(parser);
+            argument->value = jinja_new_string(parser, token->bytes, token->length);
             jinja_next(parser);
         }
         argument->a = jinja_parse_expression(parser, true);
-        jinja_nodes_add(parser, &arguments, argument);
+        jinja_nodes_add(parser, &call->items, argument);
     }
-    jinja_expect_operator(parser, ")");
-    jinja_set_items(call, &arguments);
-}
-
-struct jinja_node *jinja_parse_call(struct jinja_parser *parser, struct jinja_node *node) {
-    struct jinja_node *call = jinja_node_new(parser, NODE_CALL, parser->at->line);
-    call->a = node;
-    parse_arguments(parser, call);
-    return call;
+    jinja_expect(parser, ")");
 }
 
 /* Parses the bounds of a slice, or a single key, after "[". */
 static struct jinja_node *parse_subscript(struct jinja_parser *parser, struct jinja_node *node, int line) {
-    struct jinja_node *bounds[3] = {NULL, NULL, NULL};
+    struct jinja_node *bounds[3] = {NULL, NULL, NULL}, *item;
     int colons = 0;
-    while (!parser->status && !jinja_at_operator(parser, "]")) {
-        if (jinja_skip_operator(parser, ":")) {
+    while (!parser->status && !jinja_at(parser, "]")) {
+        if (jinja_skip(parser, ":")) {
             if (++colons > 2)
                 break;
         } else if (bounds[colons]) {
@@ -76,42 +179,39 @@ static struct jinja_node *parse_subscript(struct jinja_parser *parser, struct ji
             bounds[colons] = jinja_parse_expression(parser, true);
         }
     }
-    if (jinja_at_operator(parser, ","))
+    if (jinja_at(parser, ","))
         jinja_parse_fail(parser, line, STATUS_UNSUPPORTED, "a subscript of several values is not supported");
-    jinja_expect_operator(parser, "]");
-    struct jinja_node *item = jinja_node_new(parser, colons ? NODE_SLICE : NODE_ITEM, line);
-    item->a = node;
-    item->b = bounds[0];
+    jinja_expect(parser, "]");
     if (!colons && !bounds[0])
         jinja_parse_fail(parser, line, STATUS_INVALID, "a subscript without a value");
-    struct jinja_nodes all = {0};
+    item = wrap(parser, colons ? NODE_SLICE : NODE_ITEM, node, line);
+    item->b = bounds[0];
     for (int i = 0; i < 3 && colons; i++)
-        jinja_nodes_add(parser, &all, bounds[i]);
-    if (colons)
-        jinja_set_items(item, &all);
+        jinja_nodes_add(parser, &item->items, bounds[i]);
     return item;
+}
+
+static struct jinja_node *parse_call(struct jinja_parser *parser, struct jinja_node *node) {
+    node = wrap(parser, NODE_CALL, node, parser->at->line);
+    parse_arguments(parser, node);
+    return node;
 }
 
 static struct jinja_node *parse_postfix(struct jinja_parser *parser, struct jinja_node *node) {
     while (!parser->status) {
         int line = parser->at->line;
-        if (jinja_at_operator(parser, "(")) {
-            node = jinja_parse_call(parser, node);
-        } else if (jinja_skip_operator(parser, "[")) {
+        if (jinja_at(parser, "(")) {
+            node = parse_call(parser, node);
+        } else if (jinja_skip(parser, "[")) {
             node = parse_subscript(parser, node, line);
-        } else if (jinja_skip_operator(parser, ".")) {
-            bool is_number = parser->at->kind == TOKEN_INTEGER;
-            struct jinja_node *attribute = jinja_node_new(parser, is_number ? NODE_ITEM : NODE_ATTRIBUTE, line);
-            attribute->a = node;
-            if (is_number) {
-                attribute->b = jinja_constant(parser, jinja_integer(parser->at->integer));
-                jinja_next(parser);
-            } else {
-                attribute->name = jinja_expect_name(parser);
-            }
-            node = attribute;
-        } else {
+        } else if (!jinja_skip(parser, ".")) {
             break;
+        } else if (parser->at->kind == TOKEN_INTEGER) {
+            node = wrap(parser, NODE_ITEM, node, line);
+            node->b = take_constant(parser, jinja_integer(parser->at->integer));
+        } else {
+            node = wrap(parser, NODE_ATTRIBUTE, node, line);
+            node->name = jinja_expect_name(parser);
         }
     }
     return node;
@@ -119,246 +219,138 @@ static struct jinja_node *parse_postfix(struct jinja_parser *parser, struct jinj
 
 /* ---- filters and tests ---- */
 
-/* Takes the name of a filter or test, which must not have dots. */
-static void take_name(struct jinja_parser *parser, struct jinja_node *node) {
-    node->name = jinja_expect_name(parser);
-    if (jinja_at_operator(parser, "."))
-        jinja_parse_fail(parser, node->line, STATUS_UNSUPPORTED,
-                         "names of filters and tests with dots are not supported");
+/* Parses the name of a filter or test, which must not have dots, and its arguments in parentheses. */
+static struct jinja_node *parse_operation(struct jinja_parser *parser, enum jinja_node_kind kind,
+                                          struct jinja_node *node, int line) {
+    struct jinja_node *operation = wrap(parser, kind, node, line);
+    operation->name = jinja_expect_name(parser);
+    if (jinja_at(parser, "."))
+        jinja_parse_fail(parser, line, STATUS_UNSUPPORTED, "names of filters and tests with dots are not supported");
+    const struct jinja_name *name = &parser->jinja->names[operation->name];
+    if (!parser->status)
+        operation->operation =
+            jinja_operation_find(kind == NODE_FILTER ? JINJA_FILTERS : JINJA_TESTS, name->bytes, name->length);
+    if (jinja_at(parser, "("))
+        parse_arguments(parser, operation);
+    return operation;
 }
 
 struct jinja_node *jinja_parse_filters(struct jinja_parser *parser, struct jinja_node *node, bool first) {
-    while (!parser->status && (first || jinja_skip_operator(parser, "|"))) {
-        struct jinja_node *filter = jinja_node_new(parser, NODE_FILTER, parser->at->line);
-        filter->a = node;
-        take_name(parser, filter);
-        const struct jinja_name *name = &parser->jinja->names[filter->name];
-        filter->filter = jinja_filter_find(name->bytes, name->length);
-        if (jinja_at_operator(parser, "("))
-            parse_arguments(parser, filter);
-        node = filter;
-        first = false;
-    }
+    for (; !parser->status && (first || jinja_skip(parser, "|")); first = false)
+        node = parse_operation(parser, NODE_FILTER, node, parser->at->line);
     return node;
 }
 
 /* A test may have one argument without parentheses. */
 static bool has_bare_argument(const struct jinja_parser *parser) {
-    static const char *const ends[] = {"else", "or", "and", "is"};
-    const struct jinja_token *token = parser->at;
-    if (token->kind == TOKEN_NAME) {
-        for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
-            if (jinja_at_name(parser, ends[i]))
-                return false;
-        return true;
-    }
-    return token->kind == TOKEN_STRING || token->kind == TOKEN_INTEGER || token->kind == TOKEN_FLOAT ||
-           jinja_at_operator(parser, "[") || jinja_at_operator(parser, "{");
+    enum jinja_token_kind kind = parser->at->kind;
+    if (kind == TOKEN_NAME)
+        return !jinja_at(parser, "else") && !jinja_at(parser, "or") && !jinja_at(parser, "and") &&
+               !jinja_at(parser, "is");
+    return kind == TOKEN_STRING || kind == TOKEN_INTEGER || kind == TOKEN_FLOAT || jinja_at(parser, "[") ||
+           jinja_at(parser, "{");
 }
 
 /* Parses a test after "is". */
 static struct jinja_node *parse_test(struct jinja_parser *parser, struct jinja_node *node, int line) {
-    bool is_not = jinja_skip_name(parser, "not");
-    struct jinja_node *test = jinja_node_new(parser, NODE_TEST, line);
-    test->a = node;
-    take_name(parser, test);
-    const struct jinja_name *name = &parser->jinja->names[test->name];
-    test->test = jinja_test_find(name->bytes, name->length);
-    if (jinja_at_operator(parser, "(")) {
-        parse_arguments(parser, test);
-    } else if (has_bare_argument(parser)) {
-        struct jinja_nodes argument = {0};
-        jinja_nodes_add(parser, &argument, parse_postfix(parser, jinja_parse_primary(parser)));
-        jinja_set_items(test, &argument);
-    } else if (jinja_at_name(parser, "is")) {
+    bool is_not = jinja_skip(parser, "not");
+    const struct jinja_token *name = parser->at;
+    node = parse_operation(parser, NODE_TEST, node, line);
+    bool is_bare = parser->at == name + 1;
+    if (is_bare && has_bare_argument(parser))
+        jinja_nodes_add(parser, &node->items, parse_postfix(parser, jinja_parse_primary(parser)));
+    else if (is_bare && jinja_at(parser, "is"))
         jinja_parse_fail(parser, line, STATUS_INVALID, "a test after a test; put the first one in brackets");
-    }
-    if (!is_not)
-        return test;
-    struct jinja_node *negated = jinja_node_new(parser, NODE_NOT, line);
-    negated->a = test;
-    return negated;
+    return is_not ? wrap(parser, NODE_NOT, node, line) : node;
 }
 
 static struct jinja_node *parse_filters_and_tests(struct jinja_parser *parser, struct jinja_node *node) {
     while (!parser->status) {
         int line = parser->at->line;
-        if (jinja_at_operator(parser, "|"))
+        if (jinja_at(parser, "|"))
             node = jinja_parse_filters(parser, node, false);
-        else if (jinja_skip_name(parser, "is"))
+        else if (jinja_skip(parser, "is"))
             node = parse_test(parser, node, line);
-        else if (jinja_at_operator(parser, "("))
-            node = jinja_parse_call(parser, node);
+        else if (jinja_at(parser, "("))
+            node = parse_call(parser, node);
         else
             break;
     }
     return node;
 }
 
-/* ---- operators, the tightest first ---- */
-
-static struct jinja_node *parse_signed(struct jinja_parser *parser, bool with_filters) {
-    int line = parser->at->line;
-    bool is_negative = jinja_skip_operator(parser, "-");
-    struct jinja_node *node;
-    if (is_negative || jinja_skip_operator(parser, "+")) {
-        node = jinja_node_new(parser, is_negative ? NODE_NEGATIVE : NODE_POSITIVE, line);
-        node->a = parse_unary(parser, false);
-    } else {
-        node = jinja_parse_primary(parser);
-    }
-    node = parse_postfix(parser, node);
-    return with_filters ? parse_filters_and_tests(parser, node) : node;
-}
+/* ---- operators ---- */
 
 /* Every expression passes through here, so its depth is counted here. */
 static struct jinja_node *parse_unary(struct jinja_parser *parser, bool with_filters) {
-    struct jinja_node *node;
-    if (parser->depth >= JINJA_PARSE_DEPTH) {
-        jinja_parse_fail(parser, parser->at->line, STATUS_UNSUPPORTED, "expressions more than %d deep",
-                         JINJA_PARSE_DEPTH);
-        return jinja_constant(parser, jinja_none());
+    int line = parser->at->line;
+    struct jinja_node *node = &parser->no_node;
+    if (jinja_parse_enter(parser, "expressions")) {
+        bool is_negative = jinja_skip(parser, "-");
+        if (is_negative || jinja_skip(parser, "+"))
+            node = wrap(parser, is_negative ? NODE_NEGATIVE : NODE_POSITIVE, parse_unary(parser, false), line);
+        else
+            node = jinja_parse_primary(parser);
+        node = parse_postfix(parser, node);
+        if (with_filters)
+            node = parse_filters_and_tests(parser, node);
     }
-    parser->depth++;
-    node = parse_signed(parser, with_filters);
     parser->depth--;
     return node;
 }
 
-/* Parses from left to right: one of `operators` between operands that `next` reads. */
-struct level {
-    const char *texts[4];
-    enum jinja_operator operations[4];
-    size_t count;
-};
-
-static const enum jinja_operator *at_level(struct jinja_parser *parser, const struct level *level) {
-    for (size_t i = 0; i < level->count; i++)
-        if (jinja_skip_operator(parser, level->texts[i]))
-            return &level->operations[i];
-    return NULL;
+/* Returns the operator that comes here; OPERATOR_COUNT: none. */
+static enum jinja_operator at_operator(const struct jinja_parser *parser) {
+    const struct jinja_token *next = parser->at + 1;
+    if (jinja_at(parser, "not"))
+        return next->kind == TOKEN_NAME && next->length == 2 && !memcmp(next->bytes, "in", 2) ? OPERATOR_NOT_IN
+                                                                                              : OPERATOR_COUNT;
+    for (size_t i = 0; i < OPERATOR_COUNT; i++)
+        if (jinja_at(parser, jinja_operators[i].text))
+            return (enum jinja_operator)i;
+    return OPERATOR_COUNT;
 }
 
-static struct jinja_node *parse_level(struct jinja_parser *parser, const struct level *level,
-                                      struct jinja_node *(*next)(struct jinja_parser *)) {
-    struct jinja_node *left = next(parser);
-    const enum jinja_operator *found;
-    while (!parser->status && (found = at_level(parser, level))) {
-        left = binary(parser, NODE_BINARY, left, next(parser));
-        left->name = *found;
-    }
-    return left;
-}
-
-static struct jinja_node *parse_operand(struct jinja_parser *parser) {
-    return parse_unary(parser, true);
-}
-
-static struct jinja_node *parse_power(struct jinja_parser *parser) {
-    static const struct level level = {{"**"}, {OPERATOR_POWER}, 1};
-    return parse_level(parser, &level, parse_operand);
-}
-
-static struct jinja_node *parse_product(struct jinja_parser *parser) {
-    static const struct level level = {
-        {"*", "/", "//", "%"}, {OPERATOR_MULTIPLY, OPERATOR_DIVIDE, OPERATOR_FLOOR_DIVIDE, OPERATOR_MODULO}, 4};
-    return parse_level(parser, &level, parse_power);
-}
-
-static struct jinja_node *parse_concat(struct jinja_parser *parser) {
-    struct jinja_node *first = parse_product(parser);
-    if (!jinja_at_operator(parser, "~"))
-        return first;
-    struct jinja_node *node = jinja_node_new(parser, NODE_CONCAT, first->line);
-    struct jinja_nodes items = {0};
-    jinja_nodes_add(parser, &items, first);
-    while (!parser->status && jinja_skip_operator(parser, "~"))
-        jinja_nodes_add(parser, &items, parse_product(parser));
-    jinja_set_items(node, &items);
-    return node;
-}
-
-static struct jinja_node *parse_sum(struct jinja_parser *parser) {
-    static const struct level level = {{"+", "-"}, {OPERATOR_ADD, OPERATOR_SUBTRACT}, 2};
-    return parse_level(parser, &level, parse_concat);
-}
-
-static bool skip_comparison(struct jinja_parser *parser, enum jinja_operator *operation) {
-    static const struct {
-        const char *text;
-        enum jinja_operator operation;
-    } operators[] = {{"==", OPERATOR_EQUAL},         {"!=", OPERATOR_NOT_EQUAL}, {"<=", OPERATOR_LESS_EQUAL},
-                     {">=", OPERATOR_GREATER_EQUAL}, {"<", OPERATOR_LESS},       {">", OPERATOR_GREATER}};
-    for (size_t i = 0; i < sizeof operators / sizeof *operators; i++)
-        if (jinja_skip_operator(parser, operators[i].text)) {
-            *operation = operators[i].operation;
-            return true;
-        }
-    const struct jinja_token *next = parser->at->kind == TOKEN_NAME ? parser->at + 1 : NULL;
-    bool is_not =
-        jinja_at_name(parser, "not") && next->kind == TOKEN_NAME && next->length == 2 && !memcmp(next->bytes, "in", 2);
-    if (is_not)
-        jinja_next(parser);
-    *operation = is_not ? OPERATOR_NOT_IN : OPERATOR_IN;
-    return jinja_skip_name(parser, "in");
-}
-
-static struct jinja_node *parse_comparison(struct jinja_parser *parser) {
-    struct jinja_node *first = parse_sum(parser), *node = NULL;
-    struct jinja_nodes operands = {0};
-    enum jinja_operator operation;
-    while (!parser->status && skip_comparison(parser, &operation)) {
-        struct jinja_node *operand = jinja_node_new(parser, NODE_OPERAND, parser->at->line);
-        operand->name = operation;
-        operand->a = parse_sum(parser);
-        jinja_nodes_add(parser, &operands, operand);
-    }
-    if (!operands.count)
-        return first;
-    node = jinja_node_new(parser, NODE_COMPARE, first->line);
-    node->a = first;
-    jinja_set_items(node, &operands);
-    return node;
-}
-
-static struct jinja_node *parse_not(struct jinja_parser *parser) {
+/* Parses from left to right: operators of this level or a higher one between their operands. Comparisons and
+ * concatenations are chains of a single node. */
+static struct jinja_node *parse_level(struct jinja_parser *parser, int level) {
+    enum { LEVEL_NOT = 2 };
     int line = parser->at->line, count = 0;
-    while (jinja_skip_name(parser, "not"))
+    while (level <= LEVEL_NOT && jinja_skip(parser, "not"))
         count++;
-    struct jinja_node *node = parse_comparison(parser);
-    for (int i = 0; i < (count > 2 ? 2 - count % 2 : count); i++) {
-        struct jinja_node *negated = jinja_node_new(parser, NODE_NOT, line);
-        negated->a = node;
-        node = negated;
+    struct jinja_node *left = count ? parse_level(parser, LEVEL_NOT + 1) : parse_unary(parser, true), *chain = NULL;
+    for (int i = 0; i < (count > 2 ? 2 - count % 2 : count); i++)
+        left = wrap(parser, NODE_NOT, left, line);
+    enum jinja_operator found;
+    while (!parser->status && (found = at_operator(parser)) != OPERATOR_COUNT &&
+           jinja_operators[found].level >= level) {
+        enum jinja_node_kind kind = jinja_operators[found].kind;
+        jinja_next(parser);
+        if (found == OPERATOR_NOT_IN)
+            jinja_next(parser);
+        struct jinja_node *right = parse_level(parser, jinja_operators[found].level + 1);
+        if (left != chain || left->kind != kind)
+            left = wrap(parser, kind, left, left->line);
+        chain = kind == NODE_COMPARE || kind == NODE_CONCAT ? left : NULL;
+        if (kind == NODE_COMPARE)
+            right = wrap(parser, NODE_OPERAND, right, right->line);
+        if (chain)
+            jinja_nodes_add(parser, &left->items, right);
+        else
+            left->b = right;
+        (kind == NODE_COMPARE ? right : left)->name = found;
     }
-    return node;
-}
-
-static struct jinja_node *parse_and(struct jinja_parser *parser) {
-    struct jinja_node *left = parse_not(parser);
-    while (!parser->status && jinja_skip_name(parser, "and"))
-        left = binary(parser, NODE_AND, left, parse_not(parser));
-    return left;
-}
-
-static struct jinja_node *parse_or(struct jinja_parser *parser) {
-    struct jinja_node *left = parse_and(parser);
-    while (!parser->status && jinja_skip_name(parser, "or"))
-        left = binary(parser, NODE_OR, left, parse_and(parser));
     return left;
 }
 
 struct jinja_node *jinja_parse_expression(struct jinja_parser *parser, bool with_condition) {
-    struct jinja_node *node = parse_or(parser);
-    while (!parser->status && with_condition && jinja_skip_name(parser, "if")) {
+    struct jinja_node *node = parse_level(parser, 0);
+    while (!parser->status && with_condition && jinja_skip(parser, "if")) {
         struct jinja_node *condition = jinja_node_new(parser, NODE_CONDITION, node->line);
         condition->b = node;
-        condition->a = parse_or(parser);
-        if (jinja_skip_name(parser, "else")) {
-            if (++parser->depth > JINJA_PARSE_DEPTH)
-                jinja_parse_fail(parser, node->line, STATUS_UNSUPPORTED, "expressions more than %d deep",
-                                 JINJA_PARSE_DEPTH);
-            else
+        condition->a = parse_level(parser, 0);
+        if (jinja_skip(parser, "else")) {
+            if (jinja_parse_enter(parser, "expressions"))
                 condition->c = jinja_parse_expression(parser, true);
             parser->depth--;
         }

@@ -1,16 +1,15 @@
 /* Inside the engine: a template's nodes, values, and the state of a rendering.
  *
  *     lex.c                          a template's text into tokens
- *     parse.c                        tokens into statements
- *     primary.c, expression.c        and into expressions
+ *     parse.c, expression.c          tokens into statements and expressions
  *     run.c                          runs statements
  *     eval.c, operators.c            evaluates expressions
- *     value.c, write.c               values: made, compared, written as Python writes them
- *     string.c, case.c, split.c      strings with their marks
- *     attributes.c, methods.c        names after a dot
- *     filters.c, lists.c, tests.c, functions.c, json.c
+ *     value.c, write.c               values: made, compared, written as Python and as JSON
+ *     string.c, case.c               strings with their marks
+ *     attributes.c                   names after a dot
+ *     operations.c                   filters, tests, methods and functions: found, given their parameters, run
+ *     texts.c, filters.c, lists.c, tests.c, functions.c
  *     charge.c                       limits for all of this: steps, time, memory, depth
- *     operations.c                   the list of all operations, with the cost of each
  *     memory.c                       arenas
  *
  * A rendering fails once. The first failure stays in `status`; every value made after it is undefined, and loops end.
@@ -73,7 +72,7 @@ struct jinja_value {
         struct jinja_dict *dict; /* DICT, NAMESPACE */
         struct jinja_loop *loop;
         struct jinja_macro *macro;
-        const struct jinja_function *function;
+        const struct jinja_operation *function;
         struct jinja_bound *bound; /* METHOD */
     };
 };
@@ -123,6 +122,13 @@ static inline struct jinja_value jinja_undefined(const char *hint) {
 static inline struct jinja_value jinja_missing(void) {
     return (struct jinja_value){.kind = JINJA_MISSING};
 }
+static inline struct jinja_value jinja_string_value(const struct jinja_string *string) {
+    return (struct jinja_value){.kind = JINJA_STRING, .string = string};
+}
+/* Returns NULL for a value that is not a string. */
+static inline const struct jinja_string *jinja_string_of(const struct jinja_value *value) {
+    return value->kind == JINJA_STRING ? value->string : NULL;
+}
 
 /* ---- nodes ---- */
 
@@ -145,12 +151,12 @@ enum jinja_node_kind {
     NODE_COMPARE,   /* a, then items, each NODE_OPERAND */
     NODE_OPERAND,   /* name: enum jinja_operator; a */
     NODE_BINARY,    /* a OPERATOR b, name: enum jinja_operator */
-    NODE_CONCAT,    /* items */
+    NODE_CONCAT,    /* a, then items */
     NODE_LIST,
     NODE_TUPLE,
     NODE_DICT, /* items: key, value, key, value */
     /* arguments of calls */
-    NODE_KEYWORD, /* name = a */
+    NODE_KEYWORD, /* name = a; value: the name as a string */
     NODE_STAR,
     NODE_DOUBLE_STAR,
     /* statements */
@@ -170,23 +176,28 @@ enum jinja_node_kind {
     NODE_NAMESPACE, /* name.b's name */
 };
 
-enum jinja_operator {
-    OPERATOR_ADD,
-    OPERATOR_SUBTRACT,
-    OPERATOR_MULTIPLY,
-    OPERATOR_DIVIDE,
-    OPERATOR_FLOOR_DIVIDE,
-    OPERATOR_MODULO,
-    OPERATOR_POWER,
-    OPERATOR_EQUAL,
-    OPERATOR_NOT_EQUAL,
-    OPERATOR_LESS,
-    OPERATOR_LESS_EQUAL,
-    OPERATOR_GREATER,
-    OPERATOR_GREATER_EQUAL,
-    OPERATOR_IN,
-    OPERATOR_NOT_IN,
-    OPERATOR_COUNT,
+/* Operators as templates write them: name, text, level, and the kind of the node that it makes. Those of a higher level
+ * bind tighter; level 2 is that of "not", which has no left operand. */
+#define JINJA_OPERATORS(row)                                                                                           \
+    row(OR, "or", 0, OR) row(AND, "and", 1, AND) row(EQUAL, "==", 3, COMPARE) row(NOT_EQUAL, "!=", 3, COMPARE)         \
+        row(LESS, "<", 3, COMPARE) row(LESS_EQUAL, "<=", 3, COMPARE) row(GREATER, ">", 3, COMPARE)                     \
+            row(GREATER_EQUAL, ">=", 3, COMPARE) row(IN, "in", 3, COMPARE) row(NOT_IN, "not in", 3, COMPARE)           \
+                row(ADD, "+", 4, BINARY) row(SUBTRACT, "-", 4, BINARY) row(CONCAT, "~", 5, CONCAT)                     \
+                    row(MULTIPLY, "*", 6, BINARY) row(DIVIDE, "/", 6, BINARY) row(FLOOR_DIVIDE, "//", 6, BINARY)       \
+                        row(MODULO, "%", 6, BINARY) row(POWER, "**", 7, BINARY)
+#define OPERATOR_OF(name, text, level, kind) OPERATOR_##name,
+enum jinja_operator { JINJA_OPERATORS(OPERATOR_OF) OPERATOR_COUNT };
+struct jinja_operator_row {
+    const char *text;
+    int level;
+    enum jinja_node_kind kind;
+};
+extern const struct jinja_operator_row jinja_operators[OPERATOR_COUNT];
+
+/* A growing array of nodes; outgrown arrays stay in the arena. */
+struct jinja_nodes {
+    struct jinja_node **items;
+    uint32_t count, capacity;
 };
 
 struct jinja_node {
@@ -194,10 +205,8 @@ struct jinja_node {
     int line;
     uint32_t name; /* of jinja->names, or an enum jinja_operator */
     struct jinja_node *a, *b, *c;
-    struct jinja_node **items, **others;
-    uint32_t item_count, other_count;
-    const struct jinja_filter *filter;
-    const struct jinja_test *test;
+    struct jinja_nodes items, others;
+    const struct jinja_operation *operation; /* FILTER, TEST; NULL: there is none of this name */
     struct jinja_value value;
 };
 
@@ -212,8 +221,7 @@ struct jinja {
     struct jinja_name *names; /* [name_count] */
     uint32_t *slots;          /* [JINJA_NAME_SLOTS] a name's index + 1, at its digest's place; 0: free */
     uint32_t name_count;
-    struct jinja_node **body; /* [count] */
-    uint32_t count;
+    struct jinja_nodes body;
     bool has_generation;
     struct jinja_name *literals; /* [literal_count] strings and texts of the template */
     size_t literal_count;
@@ -253,7 +261,7 @@ struct jinja_run {
     int64_t steps;
     size_t unpaid;            /* bytes that were not charged yet */
     int64_t unwatched;        /* steps until the clock is checked again */
-    int64_t most_unwatched;   /* the most steps between two checks */
+    int64_t most_unwatched;   /* the maximum number of steps between two checks */
     double seconds, deadline; /* of clock_seconds(); 0: none */
     int depth, max_depth;
     unsigned marks;              /* JINJA_GENERATED while one of its blocks runs */
@@ -268,13 +276,6 @@ struct jinja_run {
 
 /* ---- limits: charge.c ---- */
 
-/* The bytes that an operation examines; each row of a table of operations states it. */
-enum jinja_cost {
-    JINJA_COST_NOTHING, /* a row that states nothing; no operation may have it */
-    JINJA_COST_STEP,    /* kinds, numbers and short names: one step */
-    JINJA_COST_WALK,    /* one step, plus everything it walks through, charged part by part */
-};
-
 /* Fails with "line N: "; returns an undefined value. */
 struct jinja_value jinja_fail(struct jinja_run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Fails with the reason why an arena gave nothing. */
@@ -282,22 +283,23 @@ void jinja_fail_memory(struct jinja_run *run, const struct jinja_arena *arena);
 /* Charges steps of work; returns false when no steps or no time are left. */
 bool jinja_charge(struct jinja_run *run, size_t steps);
 enum { JINJA_STEP_BYTES = 64, JINJA_UNPAID_BYTES = 4096 };
-/* Charges the bytes that were not charged yet. */
+/* Charges the bytes that were not charged yet; it checks the clock every few thousand steps. */
 bool jinja_pay_bytes(struct jinja_run *run);
 /* Charges bytes read or written: JINJA_STEP_BYTES cost a step, and smaller amounts add up. */
 static inline bool jinja_charge_bytes(struct jinja_run *run, size_t bytes) {
     run->unpaid += bytes;
     return run->unpaid < JINJA_UNPAID_BYTES ? !run->status : jinja_pay_bytes(run);
 }
-/* Large amounts are handled in pieces of at most this size; the clock is checked between them. */
-enum { JINJA_PIECE_BYTES = 1 << 16 };
-static inline size_t jinja_piece(size_t bytes) {
-    return bytes < JINJA_PIECE_BYTES ? bytes : JINJA_PIECE_BYTES;
-}
 /* Makes a charged copy; returns false after a failure. */
 bool jinja_copy(struct jinja_run *run, void *to, const void *from, size_t length);
 /* Returns charged memory that starts with a copy of from[length] and is zero after it; NULL after a failure. */
 void *jinja_grown(struct jinja_run *run, const void *from, size_t length, size_t bytes);
+/* Returns `items`, or a charged copy of them, with room for one more after the `count` that are there. NULL after a
+ * failure. `each` is the size of an item. */
+void *jinja_double(struct jinja_run *run, void *items, size_t *capacity, size_t each);
+static inline void *jinja_room(struct jinja_run *run, void *items, size_t count, size_t *capacity, size_t each) {
+    return count < *capacity ? items : jinja_double(run, items, capacity, each);
+}
 /* Returns zeroed memory; NULL after a failure. */
 void *jinja_object(struct jinja_run *run, size_t bytes);
 /* Returns how many bytes of a text an error message shows. */
@@ -330,6 +332,8 @@ struct jinja_value jinja_part(struct jinja_run *run, const struct jinja_string *
 struct jinja_value jinja_concat(struct jinja_run *run, const struct jinja_string *left,
                                 const struct jinja_string *right);
 struct jinja_value jinja_escape(struct jinja_run *run, const struct jinja_string *string);
+/* Returns the string, marked as safe or not. */
+struct jinja_value jinja_set_safe(struct jinja_run *run, struct jinja_value string, bool is_safe);
 unsigned jinja_marks_at(const struct jinja_string *string, size_t at);
 /* Counts characters, not bytes. */
 size_t jinja_characters(struct jinja_run *run, const struct jinja_string *string);
@@ -356,11 +360,9 @@ struct jinja_value jinja_strip(struct jinja_run *run, const struct jinja_string 
 /* Replaces at most `most` occurrences; below 0: all. */
 struct jinja_value jinja_replace(struct jinja_run *run, const struct jinja_string *string,
                                  const struct jinja_string *from, const struct jinja_string *to, int64_t most);
-/* Splits at a separator; NULL: white space. */
+/* Splits at a separator; NULL: white space. From the right, a limit needs a separator. */
 struct jinja_value jinja_split(struct jinja_run *run, const struct jinja_string *string,
-                               const struct jinja_string *separator, int64_t most);
-struct jinja_value jinja_split_right(struct jinja_run *run, const struct jinja_string *string,
-                                     const struct jinja_string *separator, int64_t most);
+                               const struct jinja_string *separator, int64_t most, bool is_from_right);
 struct jinja_value jinja_lines(struct jinja_run *run, const struct jinja_string *string);
 enum jinja_case {
     JINJA_UPPER,
@@ -398,12 +400,11 @@ bool jinja_contains(struct jinja_run *run, const struct jinja_value *container, 
 size_t jinja_length(struct jinja_run *run, const struct jinja_value *value);
 /* Returns the items that a loop visits; a generator is empty afterwards. Fails for a value that cannot be iterated. */
 const struct jinja_list *jinja_iterate(struct jinja_run *run, const struct jinja_value *value);
-/* str() and repr(). */
+/* str(). */
 struct jinja_value jinja_str(struct jinja_run *run, const struct jinja_value *value);
 void jinja_build_str(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_value *value);
-void jinja_build_repr(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_value *value);
-enum { JINJA_FLOAT_BYTES = 40, JINJA_FLOAT_STEPS = 64 /* the output and the cost of jinja_write_float */ };
-void jinja_write_float(double real, char text[JINJA_FLOAT_BYTES]);
+/* Appends `count` spaces. */
+void jinja_build_spaces(struct jinja_run *run, struct jinja_builder *builder, int64_t count);
 bool jinja_read_integer(struct jinja_run *run, const struct jinja_string *string, int base, int64_t *integer);
 bool jinja_read_float(struct jinja_run *run, const struct jinja_string *string, double *real);
 /* Reports the use of an undefined value. */
@@ -411,20 +412,77 @@ struct jinja_value jinja_fail_undefined(struct jinja_run *run, const struct jinj
 
 /* ---- calls ---- */
 
+struct jinja_call;
+/* What an operation takes as a parameter. */
+enum jinja_wanted {
+    WANTS_NOTHING, /* there is no such parameter */
+    WANTS_VALUE,   /* any value; MISSING when it is not given */
+    WANTS_TRUTH,   /* a bool, or the fallback */
+    WANTS_INTEGER, /* an integer, or the fallback; others fail */
+    WANTS_STRING,  /* a string, or MISSING; others fail */
+    WANTS_NEEDED,  /* a string, which must be given */
+    WANTS_TEXT,    /* str() of a value, or MISSING */
+    WANTS_OTHER,   /* the other value of a test, which must be given */
+    WANTS_NUMBER,  /* for what the operation works on: a number */
+    WANTS_DICT,    /* as well: a dict */
+    WANTS_CALL,    /* the operation reads the arguments of the call itself */
+};
+struct jinja_parameter {
+    const char *name; /* NULL: it cannot be named */
+    enum jinja_wanted wanted;
+    int64_t fallback;
+};
+enum { JINJA_FEW = 4, JINJA_PARAMETERS = 4 };
+/* A filter, test, method or function. */
+struct jinja_operation {
+    const char *name;
+    enum jinja_wanted self; /* what it works on */
+    struct jinja_value (*run)(struct jinja_run *run, struct jinja_value self, struct jinja_call *call);
+    int variant; /* tells apart operations that share a function */
+    struct jinja_parameter parameters[JINJA_PARAMETERS];
+};
+/* Defines a function of operations, and a row of a table of them. */
+#define JINJA_OPERATION(function)                                                                                      \
+    static struct jinja_value function(struct jinja_run *run, struct jinja_value self, struct jinja_call *call)
+#define ROW(row_name, wanted, function, kind, ...)                                                                     \
+    {                                                                                                                  \
+        .name = row_name, .self = wanted, .run = function, .variant = kind, .parameters = { __VA_ARGS__ }              \
+    }
+/* All operations: tables whose last row has no name. Groups of the same name follow each other. */
+struct jinja_group {
+    const char *name;
+    const struct jinja_operation *rows;
+};
+enum jinja_group_index {
+    JINJA_FILTERS,
+    JINJA_TESTS = JINJA_FILTERS + 3,
+    JINJA_FUNCTIONS,
+    JINJA_STRING_METHODS,
+    JINJA_DICT_METHODS,
+    JINJA_LIST_METHODS,
+    JINJA_LOOP_METHODS,
+    JINJA_GROUPS
+};
+extern const struct jinja_group jinja_groups[JINJA_GROUPS];
+extern const struct jinja_operation jinja_text_filters[], jinja_value_filters[], jinja_list_filters[], jinja_tests[],
+    jinja_functions[], jinja_string_methods[], jinja_dict_methods[], jinja_list_methods[], jinja_loop_methods[];
+/* Returns NULL when the group has no such operation. */
+const struct jinja_operation *jinja_operation_find(enum jinja_group_index group, const char *name, size_t length);
+extern const char *const jinja_other_string_methods[]; /* Python's other methods, not implemented; NULL-terminated */
+
 struct jinja_keyword {
-    struct jinja_name name;
-    const struct jinja_string *string; /* the name, if it is not the template's; or NULL */
+    const struct jinja_string *name;
     struct jinja_value value;
     bool is_taken;
 };
-enum { JINJA_FEW = 4 };
 struct jinja_call {
-    struct jinja_value *arguments; /* [count] */
-    size_t count;
+    const struct jinja_operation *operation;
+    const char *brackets; /* after its name in messages: "()", or "" */
+    struct jinja_list arguments;
     struct jinja_keyword *keywords; /* [keyword_count] */
-    size_t keyword_count;
-    size_t argument_capacity, keyword_capacity;
-    struct jinja_value few[JINJA_FEW]; /* room for most calls */
+    size_t keyword_count, keyword_capacity;
+    struct jinja_value given[JINJA_PARAMETERS]; /* the values of the operation's parameters */
+    struct jinja_value few[JINJA_FEW];          /* room for most calls */
     struct jinja_keyword few_keywords[JINJA_FEW];
 };
 /* Returns argument `index`, or the keyword; MISSING when neither is given. Marks it as taken: jinja_call_end finds the
@@ -432,73 +490,13 @@ struct jinja_call {
 struct jinja_value jinja_argument(struct jinja_run *run, struct jinja_call *call, size_t index, const char *keyword);
 /* Fails when there are more than `most` arguments, or keywords that were not taken. */
 bool jinja_call_end(struct jinja_run *run, const struct jinja_call *call, size_t most, const char *what);
-/* Return typed arguments, or fallbacks when they are missing. Fail for other types. */
-bool jinja_bool_argument(struct jinja_run *run, struct jinja_call *call, size_t index, const char *keyword,
-                         bool fallback);
-int64_t jinja_integer_argument(struct jinja_run *run, struct jinja_call *call, size_t index, const char *keyword,
-                               int64_t fallback);
-/* Returns NULL when it is missing or none. */
-const struct jinja_string *jinja_string_argument(struct jinja_run *run, struct jinja_call *call, size_t index,
-                                                 const char *keyword, const char *what);
-
-struct jinja_filter {
-    const char *name;
-    enum jinja_cost cost;
-    struct jinja_value (*run)(struct jinja_run *run, struct jinja_value value, struct jinja_call *call);
-};
-const struct jinja_filter *jinja_filter_find(const char *name, size_t length);
-struct jinja_value jinja_run_filter(struct jinja_run *run, const struct jinja_filter *filter, struct jinja_value value,
-                                    struct jinja_call *call);
-extern const struct jinja_filter jinja_value_filters[]; /* filters.c; the last has no name */
-extern const struct jinja_filter jinja_list_filters[];  /* lists.c; as well */
-struct jinja_test {
-    const char *name;
-    enum jinja_cost cost;
-    bool (*run)(struct jinja_run *run, const struct jinja_value *value, const struct jinja_value *argument);
-    bool has_argument;
-};
-extern const struct jinja_test jinja_tests[]; /* the last has no name */
-const struct jinja_test *jinja_test_find(const char *name, size_t length);
-bool jinja_run_test(struct jinja_run *run, const struct jinja_test *test, struct jinja_value value,
-                    struct jinja_call *call);
-struct jinja_function {
-    const char *name;
-    enum jinja_cost cost;
-    struct jinja_value (*run)(struct jinja_run *run, struct jinja_call *call);
-};
-extern const struct jinja_function jinja_functions[]; /* the last has no name */
-/* Returns NULL when there is no such function. */
-const struct jinja_function *jinja_function_find(const char *name, size_t length);
-struct jinja_method {
-    const char *name;
-    enum jinja_cost cost;
-    struct jinja_value (*run)(struct jinja_run *run, struct jinja_value self, struct jinja_call *call);
-};
-/* The last row of each table has no name. */
-extern const struct jinja_method jinja_string_methods[], jinja_dict_methods[], jinja_list_methods[],
-    jinja_loop_methods[];
-extern const char *const jinja_other_string_methods[]; /* Python's other methods, not implemented; NULL-terminated */
+/* Gives an operation its parameters and runs it. */
+struct jinja_value jinja_run_operation(struct jinja_run *run, const struct jinja_operation *operation,
+                                       struct jinja_value self, struct jinja_call *call);
 struct jinja_bound {
     struct jinja_value self;
-    const struct jinja_method *method;
+    const struct jinja_operation *method;
 };
-
-/* Ways to access a value: a.name, a[key], a[from:to:step]. */
-enum jinja_access { JINJA_ACCESS_ATTRIBUTE, JINJA_ACCESS_ITEM, JINJA_ACCESS_SLICE, JINJA_ACCESS_COUNT };
-/* Operators, accesses and signs, with their costs. */
-struct jinja_costs {
-    const char *name;
-    enum jinja_cost cost;
-};
-extern const struct jinja_costs jinja_operators[OPERATOR_COUNT], jinja_accesses[JINJA_ACCESS_COUNT];
-
-/* Operation `i` of all: "filter upper", "method str.split", "test in", "function range", "operator +", "access a.name".
- * False after the last. operations.c. */
-struct jinja_operation {
-    const char *group, *name;
-    enum jinja_cost cost;
-};
-bool jinja_operation(size_t i, struct jinja_operation *operation);
 
 /* a.name and a[key]. */
 struct jinja_value jinja_attribute(struct jinja_run *run, const struct jinja_value *value, const char *name,
@@ -507,7 +505,8 @@ struct jinja_value jinja_item(struct jinja_run *run, const struct jinja_value *v
 /* Evaluates a path as filters use it: "address.city", or a number. */
 struct jinja_value jinja_path(struct jinja_run *run, struct jinja_value value, const struct jinja_value *path);
 
-struct jinja_value jinja_to_json(struct jinja_run *run, struct jinja_value value, struct jinja_call *call);
+/* The filter tojson. */
+struct jinja_value jinja_to_json(struct jinja_run *run, struct jinja_value self, struct jinja_call *call);
 struct jinja_value jinja_binary(struct jinja_run *run, enum jinja_operator operation, const struct jinja_value *left,
                                 const struct jinja_value *right);
 bool jinja_compare(struct jinja_run *run, enum jinja_operator operation, const struct jinja_value *left,

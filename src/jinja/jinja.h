@@ -68,7 +68,8 @@ struct jinja_rendering {
     const struct tm *now;              /* for strftime_now; NULL: it is an error */
     const struct jinja_limits *limits; /* NULL: jinja_default_limits */
     int64_t *steps;                    /* receives the steps taken; NULL: not wanted */
-    int64_t *unwatched; /* receives the most steps between two checks of the clock, less than JINJA_UNWATCHED_STEPS */
+    int64_t *unwatched; /* receives the maximum number of steps between two checks of the clock, less than
+                           JINJA_UNWATCHED_STEPS */
 };
 /* Renders into `text`. STATUS_INVALID with "line N: ", or STATUS_MEMORY; then there is nothing to free. */
 int jinja_render(const struct jinja *jinja, const struct jinja_rendering *rendering, struct jinja_text *text);

@@ -27,19 +27,13 @@ static void fail(struct lexer *lexer, const char *what) {
         lexer->status = status_fail(STATUS_INVALID, "line %d: %s", lexer->line, what);
 }
 
-static void out_of_memory(struct lexer *lexer) {
-    if (!lexer->status)
-        lexer->status = status_no_memory();
-}
-
 static struct jinja_token *add(struct lexer *lexer, enum jinja_token_kind kind, const char *bytes, size_t length) {
     if (lexer->count == lexer->capacity) {
         size_t capacity = lexer->capacity ? 2 * lexer->capacity : 256;
         struct jinja_token *grown = realloc(lexer->tokens, capacity * sizeof *grown);
-        if (!grown) {
-            out_of_memory(lexer);
+        THEN(lexer->status, status_allocated(grown));
+        if (!grown)
             return NULL;
-        }
         lexer->tokens = grown;
         lexer->capacity = capacity;
     }
@@ -202,23 +196,6 @@ static void read_number(struct lexer *lexer) {
     advance(lexer, at);
 }
 
-/* Returns the code point of `digits` hexadecimal digits; -1 when they are not digits. */
-static int64_t read_hex(const char *at, const char *end, int digits) {
-    int64_t point = 0;
-    for (int i = 0; i < digits; i++, at++) {
-        if (at == end)
-            return -1;
-        int digit = is_digit(*at)              ? *at - '0'
-                    : *at >= 'a' && *at <= 'f' ? *at - 'a' + 10
-                    : *at >= 'A' && *at <= 'F' ? *at - 'A' + 10
-                                               : -1;
-        if (digit < 0)
-            return -1;
-        point = point * 16 + digit;
-    }
-    return point;
-}
-
 /* Writes the escape after a backslash to `out`; returns the place after it. */
 static const char *unescape(struct lexer *lexer, const char *at, const char *end, char **out) {
     static const char names[] = "\\'\"abfnrtv", meanings[] = "\\'\"\a\b\f\n\r\t\v";
@@ -230,15 +207,17 @@ static const char *unescape(struct lexer *lexer, const char *at, const char *end
         *(*out)++ = meanings[known - names];
         return at + 1;
     }
-    if (*at >= '0' && *at <= '7') {
-        point = 0;
-        for (int i = 0; i < 3 && at < end && *at >= '0' && *at <= '7'; i++)
-            point = point * 8 + (*at++ - '0');
-    } else if (*at == 'x' || *at == 'u' || *at == 'U') {
-        int digits = *at == 'x' ? 2 : *at == 'u' ? 4 : 8;
-        point = read_hex(at + 1, end, digits);
-        at += 1 + digits;
-        if (point < 0 || point > 0x10ffff || (point >= 0xd800 && point < 0xe000))
+    bool is_octal = *at >= '0' && *at <= '7';
+    if (is_octal || *at == 'x' || *at == 'u' || *at == 'U') {
+        size_t most = is_octal ? 3 : *at == 'x' ? 2 : *at == 'u' ? 4 : 8, digits;
+        char text[9] = "";
+        at += !is_octal;
+        memcpy(text, at, (size_t)(end - at) < most ? (size_t)(end - at) : most);
+        digits = strspn(text, is_octal ? "01234567" : "0123456789abcdefABCDEF");
+        text[digits] = 0;
+        point = is_octal || digits == most ? (int64_t)strtoul(text, NULL, is_octal ? 8 : 16) : -1;
+        at += digits;
+        if (point > 0x10ffff || (point >= 0xd800 && point < 0xe000))
             point = -1;
     } else if (*at == 'N') {
         fail(lexer, "names of characters (\\N) are not supported");
@@ -265,10 +244,9 @@ static void read_string(struct lexer *lexer) {
         return;
     }
     char *text = jinja_take(lexer->arena, (size_t)(to - from) + 1, 1), *out = text;
-    if (!text) {
-        out_of_memory(lexer);
+    THEN(lexer->status, status_allocated(text));
+    if (!text)
         return;
-    }
     for (const char *at = from; at < to && !lexer->status;)
         if (*at == '\\')
             at = unescape(lexer, at + 1, to, &out);
@@ -324,14 +302,14 @@ static void read_operator(struct lexer *lexer) {
 static void read_tag(struct lexer *lexer, bool is_print) {
     const char *closing = is_print ? "}}" : "%}";
     lexer->open = 0;
-    add(lexer, is_print ? TOKEN_PRINT_BEGIN : TOKEN_BLOCK_BEGIN, lexer->at, 2);
+    add(lexer, TOKEN_TAG, is_print ? "{{" : "{%", 2);
     advance(lexer, lexer->at + 2 + (sign_at(lexer, lexer->at + 2) != 0));
     while (!lexer->status) {
         advance(lexer, after_space(lexer->at, lexer->end));
         const char *after = lexer->open ? NULL : after_end(lexer, lexer->at, closing, !is_print);
         const char *name = after_name(lexer->at, lexer->end);
         if (after) {
-            add(lexer, is_print ? TOKEN_PRINT_END : TOKEN_BLOCK_END, lexer->at, 2);
+            add(lexer, TOKEN_TAG, closing, 2);
             advance(lexer, after);
             return;
         }
@@ -378,7 +356,8 @@ static void read_all(struct lexer *lexer) {
             read_tag(lexer, tag[1] == '{');
         }
     }
-    add(lexer, TOKEN_END, "", 0);
+    static const char end[] = "the end of the template"; /* as messages show it */
+    add(lexer, TOKEN_END, end, sizeof end - 1);
 }
 
 /* Returns a copy in which every line end is \n, without the last one. */

@@ -1,84 +1,71 @@
 /* Filters of lists. Those that are generators in Jinja2 can be iterated once, have no length and are true. */
 #include "jinja-internal.h"
 
-#include <string.h>
-
 /* ---- ends, copies and joins ---- */
 
-static struct jinja_value filter_first(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
-    if (!jinja_call_end(run, call, 0, "first"))
-        return jinja_undefined(NULL);
-    if (value.kind == JINJA_GENERATOR)
-        return value.list->gone < value.list->count ? value.list->items[value.list->gone++]
-                                                    : jinja_undefined("the first item");
-    if (value.kind == JINJA_STRING) {
+JINJA_OPERATION(first) {
+    (void)call;
+    if (self.kind == JINJA_GENERATOR)
+        return self.list->gone < self.list->count ? self.list->items[self.list->gone++]
+                                                  : jinja_undefined("the first item");
+    if (self.kind == JINJA_STRING) {
         struct jinja_value zero = jinja_integer(0);
-        return jinja_item(run, &value, &zero);
+        return jinja_item(run, &self, &zero);
     }
-    const struct jinja_list *list = jinja_iterate(run, &value);
+    const struct jinja_list *list = jinja_iterate(run, &self);
     return list->count ? list->items[0] : jinja_undefined("the first item");
 }
 
-static struct jinja_value filter_last(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
-    if (!jinja_call_end(run, call, 0, "last"))
-        return jinja_undefined(NULL);
-    if (value.kind == JINJA_GENERATOR)
+JINJA_OPERATION(last) {
+    (void)call;
+    if (self.kind == JINJA_GENERATOR)
         return jinja_fail(run, "last: a generator has no last item; make a list of it first");
-    if (value.kind == JINJA_UNDEFINED)
-        return jinja_fail_undefined(run, &value);
-    const struct jinja_list *list = jinja_iterate(run, &value);
+    if (self.kind == JINJA_UNDEFINED)
+        return jinja_fail_undefined(run, &self);
+    const struct jinja_list *list = jinja_iterate(run, &self);
     return list->count ? list->items[list->count - 1] : jinja_undefined("the last item");
 }
 
-static struct jinja_value copy_list(struct jinja_run *run, enum jinja_kind kind, const struct jinja_list *from) {
-    struct jinja_value list = jinja_list_new(run, kind, from->count);
+JINJA_OPERATION(make_list) {
+    (void)call;
+    const struct jinja_list *from = jinja_iterate(run, &self);
+    struct jinja_value list = jinja_list_new(run, JINJA_LIST, from->count);
     for (size_t i = 0; i < from->count && jinja_charge(run, 1); i++)
         jinja_list_add(run, list.list, from->items[i]);
     return list;
 }
 
-static struct jinja_value filter_list(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
-    return jinja_call_end(run, call, 0, "list") ? copy_list(run, JINJA_LIST, jinja_iterate(run, &value))
-                                                : jinja_undefined(NULL);
-}
-
-static struct jinja_value filter_reverse(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
+JINJA_OPERATION(reverse) {
     struct jinja_builder builder = {0};
-    if (!jinja_call_end(run, call, 0, "reverse"))
-        return jinja_undefined(NULL);
-    const struct jinja_list *from = jinja_iterate(run, &value);
+    (void)call;
+    const struct jinja_list *from = jinja_iterate(run, &self);
     struct jinja_value list = jinja_list_new(run, JINJA_GENERATOR, from->count);
     for (size_t i = from->count; i-- > 0 && jinja_charge(run, 1);)
-        if (value.kind == JINJA_STRING)
+        if (self.kind == JINJA_STRING)
             jinja_build_string(run, &builder, from->items[i].string);
         else
             jinja_list_add(run, list.list, from->items[i]);
-    return value.kind == JINJA_STRING ? jinja_built(run, &builder) : list;
+    return self.kind == JINJA_STRING ? jinja_built(run, &builder) : list;
 }
 
-static struct jinja_value filter_items(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
-    if (!jinja_call_end(run, call, 0, "items"))
-        return jinja_undefined(NULL);
-    if (value.kind != JINJA_DICT && value.kind != JINJA_UNDEFINED)
-        return jinja_fail(run, "items wants a dict, not a %s", jinja_type(&value));
+JINJA_OPERATION(items) {
+    (void)call;
+    if (self.kind != JINJA_DICT && self.kind != JINJA_UNDEFINED)
+        return jinja_fail(run, "items wants a dict, not a %s", jinja_type(&self));
     struct jinja_value list = jinja_list_new(run, JINJA_GENERATOR, 0);
-    for (size_t i = 0; value.kind == JINJA_DICT && i < value.dict->count && jinja_charge(run, 1); i++)
-        jinja_list_add(run, list.list, jinja_pair(run, value.dict->entries[i].key, value.dict->entries[i].value));
+    for (size_t i = 0; self.kind == JINJA_DICT && i < self.dict->count && jinja_charge(run, 1); i++)
+        jinja_list_add(run, list.list, jinja_pair(run, self.dict->entries[i].key, self.dict->entries[i].value));
     return list;
 }
 
-static struct jinja_value filter_join(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
-    struct jinja_value between = jinja_argument(run, call, 0, "d"), path = jinja_argument(run, call, 1, "attribute");
+JINJA_OPERATION(join) {
+    const struct jinja_value *between = &call->given[0], *path = &call->given[1];
     struct jinja_builder builder = {0};
-    if (between.kind != JINJA_MISSING)
-        between = jinja_str(run, &between);
-    if (!jinja_call_end(run, call, 2, "join"))
-        return jinja_undefined(NULL);
-    const struct jinja_list *items = jinja_iterate(run, &value);
-    for (size_t i = 0; i < items->count && jinja_charge(run, 1); i++) {
-        struct jinja_value item = jinja_path(run, items->items[i], &path);
-        if (i && between.kind == JINJA_STRING)
-            jinja_build_string(run, &builder, between.string);
+    const struct jinja_list *list = jinja_iterate(run, &self);
+    for (size_t i = 0; i < list->count && jinja_charge(run, 1); i++) {
+        struct jinja_value item = jinja_path(run, list->items[i], path);
+        if (i && between->kind == JINJA_STRING)
+            jinja_build_string(run, &builder, between->string);
         jinja_build_str(run, &builder, &item);
     }
     return jinja_built(run, &builder);
@@ -86,13 +73,12 @@ static struct jinja_value filter_join(struct jinja_run *run, struct jinja_value 
 
 /* ---- map, select, reject ---- */
 
-/* Returns the call without its first `skipped` arguments, for one more use. */
-static struct jinja_call rest_of(struct jinja_run *run, const struct jinja_call *call, size_t skipped) {
+/* Returns the call without its first `skipped` arguments. */
+static struct jinja_call rest_of(const struct jinja_call *call, size_t skipped) {
     struct jinja_call rest = *call;
-    for (size_t i = 0; i < rest.keyword_count && jinja_charge_bytes(run, sizeof *call->keywords); i++)
-        rest.keywords[i].is_taken = false;
-    rest.arguments = call->arguments + skipped;
-    rest.count = call->count - skipped;
+    rest.arguments.items += skipped;
+    rest.arguments.count -= skipped;
+    rest.brackets = "";
     return rest;
 }
 
@@ -104,79 +90,71 @@ static struct jinja_value map_attribute(struct jinja_run *run, const struct jinj
         return jinja_fail(run, "map: expected the name of a filter, or attribute=");
     if (!jinja_call_end(run, call, 0, "map"))
         return jinja_undefined(NULL);
-    const struct jinja_list *items = jinja_iterate(run, value);
-    struct jinja_value list = jinja_list_new(run, JINJA_GENERATOR, items->count);
-    for (size_t i = 0; i < items->count && jinja_charge(run, 1); i++) {
-        struct jinja_value item = jinja_path(run, items->items[i], &path);
+    const struct jinja_list *from = jinja_iterate(run, value);
+    struct jinja_value list = jinja_list_new(run, JINJA_GENERATOR, from->count);
+    for (size_t i = 0; i < from->count && jinja_charge(run, 1); i++) {
+        struct jinja_value item = jinja_path(run, from->items[i], &path);
         bool is_default = item.kind == JINJA_UNDEFINED && fallback.kind != JINJA_MISSING && fallback.kind != JINJA_NONE;
         jinja_list_add(run, list.list, is_default ? fallback : item);
     }
     return list;
 }
 
-static struct jinja_value filter_map(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
-    if (!jinja_is_true(&value))
+JINJA_OPERATION(map) {
+    if (!jinja_is_true(&self))
         return jinja_list_new(run, JINJA_GENERATOR, 0);
-    if (!call->count)
-        return map_attribute(run, &value, call);
-    const struct jinja_string *name = jinja_string_argument(run, call, 0, NULL, "map");
-    const struct jinja_filter *filter = name ? jinja_filter_find(name->bytes, name->length) : NULL;
+    if (!call->arguments.count)
+        return map_attribute(run, &self, call);
+    const struct jinja_value *name = &call->arguments.items[0];
+    if (name->kind != JINJA_STRING && name->kind != JINJA_NONE)
+        return jinja_fail(run, "map: expected a string, found a %s", jinja_type(name));
+    const struct jinja_string none = {.bytes = ""}, *string = name->kind == JINJA_STRING ? name->string : &none;
+    const struct jinja_operation *filter = jinja_operation_find(JINJA_FILTERS, string->bytes, string->length);
     if (!filter)
-        return jinja_fail(run, "map: there is no filter '%.*s'", name ? jinja_shown(name->length) : 0,
-                          name ? name->bytes : "");
-    const struct jinja_list *items = jinja_iterate(run, &value);
-    struct jinja_value list = jinja_list_new(run, JINJA_GENERATOR, items->count);
-    for (size_t i = 0; i < items->count && jinja_charge(run, 1) && jinja_enter(run); i++) {
-        struct jinja_call rest = rest_of(run, call, 1);
-        jinja_list_add(run, list.list, jinja_run_filter(run, filter, items->items[i], &rest));
+        return jinja_fail(run, "map: there is no filter '%.*s'", jinja_shown(string->length), string->bytes);
+    const struct jinja_list *from = jinja_iterate(run, &self);
+    struct jinja_value list = jinja_list_new(run, JINJA_GENERATOR, from->count);
+    for (size_t i = 0; i < from->count && jinja_charge(run, 1) && jinja_enter(run); i++) {
+        struct jinja_call rest = rest_of(call, 1);
+        jinja_list_add(run, list.list, jinja_run_operation(run, filter, from->items[i], &rest));
         jinja_leave(run);
     }
     return list;
 }
 
-/* Keeps items for which a test gives `is_kept`. It tests the items, or an attribute that the first argument names. */
-static struct jinja_value choose(struct jinja_run *run, const struct jinja_value *value, struct jinja_call *call,
-                                 bool has_attribute, bool is_kept) {
+enum { KEEPS = 1, HAS_ATTRIBUTE = 2 };
+
+/* select and the like: keeps items for which a test gives KEEPS. It tests the items, or an attribute that the first
+ * argument names. */
+JINJA_OPERATION(choose) {
+    bool keeps = call->operation->variant & KEEPS, has_attribute = call->operation->variant & HAS_ATTRIBUTE;
     struct jinja_value path = has_attribute ? jinja_argument(run, call, 0, NULL) : jinja_missing();
     struct jinja_value named = jinja_argument(run, call, has_attribute, NULL);
-    const struct jinja_test *test = NULL;
-    if (!jinja_is_true(value))
+    const struct jinja_operation *test = NULL;
+    if (!jinja_is_true(&self))
         return jinja_list_new(run, JINJA_GENERATOR, 0);
     if (has_attribute && path.kind == JINJA_MISSING)
         return jinja_fail(run, "expected the name of an attribute");
     if (named.kind == JINJA_STRING)
-        test = jinja_test_find(named.string->bytes, named.string->length);
+        test = jinja_operation_find(JINJA_TESTS, named.string->bytes, named.string->length);
     if (named.kind != JINJA_MISSING && !test) {
         named = jinja_str(run, &named);
         return run->status
                    ? named
                    : jinja_fail(run, "there is no test '%.*s'", jinja_shown(named.string->length), named.string->bytes);
     }
-    const struct jinja_list *items = jinja_iterate(run, value);
+    const struct jinja_list *from = jinja_iterate(run, &self);
     struct jinja_value list = jinja_list_new(run, JINJA_GENERATOR, 0);
-    for (size_t i = 0; i < items->count && jinja_charge(run, 1); i++) {
-        struct jinja_value item = jinja_path(run, items->items[i], &path);
-        struct jinja_call rest = rest_of(run, call, test ? 1 + (size_t)has_attribute : call->count);
-        if ((test ? jinja_run_test(run, test, item, &rest) : jinja_is_true(&item)) == is_kept)
-            jinja_list_add(run, list.list, items->items[i]);
+    for (size_t i = 0; i < from->count && jinja_charge(run, 1); i++) {
+        struct jinja_value item = jinja_path(run, from->items[i], &path);
+        if (test) {
+            struct jinja_call rest = rest_of(call, 1 + (size_t)has_attribute);
+            item = jinja_run_operation(run, test, item, &rest);
+        }
+        if (jinja_is_true(&item) == keeps)
+            jinja_list_add(run, list.list, from->items[i]);
     }
     return list;
-}
-
-static struct jinja_value filter_select(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
-    return choose(run, &value, call, false, true);
-}
-
-static struct jinja_value filter_reject(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
-    return choose(run, &value, call, false, false);
-}
-
-static struct jinja_value filter_selectattr(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
-    return choose(run, &value, call, true, true);
-}
-
-static struct jinja_value filter_rejectattr(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
-    return choose(run, &value, call, true, false);
 }
 
 /* ---- order ---- */
@@ -190,9 +168,10 @@ struct sorted {
     struct jinja_value key, item;
 };
 
-/* A merge sort: it is stable, and an inconsistent order does no harm. Returns the array that holds the result. */
-static const struct sorted *sort(struct jinja_run *run, struct sorted *items, struct sorted *spare, size_t count,
-                                 bool is_reverse) {
+/* A merge sort: it is stable, and an inconsistent order does no harm. Returns the sorted items as a list. */
+static struct jinja_value sort_list(struct jinja_run *run, struct sorted *items, size_t count, bool is_reverse) {
+    struct sorted *spare = jinja_object(run, (count + 1) * sizeof *spare);
+    struct jinja_value list = jinja_list_new(run, JINJA_LIST, count);
     for (size_t width = 1; width < count && !run->status; width *= 2) {
         for (size_t begin = 0; begin < count; begin += 2 * width) {
             size_t middle = begin + width < count ? begin + width : count;
@@ -211,15 +190,6 @@ static const struct sorted *sort(struct jinja_run *run, struct sorted *items, st
         spare = items;
         items = merged;
     }
-    return items;
-}
-
-static struct jinja_value sort_list(struct jinja_run *run, struct sorted *keyed, size_t count, bool is_reverse) {
-    struct sorted *spare = jinja_object(run, (count + 1) * sizeof *spare);
-    struct jinja_value list = jinja_list_new(run, JINJA_LIST, count);
-    if (run->status)
-        return list;
-    const struct sorted *items = sort(run, keyed, spare, count, is_reverse);
     for (size_t i = 0; i < count && jinja_charge(run, 1); i++)
         jinja_list_add(run, list.list, items[i].item);
     return list;
@@ -231,7 +201,7 @@ static struct jinja_value sort_key(struct jinja_run *run, struct jinja_value ite
     struct jinja_value keys = jinja_list_new(run, JINJA_LIST, 1);
     struct jinja_value paths = jinja_list_new(run, JINJA_LIST, 1);
     if (path->kind == JINJA_STRING)
-        paths = jinja_split(run, path->string, &(struct jinja_string){.bytes = ",", .length = 1}, -1);
+        paths = jinja_split(run, path->string, &(struct jinja_string){.bytes = ",", .length = 1}, -1, false);
     else
         jinja_list_add(run, paths.list, *path);
     for (size_t i = 0; !run->status && i < paths.list->count; i++)
@@ -239,119 +209,98 @@ static struct jinja_value sort_key(struct jinja_run *run, struct jinja_value ite
     return keys;
 }
 
-static struct jinja_value filter_sort(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
-    bool is_reverse = jinja_bool_argument(run, call, 0, "reverse", false);
-    bool is_case_sensitive = jinja_bool_argument(run, call, 1, "case_sensitive", false);
-    struct jinja_value path = jinja_argument(run, call, 2, "attribute");
-    if (!jinja_call_end(run, call, 3, "sort"))
-        return jinja_undefined(NULL);
-    const struct jinja_list *list = jinja_iterate(run, &value);
+JINJA_OPERATION(sort) {
+    const struct jinja_list *list = jinja_iterate(run, &self);
     struct sorted *keyed = jinja_object(run, (list->count + 1) * sizeof *keyed);
     for (size_t i = 0; i < list->count && jinja_charge(run, 1); i++)
-        keyed[i] = (struct sorted){sort_key(run, list->items[i], &path, is_case_sensitive), list->items[i]};
-    return run->status ? jinja_undefined(NULL) : sort_list(run, keyed, list->count, is_reverse);
+        keyed[i] =
+            (struct sorted){sort_key(run, list->items[i], &call->given[2], call->given[1].truth), list->items[i]};
+    return run->status ? jinja_undefined(NULL) : sort_list(run, keyed, list->count, call->given[0].truth);
 }
 
-static struct jinja_value filter_dictsort(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
-    bool is_case_sensitive = jinja_bool_argument(run, call, 0, "case_sensitive", false);
-    const struct jinja_string *by = jinja_string_argument(run, call, 1, "by", "dictsort");
-    bool is_reverse = jinja_bool_argument(run, call, 2, "reverse", false),
-         by_value = by && jinja_string_is(by, "value");
+JINJA_OPERATION(sort_dict) {
+    const struct jinja_string *by = jinja_string_of(&call->given[1]);
+    bool by_value = by && jinja_string_is(by, "value");
     if (by && !by_value && !jinja_string_is(by, "key"))
         return jinja_fail(run, "dictsort: by is \"key\" or \"value\"");
-    if (value.kind == JINJA_UNDEFINED)
-        return jinja_fail_undefined(run, &value);
-    if (value.kind != JINJA_DICT)
-        return jinja_fail(run, "dictsort wants a dict, not a %s", jinja_type(&value));
-    if (!jinja_call_end(run, call, 3, "dictsort"))
-        return jinja_undefined(NULL);
-    struct sorted *keyed = jinja_object(run, (value.dict->count + 1) * sizeof *keyed);
-    for (size_t i = 0; i < value.dict->count && jinja_charge(run, 1); i++) {
-        const struct jinja_entry *entry = &value.dict->entries[i];
-        keyed[i] = (struct sorted){fold(run, by_value ? entry->value : entry->key, is_case_sensitive),
+    struct sorted *keyed = jinja_object(run, (self.dict->count + 1) * sizeof *keyed);
+    for (size_t i = 0; i < self.dict->count && jinja_charge(run, 1); i++) {
+        const struct jinja_entry *entry = &self.dict->entries[i];
+        keyed[i] = (struct sorted){fold(run, by_value ? entry->value : entry->key, call->given[0].truth),
                                    jinja_pair(run, entry->key, entry->value)};
     }
-    return run->status ? jinja_undefined(NULL) : sort_list(run, keyed, value.dict->count, is_reverse);
+    return run->status ? jinja_undefined(NULL) : sort_list(run, keyed, self.dict->count, call->given[2].truth);
 }
 
-static struct jinja_value filter_unique(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
-    bool is_case_sensitive = jinja_bool_argument(run, call, 0, "case_sensitive", false);
-    struct jinja_value path = jinja_argument(run, call, 1, "attribute");
+JINJA_OPERATION(unique) {
     struct jinja_value list = jinja_list_new(run, JINJA_GENERATOR, 0), seen = jinja_dict_new(run, JINJA_DICT);
-    if (!jinja_call_end(run, call, 2, "unique"))
-        return jinja_undefined(NULL);
-    const struct jinja_list *items = jinja_iterate(run, &value);
-    for (size_t i = 0; i < items->count && jinja_charge(run, 1); i++) {
-        struct jinja_value key = fold(run, jinja_path(run, items->items[i], &path), is_case_sensitive);
+    const struct jinja_list *from = jinja_iterate(run, &self);
+    for (size_t i = 0; i < from->count && jinja_charge(run, 1); i++) {
+        struct jinja_value key = fold(run, jinja_path(run, from->items[i], &call->given[1]), call->given[0].truth);
         size_t before = seen.dict->count;
         jinja_dict_put(run, seen.dict, key, jinja_none());
         if (seen.dict->count > before)
-            jinja_list_add(run, list.list, items->items[i]);
+            jinja_list_add(run, list.list, from->items[i]);
     }
     return list;
 }
 
-static struct jinja_value extreme(struct jinja_run *run, const struct jinja_value *value, struct jinja_call *call,
-                                  bool is_max) {
-    bool is_case_sensitive = jinja_bool_argument(run, call, 0, "case_sensitive", false);
-    struct jinja_value path = jinja_argument(run, call, 1, "attribute"), best = jinja_none(), found = best;
-    if (!jinja_call_end(run, call, 2, is_max ? "max" : "min"))
-        return jinja_undefined(NULL);
-    const struct jinja_list *items = jinja_iterate(run, value);
-    if (!items->count)
+/* `variant`: the greatest item, otherwise the smallest. */
+JINJA_OPERATION(extreme) {
+    bool is_max = call->operation->variant;
+    struct jinja_value best = jinja_none(), found = best;
+    const struct jinja_list *list = jinja_iterate(run, &self);
+    if (!list->count)
         return jinja_undefined(is_max ? "the greatest item" : "the smallest item");
-    for (size_t i = 0; i < items->count && jinja_charge(run, 1); i++) {
-        struct jinja_value key = fold(run, jinja_path(run, items->items[i], &path), is_case_sensitive);
+    for (size_t i = 0; i < list->count && jinja_charge(run, 1); i++) {
+        struct jinja_value key = fold(run, jinja_path(run, list->items[i], &call->given[1]), call->given[0].truth);
         int order = i ? jinja_order(run, &key, &best) : 0;
         if (i && (is_max ? order <= 0 : order >= 0))
             continue;
         best = key;
-        found = items->items[i];
+        found = list->items[i];
     }
     return found;
 }
 
-static struct jinja_value filter_min(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
-    return extreme(run, &value, call, false);
-}
-
-static struct jinja_value filter_max(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
-    return extreme(run, &value, call, true);
-}
-
-static struct jinja_value filter_sum(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
-    struct jinja_value path = jinja_argument(run, call, 0, "attribute"), sum = jinja_argument(run, call, 1, "start");
-    if (!jinja_call_end(run, call, 2, "sum"))
-        return jinja_undefined(NULL);
-    if (sum.kind == JINJA_MISSING)
-        sum = jinja_integer(0);
-    if (sum.kind == JINJA_STRING)
+JINJA_OPERATION(sum) {
+    struct jinja_value total = call->given[1];
+    if (total.kind == JINJA_MISSING)
+        total = jinja_integer(0);
+    if (total.kind == JINJA_STRING)
         return jinja_fail(run, "sum: strings have none; join them");
-    const struct jinja_list *items = jinja_iterate(run, &value);
-    for (size_t i = 0; i < items->count && jinja_charge(run, 1); i++) {
-        struct jinja_value item = jinja_path(run, items->items[i], &path);
-        sum = run->status ? sum : jinja_binary(run, OPERATOR_ADD, &sum, &item);
+    const struct jinja_list *list = jinja_iterate(run, &self);
+    for (size_t i = 0; i < list->count && jinja_charge(run, 1); i++) {
+        struct jinja_value item = jinja_path(run, list->items[i], &call->given[0]);
+        total = run->status ? total : jinja_binary(run, OPERATOR_ADD, &total, &item);
     }
-    return sum;
+    return total;
 }
 
-const struct jinja_filter jinja_list_filters[] = {
-    {"dictsort", JINJA_COST_WALK, filter_dictsort},
-    {"first", JINJA_COST_WALK, filter_first},
-    {"items", JINJA_COST_WALK, filter_items},
-    {"join", JINJA_COST_WALK, filter_join},
-    {"last", JINJA_COST_WALK, filter_last},
-    {"list", JINJA_COST_WALK, filter_list},
-    {"map", JINJA_COST_WALK, filter_map},
-    {"max", JINJA_COST_WALK, filter_max},
-    {"min", JINJA_COST_WALK, filter_min},
-    {"reject", JINJA_COST_WALK, filter_reject},
-    {"rejectattr", JINJA_COST_WALK, filter_rejectattr},
-    {"reverse", JINJA_COST_WALK, filter_reverse},
-    {"select", JINJA_COST_WALK, filter_select},
-    {"selectattr", JINJA_COST_WALK, filter_selectattr},
-    {"sort", JINJA_COST_WALK, filter_sort},
-    {"sum", JINJA_COST_WALK, filter_sum},
-    {"unique", JINJA_COST_WALK, filter_unique},
-    {NULL, JINJA_COST_NOTHING, NULL},
+#define BY_CASE                                                                                                        \
+    { "case_sensitive", WANTS_TRUTH, false }
+#define BY_ATTRIBUTE                                                                                                   \
+    { "attribute", WANTS_VALUE, 0 }
+#define ARGUMENTS                                                                                                      \
+    { NULL, WANTS_CALL, 0 }
+
+const struct jinja_operation jinja_list_filters[] = {
+    ROW("dictsort", WANTS_DICT, sort_dict, 0, BY_CASE, {"by", WANTS_STRING, 0}, {"reverse", WANTS_TRUTH, false}),
+    ROW("first", WANTS_VALUE, first, 0),
+    ROW("items", WANTS_VALUE, items, 0),
+    ROW("join", WANTS_VALUE, join, 0, {"d", WANTS_TEXT, 0}, BY_ATTRIBUTE),
+    ROW("last", WANTS_VALUE, last, 0),
+    ROW("list", WANTS_VALUE, make_list, 0),
+    ROW("map", WANTS_VALUE, map, 0, ARGUMENTS),
+    ROW("max", WANTS_VALUE, extreme, true, BY_CASE, BY_ATTRIBUTE),
+    ROW("min", WANTS_VALUE, extreme, false, BY_CASE, BY_ATTRIBUTE),
+    ROW("reject", WANTS_VALUE, choose, 0, ARGUMENTS),
+    ROW("rejectattr", WANTS_VALUE, choose, HAS_ATTRIBUTE, ARGUMENTS),
+    ROW("reverse", WANTS_VALUE, reverse, 0),
+    ROW("select", WANTS_VALUE, choose, KEEPS, ARGUMENTS),
+    ROW("selectattr", WANTS_VALUE, choose, KEEPS | HAS_ATTRIBUTE, ARGUMENTS),
+    ROW("sort", WANTS_VALUE, sort, 0, {"reverse", WANTS_TRUTH, false}, BY_CASE, BY_ATTRIBUTE),
+    ROW("sum", WANTS_VALUE, sum, 0, BY_ATTRIBUTE, {"start", WANTS_VALUE, 0}),
+    ROW("unique", WANTS_VALUE, unique, 0, BY_CASE, BY_ATTRIBUTE),
+    ROW(NULL, WANTS_NOTHING, NULL, 0),
 };

@@ -113,23 +113,8 @@ static bool can_repeat(const struct jinja_value *value, const struct jinja_value
            (times->kind == JINJA_INTEGER || times->kind == JINJA_BOOL);
 }
 
-const struct jinja_costs jinja_operators[OPERATOR_COUNT] = {
-    [OPERATOR_ADD] = {"+", JINJA_COST_WALK},
-    [OPERATOR_SUBTRACT] = {"-", JINJA_COST_STEP},
-    [OPERATOR_MULTIPLY] = {"*", JINJA_COST_WALK},
-    [OPERATOR_DIVIDE] = {"/", JINJA_COST_STEP},
-    [OPERATOR_FLOOR_DIVIDE] = {"//", JINJA_COST_STEP},
-    [OPERATOR_MODULO] = {"%", JINJA_COST_STEP},
-    [OPERATOR_POWER] = {"**", JINJA_COST_STEP},
-    [OPERATOR_EQUAL] = {"==", JINJA_COST_WALK},
-    [OPERATOR_NOT_EQUAL] = {"!=", JINJA_COST_WALK},
-    [OPERATOR_LESS] = {"<", JINJA_COST_WALK},
-    [OPERATOR_LESS_EQUAL] = {"<=", JINJA_COST_WALK},
-    [OPERATOR_GREATER] = {">", JINJA_COST_WALK},
-    [OPERATOR_GREATER_EQUAL] = {">=", JINJA_COST_WALK},
-    [OPERATOR_IN] = {"in", JINJA_COST_WALK},
-    [OPERATOR_NOT_IN] = {"not in", JINJA_COST_WALK},
-};
+#define ROW_OF(name, text, level, kind) {text, level, NODE_##kind},
+const struct jinja_operator_row jinja_operators[OPERATOR_COUNT] = {JINJA_OPERATORS(ROW_OF)};
 
 struct jinja_value jinja_binary(struct jinja_run *run, enum jinja_operator operation, const struct jinja_value *left,
                                 const struct jinja_value *right) {
@@ -149,7 +134,7 @@ struct jinja_value jinja_binary(struct jinja_run *run, enum jinja_operator opera
         return repeat(run, right, jinja_as_integer(left));
     if (left->kind == JINJA_UNDEFINED || right->kind == JINJA_UNDEFINED)
         return jinja_fail_undefined(run, left->kind == JINJA_UNDEFINED ? left : right);
-    return jinja_fail(run, "'%s' is not supported between a %s and a %s", jinja_operators[operation].name,
+    return jinja_fail(run, "'%s' is not supported between a %s and a %s", jinja_operators[operation].text,
                       jinja_type(left), jinja_type(right));
 }
 
@@ -179,70 +164,58 @@ bool jinja_compare(struct jinja_run *run, enum jinja_operator operation, const s
 
 /* ---- slices ---- */
 
-/* Python's slice.indices(): bounds for `length` items and a step other than 0. */
-static bool find_bounds(struct jinja_run *run, const struct jinja_value bounds[3], int64_t length, int64_t *from,
-                        int64_t *to, int64_t *step) {
-    int64_t found[3];
+/* Python's slice.indices(): bounds for `length` items, and a step other than 0. False when they are no bounds. */
+static bool find_bounds(struct jinja_run *run, const struct jinja_value bounds[3], int64_t length, int64_t found[3]) {
+    bool is_given[3];
     for (int i = 0; i < 3; i++) {
-        bool is_given = bounds[i].kind != JINJA_NONE && bounds[i].kind != JINJA_MISSING;
-        if (is_given && bounds[i].kind != JINJA_INTEGER && bounds[i].kind != JINJA_BOOL)
+        is_given[i] = bounds[i].kind != JINJA_NONE;
+        if (is_given[i] && bounds[i].kind != JINJA_INTEGER && bounds[i].kind != JINJA_BOOL)
             return false;
-        found[i] = is_given ? jinja_as_integer(&bounds[i]) : INT64_MAX;
-        if (i < 2 && is_given)
-            found[i] += found[i] < 0 ? length : 0;
+        found[i] = is_given[i] ? jinja_as_integer(&bounds[i]) : 1;
     }
-    *step = bounds[2].kind == JINJA_NONE || bounds[2].kind == JINJA_MISSING ? 1 : found[2];
-    if (!*step) {
+    if (!found[2]) {
         jinja_fail(run, "a slice with the step 0");
         return false;
     }
-    int64_t low = *step > 0 ? 0 : -1, high = *step > 0 ? length : length - 1;
-    bool has_from = bounds[0].kind != JINJA_NONE && bounds[0].kind != JINJA_MISSING;
-    bool has_to = bounds[1].kind != JINJA_NONE && bounds[1].kind != JINJA_MISSING;
-    *from = !has_from ? (*step > 0 ? low : high) : found[0] < low ? low : found[0] > high ? high : found[0];
-    *to = !has_to ? (*step > 0 ? high : low) : found[1] < low ? low : found[1] > high ? high : found[1];
+    int64_t low = found[2] > 0 ? 0 : -1, high = found[2] > 0 ? length : length - 1;
+    for (int i = 0; i < 2; i++) {
+        found[i] += found[i] < 0 ? length : 0;
+        found[i] = found[i] < low ? low : found[i] > high ? high : found[i];
+        if (!is_given[i])
+            found[i] = (i == 0) == (found[2] > 0) ? low : high;
+    }
     return true;
-}
-
-static struct jinja_value slice_string(struct jinja_run *run, const struct jinja_string *string,
-                                       const struct jinja_value bounds[3]) {
-    int64_t from, to, step, length = (int64_t)jinja_characters(run, string);
-    struct jinja_builder builder = {0};
-    if (run->status || !find_bounds(run, bounds, length, &from, &to, &step))
-        return jinja_undefined("a slice");
-    bool is_ascii = (size_t)length == string->length;
-    if (step == 1) {
-        to = to > from ? to : from;
-        return jinja_part(run, string, is_ascii ? (size_t)from : jinja_byte_of(run, string, (size_t)from),
-                          is_ascii ? (size_t)to : jinja_byte_of(run, string, (size_t)to));
-    }
-    const struct jinja_list *characters =
-        jinja_iterate(run, &(struct jinja_value){.kind = JINJA_STRING, .string = string});
-    for (int64_t i = from; jinja_charge(run, 1) && (step > 0 ? i < to : i > to); i += step) {
-        jinja_build_string(run, &builder, characters->items[i].string);
-        if ((step > 0 && i > INT64_MAX - step) || (step < 0 && i < INT64_MIN - step))
-            break;
-    }
-    return jinja_built(run, &builder);
 }
 
 struct jinja_value jinja_slice(struct jinja_run *run, const struct jinja_value *value,
                                const struct jinja_value bounds[3]) {
-    int64_t from, to, step;
+    int64_t found[3];
+    struct jinja_builder builder = {0};
+    bool is_string = value->kind == JINJA_STRING;
     jinja_charge(run, 1);
     if (value->kind == JINJA_UNDEFINED)
         return jinja_fail_undefined(run, value);
-    if (value->kind == JINJA_STRING)
-        return slice_string(run, value->string, bounds);
-    if (!is_list(value) && value->kind != JINJA_RANGE)
+    if (!is_string && !is_list(value) && value->kind != JINJA_RANGE)
         return jinja_undefined("a slice");
-    if (!find_bounds(run, bounds, (int64_t)value->list->count, &from, &to, &step))
+    size_t length = jinja_length(run, value);
+    if (run->status || !find_bounds(run, bounds, (int64_t)length, found))
         return jinja_undefined("a slice");
-    struct jinja_value part = jinja_list_new(run, value->kind, 0);
-    for (int64_t i = from; jinja_charge(run, 1) && (step > 0 ? i < to : i > to); i += step) {
-        jinja_list_add(run, part.list, value->list->items[i]);
-        if ((step > 0 && i > INT64_MAX - step) || (step < 0 && i < INT64_MIN - step))
+    int64_t from = found[0], to = found[1], step = found[2];
+    if (is_string && step == 1) {
+        bool is_ascii = length == value->string->length;
+        to = to > from ? to : from;
+        return jinja_part(run, value->string, is_ascii ? (size_t)from : jinja_byte_of(run, value->string, (size_t)from),
+                          is_ascii ? (size_t)to : jinja_byte_of(run, value->string, (size_t)to));
+    }
+    const struct jinja_list *items = jinja_iterate(run, value);
+    struct jinja_value part = jinja_list_new(run, is_string ? JINJA_LIST : value->kind, 0);
+    for (int64_t i = from; jinja_charge(run, 1) && (step > 0 ? i < to : i > to);) {
+        if (is_string)
+            jinja_build_string(run, &builder, items->items[i].string);
+        else
+            jinja_list_add(run, part.list, items->items[i]);
+        if (__builtin_add_overflow(i, step, &i))
             break;
     }
-    return part;
+    return is_string ? jinja_built(run, &builder) : part;
 }

@@ -9,15 +9,12 @@
 enum jinja_token_kind {
     TOKEN_END,
     TOKEN_TEXT,
-    TOKEN_BLOCK_BEGIN,
-    TOKEN_BLOCK_END,
-    TOKEN_PRINT_BEGIN,
-    TOKEN_PRINT_END,
-    TOKEN_NAME,
     TOKEN_STRING,
     TOKEN_INTEGER,
     TOKEN_FLOAT,
-    TOKEN_OPERATOR, /* `bytes` holds it */
+    TOKEN_NAME,
+    TOKEN_OPERATOR,
+    TOKEN_TAG, /* "{%", "%}", "{{" or "}}" */
 };
 struct jinja_token {
     enum jinja_token_kind kind;
@@ -48,24 +45,20 @@ void jinja_parse_fail(struct jinja_parser *parser, int line, int status, const c
 /* Never returns NULL: after a failure it returns an unusable node. */
 struct jinja_node *jinja_node_new(struct jinja_parser *parser, enum jinja_node_kind kind, int line);
 uint32_t jinja_name_of(struct jinja_parser *parser, const char *bytes, size_t length);
-/* A growing array of nodes; outgrown arrays stay in the arena. */
-struct jinja_nodes {
-    struct jinja_node **items;
-    uint32_t count, capacity;
-};
 void jinja_nodes_add(struct jinja_parser *parser, struct jinja_nodes *nodes, struct jinja_node *node);
-void jinja_set_items(struct jinja_node *node, const struct jinja_nodes *nodes);
-/* These examine or take the present token. */
-struct jinja_node *jinja_constant(struct jinja_parser *parser, struct jinja_value value);
+/* Makes the string of a node: a copy of bytes[length]. */
+struct jinja_value jinja_new_string(struct jinja_parser *parser, const char *bytes, size_t length);
+/* Enters one more level of `what`. Returns false after a failure; parser->depth must be lowered in either case. */
+bool jinja_parse_enter(struct jinja_parser *parser, const char *what);
+/* These examine or take the present token: a name, an operator or a part of a tag. */
 void jinja_next(struct jinja_parser *parser);
-bool jinja_at_operator(const struct jinja_parser *parser, const char *text);
-bool jinja_at_name(const struct jinja_parser *parser, const char *text);
-bool jinja_skip_operator(struct jinja_parser *parser, const char *text);
-bool jinja_skip_name(struct jinja_parser *parser, const char *text);
-void jinja_expect_operator(struct jinja_parser *parser, const char *text);
+bool jinja_at(const struct jinja_parser *parser, const char *text);
+bool jinja_skip(struct jinja_parser *parser, const char *text);
+void jinja_expect(struct jinja_parser *parser, const char *text);
 /* Takes the name that must come here. */
 uint32_t jinja_expect_name(struct jinja_parser *parser);
-const char *jinja_shown_token(const struct jinja_token *token, char shown[64]);
+/* Fails with what is here instead. */
+void jinja_fail_expected(struct jinja_parser *parser, const char *what);
 
 struct jinja_node *jinja_parse_expression(struct jinja_parser *parser, bool with_condition);
 /* Parses one expression, or a tuple of several. `end`: a name that may end it. */
@@ -74,6 +67,5 @@ struct jinja_node *jinja_parse_tuple(struct jinja_parser *parser, bool with_cond
 struct jinja_node *jinja_parse_primary(struct jinja_parser *parser);
 /* Parses filters after a bar; `first`: without the bar before the first. */
 struct jinja_node *jinja_parse_filters(struct jinja_parser *parser, struct jinja_node *node, bool first);
-struct jinja_node *jinja_parse_call(struct jinja_parser *parser, struct jinja_node *node);
 
 #endif

@@ -36,15 +36,10 @@ void jinja_define(struct jinja_run *run, struct jinja_scope *scope, uint32_t nam
             scope->items[i].value = value;
             return;
         }
-    if (scope->count == scope->capacity) {
-        size_t capacity = scope->capacity ? 2 * scope->capacity : 4;
-        struct jinja_variable *items =
-            jinja_grown(run, scope->items, scope->count * sizeof *items, capacity * sizeof *items);
-        if (!items)
-            return;
-        scope->items = items;
-        scope->capacity = capacity;
-    }
+    struct jinja_variable *items = jinja_room(run, scope->items, scope->count, &scope->capacity, sizeof *items);
+    if (!items)
+        return;
+    scope->items = items;
     scope->items[scope->count++] = (struct jinja_variable){name, value};
 }
 
@@ -71,17 +66,17 @@ static void assign(struct jinja_run *run, struct jinja_scope *scope, const struc
         return;
     }
     const struct jinja_list *items = jinja_iterate(run, &value);
-    if (!run->status && items->count != target->item_count)
-        jinja_fail(run, "%zu values for %u names", items->count, (unsigned)target->item_count);
-    for (uint32_t i = 0; i < target->item_count && !run->status; i++)
-        assign(run, scope, target->items[i], items->items[i]);
+    if (!run->status && items->count != target->items.count)
+        jinja_fail(run, "%zu values for %u names", items->count, (unsigned)target->items.count);
+    for (uint32_t i = 0; i < target->items.count && !run->status; i++)
+        assign(run, scope, target->items.items[i], items->items[i]);
 }
 
 /* ---- statements ---- */
 
 enum flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE };
 
-static enum flow run_all(struct jinja_run *run, struct jinja_node *const *nodes, uint32_t count);
+static enum flow run_all(struct jinja_run *run, const struct jinja_nodes *nodes);
 
 static struct jinja_scope *open_scope(struct jinja_run *run, struct jinja_scope *parent) {
     struct jinja_scope *scope = jinja_object(run, sizeof *scope);
@@ -98,7 +93,7 @@ static struct jinja_value capture(struct jinja_run *run, struct jinja_scope *sco
         return jinja_undefined(NULL);
     run->scope = scope;
     run->out = &text;
-    run_all(run, node->items, node->item_count);
+    run_all(run, &node->items);
     run->scope = before;
     run->out = out;
     return jinja_built(run, &text);
@@ -108,8 +103,8 @@ struct jinja_value jinja_call_macro(struct jinja_run *run, const struct jinja_ma
     const struct jinja_node *node = macro->node;
     struct jinja_scope *scope = open_scope(run, macro->scope), *before = run->scope;
     int line = run->line;
-    for (uint32_t i = 0; i < node->other_count && scope && jinja_charge(run, 1); i++) {
-        const struct jinja_node *parameter = node->others[i];
+    for (uint32_t i = 0; i < node->others.count && scope && jinja_charge(run, 1); i++) {
+        const struct jinja_node *parameter = node->others.items[i];
         const char *name = run->jinja->names[parameter->name].bytes;
         struct jinja_value value = jinja_argument(run, call, i, name);
         run->scope = scope; /* a default may refer to earlier parameters */
@@ -119,7 +114,7 @@ struct jinja_value jinja_call_macro(struct jinja_run *run, const struct jinja_ma
         jinja_define(run, scope, parameter->name, value);
     }
     run->line = line;
-    if (!scope || !jinja_call_end(run, call, node->other_count, run->jinja->names[node->name].bytes))
+    if (!scope || !jinja_call_end(run, call, node->others.count, run->jinja->names[node->name].bytes))
         return jinja_undefined(NULL);
     unsigned marks = run->marks;
     struct jinja_value text = capture(run, scope, node);
@@ -176,16 +171,16 @@ static enum flow run_for(struct jinja_run *run, const struct jinja_node *node, u
         assign(run, scope, node->a, items->items[i]);
         if (loop_name < run->jinja->name_count)
             jinja_define(run, scope, loop_name, (struct jinja_value){.kind = JINJA_LOOP, .loop = loop});
-        enum flow flow = run_all(run, node->items, node->item_count);
+        enum flow flow = run_all(run, &node->items);
         has_ended |= flow == FLOW_NEXT;
         if (flow == FLOW_BREAK)
             break;
     }
     run->scope = before;
-    if (has_ended || !node->other_count || run->status)
+    if (has_ended || !node->others.count || run->status)
         return FLOW_NEXT;
     run->scope = open_scope(run, before);
-    enum flow flow = run->scope ? run_all(run, node->others, node->other_count) : FLOW_NEXT;
+    enum flow flow = run->scope ? run_all(run, &node->others) : FLOW_NEXT;
     run->scope = before;
     return flow;
 }
@@ -196,9 +191,9 @@ static enum flow run_if(struct jinja_run *run, const struct jinja_node *node) {
         if (run->status)
             return FLOW_NEXT;
         if (jinja_is_true(&condition))
-            return run_all(run, node->items, node->item_count);
+            return run_all(run, &node->items);
         if (!node->b)
-            return run_all(run, node->others, node->other_count);
+            return run_all(run, &node->others);
     }
     return FLOW_NEXT;
 }
@@ -218,12 +213,12 @@ static void run_set(struct jinja_run *run, const struct jinja_node *node) {
 
 static enum flow run_with(struct jinja_run *run, const struct jinja_node *node) {
     struct jinja_scope *before = run->scope, *scope = open_scope(run, before);
-    for (uint32_t i = 0; i + 1 < node->other_count && scope; i += 2)
-        assign(run, scope, node->others[i], jinja_eval(run, node->others[i + 1]));
+    for (uint32_t i = 0; i + 1 < node->others.count && scope; i += 2)
+        assign(run, scope, node->others.items[i], jinja_eval(run, node->others.items[i + 1]));
     if (!scope)
         return FLOW_NEXT;
     run->scope = scope;
-    enum flow flow = run_all(run, node->items, node->item_count);
+    enum flow flow = run_all(run, &node->items);
     run->scope = before;
     return flow;
 }
@@ -292,12 +287,12 @@ static enum flow run_node(struct jinja_run *run, const struct jinja_node *node) 
     }
 }
 
-static enum flow run_all(struct jinja_run *run, struct jinja_node *const *nodes, uint32_t count) {
+static enum flow run_all(struct jinja_run *run, const struct jinja_nodes *nodes) {
     enum flow flow = FLOW_NEXT;
     if (jinja_enter(run))
-        for (uint32_t i = 0; i < count && flow == FLOW_NEXT && jinja_charge(run, 1); i++) {
-            run->line = nodes[i]->line;
-            flow = run_node(run, nodes[i]);
+        for (uint32_t i = 0; i < nodes->count && flow == FLOW_NEXT && jinja_charge(run, 1); i++) {
+            run->line = nodes->items[i]->line;
+            flow = run_node(run, nodes->items[i]);
         }
     jinja_leave(run);
     return run->status ? FLOW_NEXT : flow;
@@ -353,7 +348,7 @@ static void set_globals(struct jinja_run *run, const struct jinja_rendering *ren
     const struct jinja *jinja = run->jinja;
     for (uint32_t i = 0; i < jinja->name_count; i++) {
         const struct jinja_name *name = &jinja->names[i];
-        const struct jinja_function *function = jinja_function_find(name->bytes, name->length);
+        const struct jinja_operation *function = jinja_operation_find(JINJA_FUNCTIONS, name->bytes, name->length);
         run->globals[i] = jinja_missing();
         if (function)
             run->globals[i] = (struct jinja_value){.kind = JINJA_FUNCTION, .function = function};
@@ -372,11 +367,8 @@ static void give_text(struct jinja_run *run, const struct jinja_builder *built, 
         run->status = status_no_memory();
         return;
     }
-    for (size_t done = 0, piece; done < built->length && jinja_charge(run, 1); done += piece) {
-        piece = jinja_piece(built->length - done);
-        jinja_charge_bytes(run, piece);
-        strbuf_add(&text->text, built->bytes + done, piece);
-    }
+    if (jinja_charge_bytes(run, built->length))
+        strbuf_add(&text->text, built->bytes, built->length);
     jinja_copy(run, text->ranges, built->ranges, built->count * sizeof *text->ranges);
     text->count = built->count;
 }
@@ -405,7 +397,7 @@ int jinja_render(const struct jinja *jinja, const struct jinja_rendering *render
     if (run.globals)
         set_globals(&run, rendering);
     if (!run.status)
-        run_all(&run, jinja->body, jinja->count);
+        run_all(&run, &jinja->body);
     if (!run.status)
         jinja_pay_bytes(&run);
     if (!run.status)

@@ -31,16 +31,11 @@ static bool grow_bytes(struct jinja_run *run, struct jinja_builder *builder, siz
 }
 
 static bool grow_ranges(struct jinja_run *run, struct jinja_builder *builder) {
-    if (builder->count < builder->range_capacity)
-        return true;
-    size_t capacity = builder->range_capacity ? 2 * builder->range_capacity : 4;
     struct jinja_range *ranges =
-        jinja_grown(run, builder->ranges, builder->count * sizeof *ranges, capacity * sizeof *ranges);
-    if (!ranges)
-        return false;
-    builder->ranges = ranges;
-    builder->range_capacity = capacity;
-    return true;
+        jinja_room(run, builder->ranges, builder->count, &builder->range_capacity, sizeof *ranges);
+    if (ranges)
+        builder->ranges = ranges;
+    return ranges != NULL;
 }
 
 /* The charge for a piece of a string, in addition to its bytes. */
@@ -96,8 +91,9 @@ void jinja_build_string(struct jinja_run *run, struct jinja_builder *builder, co
     jinja_build_part(run, builder, string, 0, string->length);
 }
 
-static struct jinja_value string_value(const struct jinja_string *string) {
-    return (struct jinja_value){.kind = JINJA_STRING, .string = string};
+void jinja_build_spaces(struct jinja_run *run, struct jinja_builder *builder, int64_t count) {
+    for (int64_t i = 0; i < count && jinja_charge(run, 1); i++)
+        jinja_build_text(run, builder, " ");
 }
 
 struct jinja_value jinja_string(struct jinja_run *run, const char *bytes, size_t length, unsigned marks) {
@@ -105,7 +101,7 @@ struct jinja_value jinja_string(struct jinja_run *run, const char *bytes, size_t
     if (!string)
         return jinja_undefined(NULL);
     *string = (struct jinja_string){.bytes = bytes, .length = length, .marks = marks};
-    return string_value(string);
+    return jinja_string_value(string);
 }
 
 struct jinja_value jinja_built(struct jinja_run *run, struct jinja_builder *builder) {
@@ -136,7 +132,7 @@ unsigned jinja_marks_at(const struct jinja_string *string, size_t at) {
 
 struct jinja_value jinja_part(struct jinja_run *run, const struct jinja_string *string, size_t begin, size_t end) {
     if (begin == 0 && end == string->length)
-        return string_value(string);
+        return jinja_string_value(string);
     struct jinja_value value = jinja_string(run, string->bytes + begin, end - begin, string->marks);
     if (value.kind != JINJA_STRING)
         return value;
@@ -173,10 +169,18 @@ struct jinja_value jinja_escape(struct jinja_run *run, const struct jinja_string
         done = i + 1;
     }
     jinja_build_part(run, &builder, string, done, string->length);
-    struct jinja_value value = jinja_built(run, &builder);
-    if (value.kind == JINJA_STRING)
-        ((struct jinja_string *)value.string)->is_safe = true;
-    return value;
+    return jinja_set_safe(run, jinja_built(run, &builder), true);
+}
+
+struct jinja_value jinja_set_safe(struct jinja_run *run, struct jinja_value string, bool is_safe) {
+    if (string.kind != JINJA_STRING || string.string->is_safe == is_safe)
+        return string;
+    struct jinja_string *copy = jinja_object(run, sizeof *copy);
+    if (!copy)
+        return jinja_undefined(NULL);
+    *copy = *string.string;
+    copy->is_safe = is_safe;
+    return jinja_string_value(copy);
 }
 
 /* Starts a builder with the left operand, which is extended in place when nothing follows it in memory. */
@@ -212,10 +216,7 @@ struct jinja_value jinja_concat(struct jinja_run *run, const struct jinja_string
     }
     begin_with(run, &builder, left, right->length);
     jinja_build_string(run, &builder, right);
-    struct jinja_value value = jinja_built(run, &builder);
-    if (is_safe && value.kind == JINJA_STRING)
-        ((struct jinja_string *)value.string)->is_safe = true;
-    return value;
+    return jinja_set_safe(run, jinja_built(run, &builder), is_safe);
 }
 
 /* ---- looking ---- */
@@ -229,14 +230,7 @@ static bool begins_character(char byte) {
 }
 
 int jinja_memcmp(struct jinja_run *run, const void *left, const void *right, size_t length) {
-    int order = 0;
-    for (size_t done = 0, piece; done < length && !order; done += piece) {
-        piece = jinja_piece(length - done);
-        if (!jinja_charge_bytes(run, piece))
-            return 0;
-        order = memcmp((const char *)left + done, (const char *)right + done, piece);
-    }
-    return order;
+    return jinja_charge_bytes(run, length) && length ? memcmp(left, right, length) : 0;
 }
 
 bool jinja_same(struct jinja_run *run, const void *left, const void *right, size_t length) {
@@ -244,33 +238,16 @@ bool jinja_same(struct jinja_run *run, const void *left, const void *right, size
 }
 
 size_t jinja_find_byte(struct jinja_run *run, const struct jinja_string *string, char byte, size_t from, size_t to) {
-    for (size_t piece; from < to; from += piece) {
-        piece = jinja_piece(to - from);
-        if (!jinja_charge_bytes(run, piece))
-            return to;
-        const char *found = memchr(string->bytes + from, byte, piece);
-        if (found)
-            return (size_t)(found - string->bytes);
-    }
-    return to;
-}
-
-/* Counts the characters that begin in bytes [from, to), at most a piece. */
-static size_t count_characters(const struct jinja_string *string, size_t from, size_t to) {
-    size_t count = 0;
-    for (size_t i = from; i < to; i++)
-        count += begins_character(string->bytes[i]);
-    return count;
+    const char *found = from < to ? memchr(string->bytes + from, byte, to - from) : NULL;
+    size_t at = found ? (size_t)(found - string->bytes) : to;
+    return jinja_charge_bytes(run, at - from) ? at : to;
 }
 
 size_t jinja_characters(struct jinja_run *run, const struct jinja_string *string) {
     size_t count = 0;
-    for (size_t at = 0, piece; at < string->length; at += piece) {
-        piece = jinja_piece(string->length - at);
-        if (!jinja_charge_bytes(run, piece))
-            return 0;
-        count += count_characters(string, at, at + piece);
-    }
+    if (jinja_charge_bytes(run, string->length))
+        for (size_t i = 0; i < string->length; i++)
+            count += begins_character(string->bytes[i]);
     return count;
 }
 
@@ -282,43 +259,31 @@ size_t jinja_byte_of(struct jinja_run *run, const struct jinja_string *string, s
     return at;
 }
 
-/* memmem() reads the start of a part each time, so a window must be longer than the part. It does not check the clock
- * either, so a rolling hash searches for a part of more than LONG_BYTES. */
-enum { WINDOW_BYTES = 1 << 16, LONG_BYTES = 1 << 12 };
-
-static uint64_t hash_next(uint64_t hash, char byte) {
-    return hash * 0x9e3779b97f4a7c15 + (unsigned char)byte;
-}
-
-/* Finds a long part in text[0], text[step], ... [length]. With step -1 text and part are read backwards. SIZE_MAX: not
- * found. Rabin and Karp's search with hashes modulo 2^64; equal hashes are compared in full. */
-static size_t find_long(struct jinja_run *run, const char *text, ptrdiff_t step, size_t length,
-                        const struct jinja_string *part) {
-    ptrdiff_t size = (ptrdiff_t)part->length, last = (ptrdiff_t)length - size;
-    const char *sought = step > 0 ? part->bytes : part->bytes + size - 1;
-    uint64_t wanted = 0, found = 0, highest = 1; /* highest: the factor of a window's first byte */
-    for (ptrdiff_t i = 0; i < size && jinja_charge_bytes(run, 2); i++) {
-        wanted = hash_next(wanted, sought[i * step]);
-        found = hash_next(found, text[i * step]);
-        highest = i ? hash_next(highest, 0) : 1;
-    }
-    for (ptrdiff_t at = 0; at <= last && jinja_charge_bytes(run, 1); at++) {
-        const char *begin = step > 0 ? text + at : text - at - (size - 1);
-        if (found == wanted && jinja_same(run, begin, part->bytes, part->length))
-            return (size_t)at;
-        if (at < last)
-            found = hash_next(found - highest * (unsigned char)text[at * step], text[(at + size) * step]);
+/* Tries the places from `at` to `stop` one after the other. It compares only where the first and the last byte match.
+ * SIZE_MAX: not found. */
+static size_t try_places(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *part,
+                         size_t at, size_t stop, ptrdiff_t step) {
+    size_t length = part->length;
+    for (; jinja_charge_bytes(run, 1); at += (size_t)step) {
+        const char *bytes = string->bytes + at;
+        if (!length || (bytes[0] == part->bytes[0] && bytes[length - 1] == part->bytes[length - 1] &&
+                        jinja_same(run, bytes, part->bytes, length)))
+            return at;
+        if (at == stop)
+            break;
     }
     return SIZE_MAX;
 }
 
+/* memmem() reads the start of a part each time, so a window must be longer than the part. It does not check the clock
+ * either, so it does not search for a part of more than LONG_BYTES. */
+enum { WINDOW_BYTES = 1 << 16, LONG_BYTES = 1 << 12 };
+
 size_t jinja_find(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *part,
                   size_t from) {
-    if (part->length > LONG_BYTES && from <= string->length && part->length <= string->length - from) {
-        size_t at = find_long(run, string->bytes + from, 1, string->length - from, part);
-        return at == SIZE_MAX ? at : from + at;
-    }
     while (from <= string->length && part->length <= string->length - from) {
+        if (part->length > LONG_BYTES)
+            return try_places(run, string, part, from, string->length - part->length, 1);
         size_t rest = string->length - from, size = WINDOW_BYTES + 4 * part->length;
         size = size < rest ? size : rest;
         const char *begin = string->bytes + from, *found = memmem(begin, size, part->bytes, part->length);
@@ -331,43 +296,9 @@ size_t jinja_find(struct jinja_run *run, const struct jinja_string *string, cons
     return SIZE_MAX;
 }
 
-static void reverse(char *to, const char *from, size_t length) {
-    for (size_t i = 0; i < length; i++)
-        to[i] = from[length - 1 - i];
-}
-
-/* Finds the last `part` in bytes [begin, end) by searching a reversed copy, because memmem() is linear. */
-static size_t find_in_window(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *part,
-                             size_t begin, size_t end) {
-    size_t size = end - begin;
-    char *copy = NULL;
-    if (jinja_charge_bytes(run, 2 * (size + part->length)))
-        copy = jinja_take(&run->bytes, size + part->length + 1, 1);
-    if (!copy) {
-        jinja_fail_memory(run, &run->bytes);
-        return SIZE_MAX;
-    }
-    reverse(copy, string->bytes + begin, size);
-    reverse(copy + size, part->bytes, part->length);
-    const char *found = memmem(copy, size, copy + size, part->length);
-    run->bytes.top = copy; /* nothing was taken after it */
-    return found ? end - (size_t)(found - copy) - part->length : SIZE_MAX;
-}
-
 size_t jinja_find_last(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *part,
                        size_t end) {
-    if (part->length > LONG_BYTES && part->length <= end) {
-        size_t at = find_long(run, string->bytes + end - 1, -1, end, part);
-        return at == SIZE_MAX ? at : end - at - part->length;
-    }
-    for (size_t size = 64 + 4 * part->length; part->length <= end && !run->status;) {
-        size_t begin = end > size ? end - size : 0, found = find_in_window(run, string, part, begin, end);
-        if (found != SIZE_MAX || !begin)
-            return found;
-        end = begin + part->length - (part->length > 0);
-        size = size < WINDOW_BYTES ? 2 * size : size;
-    }
-    return SIZE_MAX;
+    return part->length <= end ? try_places(run, string, part, end - part->length, 0, -1) : SIZE_MAX;
 }
 
 /* ---- parts ---- */
@@ -419,7 +350,90 @@ struct jinja_value jinja_replace(struct jinja_run *run, const struct jinja_strin
                 at++;
     }
     if (!done && !builder.length)
-        return run->status ? jinja_undefined(NULL) : string_value(string);
+        return run->status ? jinja_undefined(NULL) : jinja_string_value(string);
     jinja_build_part(run, &builder, string, done, string->length);
     return jinja_built(run, &builder);
+}
+
+/* ---- split(), rsplit(), splitlines() ---- */
+
+static struct jinja_value split_at_space(struct jinja_run *run, const struct jinja_string *string, int64_t most) {
+    struct jinja_value parts = jinja_list_new(run, JINJA_LIST, 4);
+    const char *at = string->bytes, *end = at + string->length;
+    size_t bytes;
+    while (jinja_charge(run, 1)) {
+        while (at < end && python_is_space(at, end, &bytes) && jinja_charge_bytes(run, bytes))
+            at += bytes;
+        if (at == end || run->status)
+            break;
+        const char *from = at;
+        if (most >= 0 && (int64_t)parts.list->count == most)
+            at = end; /* the rest keeps its trailing white space */
+        for (; at < end && jinja_charge_bytes(run, 1) && !python_is_space(at, end, &bytes);)
+            at += bytes;
+        jinja_list_add(run, parts.list,
+                       jinja_part(run, string, (size_t)(from - string->bytes), (size_t)(at - string->bytes)));
+    }
+    return parts;
+}
+
+struct jinja_value jinja_split(struct jinja_run *run, const struct jinja_string *string,
+                               const struct jinja_string *separator, int64_t most, bool is_from_right) {
+    const char *name = is_from_right ? "rsplit" : "split";
+    if (!separator && is_from_right && most >= 0)
+        return jinja_fail(run, "rsplit() without a separator is not supported");
+    if (!separator)
+        return split_at_space(run, string, most);
+    if (!separator->length)
+        return jinja_fail(run, "%s() by an empty separator", name);
+    struct jinja_value parts = jinja_list_new(run, JINJA_LIST, 4);
+    size_t from = 0, to = string->length;
+    while ((most < 0 || (int64_t)parts.list->count < most) && jinja_charge(run, 1)) {
+        size_t found =
+            is_from_right ? jinja_find_last(run, string, separator, to) : jinja_find(run, string, separator, from);
+        if (found == SIZE_MAX)
+            break;
+        size_t after = found + separator->length;
+        jinja_list_add(run, parts.list,
+                       is_from_right ? jinja_part(run, string, after, to) : jinja_part(run, string, from, found));
+        *(is_from_right ? &to : &from) = is_from_right ? found : after;
+    }
+    jinja_list_add(run, parts.list, jinja_part(run, string, from, to));
+    for (size_t i = 0; is_from_right && i < parts.list->count / 2; i++) {
+        struct jinja_value *left = &parts.list->items[i], *right = &parts.list->items[parts.list->count - 1 - i];
+        struct jinja_value moved = *left;
+        *left = *right;
+        *right = moved;
+    }
+    return parts;
+}
+
+/* Returns the length of a line end as str.splitlines() knows them; 0: there is none here. */
+static size_t line_end(const char *at, const char *end) {
+    uint32_t point = (unsigned char)*at;
+    size_t bytes = 1;
+    if (point == '\r' && end - at > 1 && at[1] == '\n')
+        return 2;
+    if (point >= 0x80)
+        bytes = utf8_decode((const unsigned char *)at, (const unsigned char *)end, &point);
+    return (point >= '\n' && point <= '\r') || (point >= 0x1c && point <= 0x1e) || point == 0x85 || point == 0x2028 ||
+                   point == 0x2029
+               ? bytes
+               : 0;
+}
+
+struct jinja_value jinja_lines(struct jinja_run *run, const struct jinja_string *string) {
+    struct jinja_value lines = jinja_list_new(run, JINJA_LIST, 4);
+    size_t from = 0;
+    for (size_t at = 0; at < string->length && jinja_charge_bytes(run, 1);) {
+        size_t bytes = line_end(string->bytes + at, string->bytes + string->length);
+        if (bytes && jinja_charge(run, 1)) {
+            jinja_list_add(run, lines.list, jinja_part(run, string, from, at));
+            from = at + bytes;
+        }
+        at += bytes ? bytes : 1;
+    }
+    if (from < string->length)
+        jinja_list_add(run, lines.list, jinja_part(run, string, from, string->length));
+    return lines;
 }

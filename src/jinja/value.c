@@ -1,12 +1,9 @@
-/* Values: made, compared, and written as Python writes them. */
+/* Values: made and compared. */
 #include "jinja-internal.h"
 
 #include "base/utf8.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- lists and dicts ---- */
@@ -23,15 +20,10 @@ struct jinja_value jinja_list_new(struct jinja_run *run, enum jinja_kind kind, s
 void jinja_list_add(struct jinja_run *run, struct jinja_list *list, struct jinja_value item) {
     if (run->status || list == &run->nothing)
         return;
-    if (list->count == list->capacity) {
-        size_t capacity = list->capacity ? 2 * list->capacity : 4;
-        struct jinja_value *items =
-            jinja_grown(run, list->items, list->count * sizeof *items, capacity * sizeof *items);
-        if (!items)
-            return;
-        list->items = items;
-        list->capacity = capacity;
-    }
+    struct jinja_value *items = jinja_room(run, list->items, list->count, &list->capacity, sizeof *items);
+    if (!items)
+        return;
+    list->items = items;
     list->items[list->count++] = item;
 }
 
@@ -50,23 +42,16 @@ struct jinja_value jinja_dict_new(struct jinja_run *run, enum jinja_kind kind) {
 /* The charge for examining one entry of a dict, in addition to its bytes. */
 enum { ENTRY_BYTES = 16 };
 
-struct jinja_value jinja_dict_find(struct jinja_run *run, const struct jinja_dict *dict, const char *key,
-                                   size_t length) {
-    for (size_t i = 0; i < dict->count && jinja_charge_bytes(run, ENTRY_BYTES); i++) {
-        const struct jinja_value *present = &dict->entries[i].key;
-        if (present->kind == JINJA_STRING && present->string->length == length &&
-            jinja_same(run, present->string->bytes, key, length))
-            return dict->entries[i].value;
-    }
-    return jinja_missing();
-}
-
 static struct jinja_entry *find_entry(struct jinja_run *run, const struct jinja_dict *dict,
                                       const struct jinja_value *key) {
-    for (size_t i = 0; i < dict->count && jinja_charge_bytes(run, ENTRY_BYTES); i++)
-        if (dict->entries[i].key.kind == key->kind || key->kind != JINJA_STRING)
-            if (jinja_equal(run, &dict->entries[i].key, key))
-                return &dict->entries[i];
+    for (size_t i = 0; i < dict->count && jinja_charge_bytes(run, ENTRY_BYTES); i++) {
+        const struct jinja_value *present = &dict->entries[i].key;
+        bool are_strings = present->kind == JINJA_STRING && key->kind == JINJA_STRING;
+        if (are_strings ? present->string->length == key->string->length &&
+                              jinja_same(run, present->string->bytes, key->string->bytes, key->string->length)
+                        : key->kind != JINJA_STRING && jinja_equal(run, present, key))
+            return &dict->entries[i];
+    }
     return NULL;
 }
 
@@ -87,6 +72,11 @@ struct jinja_value jinja_dict_get(struct jinja_run *run, const struct jinja_dict
     return entry ? entry->value : jinja_missing();
 }
 
+struct jinja_value jinja_dict_find(struct jinja_run *run, const struct jinja_dict *dict, const char *key,
+                                   size_t length) {
+    return jinja_dict_get(run, dict, jinja_string_value(&(struct jinja_string){.bytes = key, .length = length}));
+}
+
 void jinja_dict_put(struct jinja_run *run, struct jinja_dict *dict, struct jinja_value key, struct jinja_value value) {
     if (run->status || dict == &run->no_entries)
         return;
@@ -99,15 +89,10 @@ void jinja_dict_put(struct jinja_run *run, struct jinja_dict *dict, struct jinja
         entry->value = value;
         return;
     }
-    if (dict->count == dict->capacity) {
-        size_t capacity = dict->capacity ? 2 * dict->capacity : 4;
-        struct jinja_entry *entries =
-            jinja_grown(run, dict->entries, dict->count * sizeof *entries, capacity * sizeof *entries);
-        if (!entries)
-            return;
-        dict->entries = entries;
-        dict->capacity = capacity;
-    }
+    struct jinja_entry *entries = jinja_room(run, dict->entries, dict->count, &dict->capacity, sizeof *entries);
+    if (!entries)
+        return;
+    dict->entries = entries;
     dict->entries[dict->count++] = (struct jinja_entry){key, value};
 }
 
@@ -192,9 +177,29 @@ const char *jinja_type(const struct jinja_value *value) {
     return names[value->kind];
 }
 
-bool jinja_is_true(const struct jinja_value *value) {
+/* Returns the number of items, or of bytes of a string; SIZE_MAX for a value that has no items. */
+static size_t count_of(const struct jinja_value *value) {
     switch (value->kind) {
     case JINJA_UNDEFINED:
+        return 0;
+    case JINJA_STRING:
+        return value->string->length;
+    case JINJA_LIST:
+    case JINJA_TUPLE:
+    case JINJA_RANGE:
+    case JINJA_VIEW:
+        return value->list->count;
+    case JINJA_DICT:
+        return value->dict->count;
+    case JINJA_LOOP:
+        return value->loop->items->count;
+    default:
+        return SIZE_MAX;
+    }
+}
+
+bool jinja_is_true(const struct jinja_value *value) {
+    switch (value->kind) {
     case JINJA_NONE:
     case JINJA_MISSING:
         return false;
@@ -204,19 +209,8 @@ bool jinja_is_true(const struct jinja_value *value) {
         return value->integer != 0;
     case JINJA_FLOAT:
         return value->real != 0;
-    case JINJA_STRING:
-        return value->string->length > 0;
-    case JINJA_LIST:
-    case JINJA_TUPLE:
-    case JINJA_RANGE:
-    case JINJA_VIEW:
-        return value->list->count > 0;
-    case JINJA_DICT:
-        return value->dict->count > 0;
-    case JINJA_LOOP:
-        return value->loop->items->count > 0;
     default:
-        return true;
+        return count_of(value) > 0;
     }
 }
 
@@ -241,24 +235,12 @@ static bool is_sequence(const struct jinja_value *value) {
 }
 
 size_t jinja_length(struct jinja_run *run, const struct jinja_value *value) {
-    switch (value->kind) {
-    case JINJA_UNDEFINED:
-        return 0;
-    case JINJA_STRING:
+    size_t count = count_of(value);
+    if (value->kind == JINJA_STRING)
         return jinja_characters(run, value->string);
-    case JINJA_LIST:
-    case JINJA_TUPLE:
-    case JINJA_RANGE:
-    case JINJA_VIEW:
-        return value->list->count;
-    case JINJA_DICT:
-        return value->dict->count;
-    case JINJA_LOOP:
-        return value->loop->items->count;
-    default:
+    if (count == SIZE_MAX)
         jinja_fail(run, "a %s has no length", jinja_type(value));
-        return 0;
-    }
+    return count;
 }
 
 static const struct jinja_list *characters_of(struct jinja_run *run, const struct jinja_string *string) {
@@ -307,22 +289,24 @@ const struct jinja_list *jinja_iterate(struct jinja_run *run, const struct jinja
 /* ---- comparing ---- */
 
 static bool lists_are_equal(struct jinja_run *run, const struct jinja_list *left, const struct jinja_list *right) {
-    bool is_equal = left->count == right->count && jinja_enter(run);
+    if (left->count != right->count)
+        return false;
+    bool is_equal = jinja_enter(run);
     for (size_t i = 0; i < left->count && is_equal; i++)
         is_equal = jinja_equal(run, &left->items[i], &right->items[i]);
-    if (left->count == right->count)
-        jinja_leave(run);
+    jinja_leave(run);
     return is_equal;
 }
 
 static bool dicts_are_equal(struct jinja_run *run, const struct jinja_dict *left, const struct jinja_dict *right) {
-    bool is_equal = left->count == right->count && jinja_enter(run);
+    if (left->count != right->count)
+        return false;
+    bool is_equal = jinja_enter(run);
     for (size_t i = 0; i < left->count && is_equal; i++) {
         struct jinja_value other = jinja_dict_get(run, right, left->entries[i].key);
         is_equal = other.kind != JINJA_MISSING && jinja_equal(run, &left->entries[i].value, &other);
     }
-    if (left->count == right->count)
-        jinja_leave(run);
+    jinja_leave(run);
     return is_equal;
 }
 

@@ -182,31 +182,26 @@ static int make_prompt(struct conversation *c, struct token_buffer *ids) {
 static int answer(struct conversation *c, const struct conversation_output *output, struct generated *out) {
     const struct model_text_ends text = engine_text_ends(c->engine, c->tokenizer);
     struct token_buffer ids = TOKEN_BUFFER_INIT;
-    struct prompt_ends ends;
+    struct ask_ends ends = {0};
     int status = make_prompt(c, &ids);
-    if (!status)
-        status =
-            prompt_ends_find(c->tokenizer, text.eos, text.count, c->used.template, c->job->template_timeout, &ends);
-    if (!status)
-        status = generate(
-            c->engine, c->tokenizer,
-            &(struct generate_options){
-                .prompt = ids.ids,
-                .prompt_length = (int64_t)ids.count,
-                .slot = c->used.slot,
-                .max_new_tokens = c->job->max_new_tokens ? c->job->max_new_tokens : engine_max_positions(c->engine),
-                .samples = 1,
-                .sampling = c->job->sampling,
-                .stop = (const char *[]){ends.turn_end},
-                .stop_count = *ends.turn_end != 0,
-                .end_ids = ends.ids,
-                .end_count = ends.count,
-                .is_answer = true,
-                .on_text = pass_text,
-                .is_interrupted = pass_interruption,
-                .context = (void *)output,
-            },
-            out);
+    THEN(status, ask_ends_open(c->job->ask,
+                               &(struct ask_model){.tokenizer = c->tokenizer,
+                                                   .text = &text,
+                                                   .vocab = engine_config(c->engine)->vocab_size,
+                                                   .template = c->used.template,
+                                                   .template_seconds = c->job->template_timeout},
+                               &ends));
+    THEN(status, generate(c->engine, c->tokenizer,
+                          &(struct generate_options){.prompt = ids.ids,
+                                                     .prompt_length = (int64_t)ids.count,
+                                                     .slot = c->used.slot,
+                                                     .ask = c->job->ask,
+                                                     .ends = &ends,
+                                                     .on_text = pass_text,
+                                                     .is_interrupted = pass_interruption,
+                                                     .context = (void *)output},
+                          out));
+    ask_ends_close(&ends);
     token_buffer_free(&ids);
     return status;
 }

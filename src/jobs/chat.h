@@ -18,8 +18,7 @@ struct chat_job {
     const char *system;                /* the system message; NULL: none */
     const char *chat_template;         /* "auto": that of the first adapter that has one, else the tokenizer's */
     double template_timeout;           /* seconds; limits one rendering */
-    int64_t max_new_tokens;            /* of an answer; 0: up to the end of the context */
-    struct sampling sampling;
+    const struct ask *ask;             /* an answer */
     /* Asks. A status other than 0 ends the job. */
     int (*talk)(void *context, struct conversation *conversation);
     void *context;

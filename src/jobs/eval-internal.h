@@ -5,8 +5,8 @@
 #include "eval.h"
 
 #include "data/lines.h"
+#include "infer/ask.h"
 #include "infer/likelihood.h"
-#include "text/prompt.h"
 
 #include <stdio.h>
 
@@ -26,8 +26,6 @@ struct eval_row {
 
 /* ---- lines and contexts: eval_prompt.c ---- */
 
-/* Moves to the next line that is not blank. The errors of lines_next. */
-int eval_next_line(struct lines *lines, bool *is_end);
 /* Reads the current line as a row of a task. *root is a new reference, also after a failure. STATUS_INVALID. */
 int eval_read_line(struct lines *lines, const struct task *task, json_t **root, struct task_row *row);
 
@@ -51,21 +49,21 @@ struct eval_completer {
     const struct eval_job *job;
     struct engine *engine;
     const struct tokenizer *tokenizer;
-    bool has_turns;                  /* the template and the ends of a turn were read */
-    struct chat_template *template;  /* NULL: none */
-    const struct config_list *until; /* each ends a completion */
-    int64_t most;                    /* tokens of a completion */
-    struct prompt_ends ends[2];      /* of a text; of a turn */
+    bool has_turns;                 /* the template and the ends of a turn were read */
+    struct chat_template *template; /* NULL: none */
+    struct ask ask;                 /* a completion; --until has its stop strings */
+    struct ask_ends ends[2];        /* of a text; of a turn */
 };
-/* Finds the ends of a text. STATUS_MEMORY. */
+/* Finds the ends of a text. STATUS_MEMORY. Close it in any case. */
 int eval_completer_open(struct eval_completer *completer);
+void eval_completer_close(struct eval_completer *completer);
 /* Opens the chat template and finds the ends of a turn, when the first chat needs them. The errors of job_template_of.
  */
 int eval_completer_need_turns(struct eval_completer *completer);
 /* A prompt and its completion. */
 struct eval_prompt {
     const struct likelihood *request;
-    int64_t *drawn; /* [1 + most] how many tokens there are, and these */
+    int64_t *drawn; /* [1 + ask.max_tokens] how many tokens there are, and these */
 };
 /* Completes prompts[count] greedily, all together. */
 int eval_complete(struct eval_completer *completer, const int32_t *ids, const struct eval_prompt *prompts,

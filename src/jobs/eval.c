@@ -90,8 +90,9 @@ static int add_requests(struct evaluator *e, struct eval_row *row) {
         if (kind == TASK_ROLLING)
             status = likelihood_add_rolling(e->encoder, text, &e->requests);
         else if (!(status = eval_prompter_context(e->prompter, texts, texts->requests[i].context, &before)))
-            status = kind == TASK_GENERATE ? likelihood_add_prompt(e->encoder, before, e->completer.most, &e->requests)
-                                           : likelihood_add(e->encoder, before, text, &e->requests);
+            status = kind == TASK_GENERATE
+                         ? likelihood_add_prompt(e->encoder, before, e->completer.ask.max_tokens, &e->requests)
+                         : likelihood_add(e->encoder, before, text, &e->requests);
         if (!status && kind == TASK_GENERATE)
             e->requests.items[e->requests.count - 1].is_turn = texts->messages;
     }
@@ -113,7 +114,7 @@ static int read_row(struct evaluator *e, struct eval_row *row) {
 /* Moves to the next line that is a row. *is_end: the task has no more. */
 static int next_line(struct evaluator *e, bool *is_end) {
     *is_end = e->job->limit && e->number >= e->job->limit;
-    return *is_end ? STATUS_OK : eval_next_line(e->input, is_end);
+    return *is_end ? STATUS_OK : lines_next_row(e->input, is_end);
 }
 
 static int open_task(struct evaluator *e) {
@@ -238,8 +239,10 @@ static int collect(struct evaluator *e) {
         e->found[FOUND * i + 1] = is_own && e->requests.items[i].is_greedy;
         e->found[FOUND * i + 2] = is_own ? (double)e->requests.items[i].cached : 0;
     }
-    struct comm_data drawn = {
-        .send = e->drawn, .receive = e->drawn, .count = e->prompt_count * (1 + e->completer.most), .dtype = DTYPE_I64};
+    struct comm_data drawn = {.send = e->drawn,
+                              .receive = e->drawn,
+                              .count = e->prompt_count * (1 + e->completer.ask.max_tokens),
+                              .dtype = DTYPE_I64};
     if (drawn.count)
         status = comm_all_reduce(e->leaders, &drawn, COMM_SUM);
     struct comm_data data = {.send = e->found, .receive = e->found, .count = FOUND * count, .dtype = DTYPE_F64};
@@ -254,7 +257,7 @@ static int collect(struct evaluator *e) {
 
 /* Lists the prompts of the round, and makes room for their completions. */
 static int list_prompts(struct evaluator *e) {
-    int64_t each = 1 + e->completer.most;
+    int64_t each = 1 + e->completer.ask.max_tokens;
     e->prompt_count = e->next_prompt = 0;
     for (int64_t i = 0; i < e->requests.count; i++)
         if (e->requests.items[i].first == e->requests.items[i].count)
@@ -363,25 +366,26 @@ static int64_t seen(const struct evaluator *e) {
 /* Opens what every leader needs: tokenizer, template, and the ends of completions. */
 static int open_leader(struct evaluator *e) {
     enum { MAX_GEN_TOKS = 256 }; /* of lm_eval */
-    static const char *const until[] = {"\n\n"};
-    static const struct config_list default_until = {.items = (const char **)until, .count = 1};
+    static const char *const until = "\n\n";
     const struct eval_job *job = e->job;
     const char *directory = job->model->tokenizer ? job->model->tokenizer : engine_directory(e->engine);
     int64_t most = seen(e) / 2 < MAX_GEN_TOKS ? seen(e) / 2 : MAX_GEN_TOKS;
     struct eval_completer *c = &e->completer;
-    *c = (struct eval_completer){.job = job,
-                                 .engine = e->engine,
-                                 .until = job->until.count ? &job->until : &default_until,
-                                 .most = job->max_gen_toks ? job->max_gen_toks : most};
-    int status = c->most < seen(e) ? generate_check_stops(c->until->items, c->until->count)
-                                   : status_fail(STATUS_USAGE, "--max-gen-toks %lld: the model sees %lld tokens",
-                                                 (long long)c->most, (long long)seen(e));
+    *c = (struct eval_completer){.job = job, .engine = e->engine};
+    ask_begin(&c->ask);
+    c->ask.sampling.temperature = 0;
+    c->ask.max_tokens = job->max_gen_toks ? job->max_gen_toks : most;
+    if (c->ask.max_tokens >= seen(e))
+        return status_fail(STATUS_USAGE, "--max-gen-toks %lld: the model sees %lld tokens",
+                           (long long)c->ask.max_tokens, (long long)seen(e));
+    int status = job->until.count ? ask_take_stops(&c->ask, job->until.items, job->until.count)
+                                  : ask_take_stops(&c->ask, &until, 1);
     THEN(status, tokenizer_open(directory, &e->tokenizer));
     c->tokenizer = e->tokenizer;
     return status ? status : eval_completer_open(c);
 }
 
-/* Opens what the first rank alone needs. */
+/* Opens what only the first rank needs. */
 static int open_first(struct evaluator *e) {
     const struct eval_job *job = e->job;
     struct model_text_ends ends = engine_text_ends(e->engine, e->tokenizer);
@@ -437,7 +441,7 @@ static void close_all(struct evaluator *e) {
     free(e->drawn);
     strbuf_free(&e->completion);
     eval_prompter_close(e->prompter);
-    chat_template_close(e->completer.template);
+    eval_completer_close(&e->completer);
     likelihood_list_free(&e->requests);
     likelihood_encoder_close(e->encoder);
     tokenizer_close(e->tokenizer);

@@ -8,18 +8,36 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Finds the ends of a text, or of a turn where there is a template. */
+static int open_ends(struct eval_completer *c, struct ask_ends *ends) {
+    const struct model_text_ends text = engine_text_ends(c->engine, c->tokenizer);
+    int status = ask_ends_open(&c->ask,
+                               &(struct ask_model){.tokenizer = c->tokenizer,
+                                                   .text = &text,
+                                                   .vocab = engine_config(c->engine)->vocab_size,
+                                                   .template = c->template},
+                               ends);
+    ends->is_answer = false; /* as lm_eval, which decodes a completion as it decodes any text */
+    return status;
+}
+
 int eval_completer_open(struct eval_completer *c) {
-    struct model_text_ends text = engine_text_ends(c->engine, c->tokenizer);
-    return prompt_ends_find(c->tokenizer, text.eos, text.count, NULL, 0, &c->ends[0]);
+    return open_ends(c, &c->ends[0]);
+}
+
+void eval_completer_close(struct eval_completer *c) {
+    ask_ends_close(&c->ends[0]);
+    ask_ends_close(&c->ends[1]);
+    ask_free(&c->ask);
+    chat_template_close(c->template);
 }
 
 int eval_completer_need_turns(struct eval_completer *c) {
-    struct model_text_ends text = engine_text_ends(c->engine, c->tokenizer);
     const char *directory = c->job->model->tokenizer ? c->job->model->tokenizer : engine_directory(c->engine);
     if (c->has_turns)
         return STATUS_OK;
     int status = job_template_of(c->job->model, c->job->chat_template, directory, &c->template);
-    THEN(status, prompt_ends_find(c->tokenizer, text.eos, text.count, c->template, 0, &c->ends[1]));
+    THEN(status, open_ends(c, &c->ends[1]));
     c->has_turns = !status;
     return status;
 }
@@ -27,29 +45,15 @@ int eval_completer_need_turns(struct eval_completer *c) {
 int eval_complete(struct eval_completer *c, const int32_t *ids, const struct eval_prompt *prompts, int64_t count) {
     struct generate_options *options = calloc((size_t)count + 1, sizeof *options);
     struct generated *made = calloc((size_t)count + 1, sizeof *made);
-    const char **stop = calloc(c->until->count + 1, sizeof *stop);
-    int status = status_allocated(options && made && stop);
-    for (size_t i = 0; i < c->until->count && !status; i++)
-        stop[i] = c->until->items[i];
-    for (int64_t i = 0; i < count && !status; i++)
-        status = prompts[i].request->is_turn ? eval_completer_need_turns(c) : STATUS_OK;
-    if (!status)
-        stop[c->until->count] = c->ends[1].turn_end;
+    int status = status_allocated(options && made);
     for (int64_t i = 0; i < count && !status; i++) {
         const struct likelihood *request = prompts[i].request;
-        const struct prompt_ends *ends = &c->ends[request->is_turn];
-        options[i] = (struct generate_options){
-            .prompt = ids + request->start,
-            .prompt_length = request->count,
-            .slot = engine_opened_slot(c->engine),
-            .max_new_tokens = c->most,
-            .samples = 1,
-            .sampling = {.top_p = 1, .repetition_penalty = 1},
-            .stop = stop,
-            .stop_count = c->until->count + (*ends->turn_end != 0),
-            .end_ids = ends->ids,
-            .end_count = ends->count,
-        };
+        status = request->is_turn ? eval_completer_need_turns(c) : STATUS_OK;
+        options[i] = (struct generate_options){.prompt = ids + request->start,
+                                               .prompt_length = request->count,
+                                               .slot = engine_opened_slot(c->engine),
+                                               .ask = &c->ask,
+                                               .ends = &c->ends[request->is_turn]};
     }
     THEN(status, generate_all(c->engine, c->tokenizer, options, count, made));
     for (int64_t i = 0; i < count && made; i++) {
@@ -60,7 +64,6 @@ int eval_complete(struct eval_completer *c, const int32_t *ids, const struct eva
     }
     free(options);
     free(made);
-    free(stop);
     return status;
 }
 
@@ -87,8 +90,8 @@ int eval_completion(const struct eval_completer *c, const struct eval_prompt *pr
     THEN(status, strbuf_status(out));
     strbuf_free(&bytes);
     token_buffer_free(&ids);
-    for (size_t i = 0; i < c->until->count && !status; i++)
-        cut(out, c->until->items[i]);
-    cut(out, c->ends[prompt->request->is_turn].turn_end);
+    for (int64_t i = 0; i < c->ask.stop_count && !status; i++)
+        cut(out, c->ask.stop[i].bytes);
+    cut(out, c->ends[prompt->request->is_turn].prompt.turn_end);
     return status;
 }

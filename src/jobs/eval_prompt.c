@@ -67,16 +67,6 @@ void eval_prompter_close(struct eval_prompter *p) {
 
 /* ---- lines ---- */
 
-int eval_next_line(struct lines *lines, bool *is_end) {
-    int status;
-    while (!(status = lines_next(lines, is_end)) && !*is_end) {
-        const struct strbuf *line = lines_text(lines);
-        if (!json_line_is_blank(strbuf_text(line), line->length))
-            break;
-    }
-    return status;
-}
-
 int eval_read_line(struct lines *lines, const struct task *task, json_t **root, struct task_row *row) {
     const struct strbuf *line = lines_text(lines);
     int status = json_line_read(strbuf_text(line), line->length, root);
@@ -90,10 +80,8 @@ int eval_read_line(struct lines *lines, const struct task *task, json_t **root, 
 
 static int add_row(struct eval_prompter *p, struct lines *lines) {
     struct pool *pool = &p->pool;
-    json_t *root = NULL, **grown = array_grow(pool->rows, &pool->capacity, pool->count + 1, sizeof *grown);
-    if (!grown)
-        return STATUS_MEMORY;
-    pool->rows = grown;
+    json_t *root = NULL;
+    TRY(array_reserve(&pool->rows, &pool->capacity, pool->count + 1, sizeof *pool->rows));
     int status = eval_read_line(lines, p->task->task, &root, &p->example);
     if (status) {
         json_decref(root);
@@ -118,7 +106,7 @@ int eval_prompter_begin(struct eval_prompter *p, const struct eval_task *task) {
         return status_fail(STATUS_USAGE, "--num-fewshot: %s is read only once: name rows with --fewshot-data", path);
     bool is_whole = pool->is_own || job->shots_seed >= 0;
     int status = lines_open(path, JSON_LINE_BYTES, &lines);
-    while (!status && (is_whole || (int64_t)pool->count < job->shots) && !(status = eval_next_line(lines, &is_end)) &&
+    while (!status && (is_whole || (int64_t)pool->count < job->shots) && !(status = lines_next_row(lines, &is_end)) &&
            !is_end)
         status = add_row(p, lines);
     lines_close(lines);

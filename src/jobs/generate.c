@@ -112,60 +112,32 @@ static int read_prompt(struct run *run, const char *tokenizer) {
 
 /* ---- the completions ---- */
 
-/* The ends of a completion: tokens, stop strings and the end of a turn. */
-struct ends {
-    struct prompt_ends prompt;
-    const char **stop; /* [stop_count] */
-    size_t stop_count;
-};
-
-static int find_ends(const struct run *run, struct ends *ends) {
-    const struct generate_job *job = run->job;
-    *ends = (struct ends){.stop = calloc(job->stop.count + 1, sizeof *ends->stop), .stop_count = job->stop.count};
-    TRY(status_allocated(ends->stop));
-    for (size_t i = 0; i < job->stop.count; i++)
-        ends->stop[i] = job->stop.items[i];
-    struct model_text_ends text = engine_text_ends(run->engine, run->tokenizer);
-    int status = job->ignores_eos ? STATUS_OK
-                                  : prompt_ends_find(run->tokenizer, text.eos, text.count, run->template,
-                                                     job->template_timeout, &ends->prompt);
-    if (*ends->prompt.turn_end)
-        ends->stop[ends->stop_count++] = ends->prompt.turn_end;
-    if (status)
-        free(ends->stop);
-    return status;
-}
-
 static int write_texts(struct run *run) {
     const struct generate_job *job = run->job;
-    struct ends ends;
-    struct generated *texts = calloc((size_t)job->samples, sizeof *texts);
-    int status = texts ? find_ends(run, &ends) : status_no_memory();
-    if (status) {
-        free(texts);
-        return status;
-    }
-    const struct generate_options options = {
-        .prompt = run->prompt.ids.ids,
-        .prompt_length = (int64_t)run->prompt.ids.count,
-        .slot = engine_opened_slot(run->engine),
-        .max_new_tokens = job->max_new_tokens,
-        .samples = job->samples,
-        .sampling = job->sampling,
-        .stop = ends.stop,
-        .stop_count = ends.stop_count,
-        .end_ids = ends.prompt.ids,
-        .end_count = ends.prompt.count,
-        .is_answer = run->template != NULL,
-        .on_text = job->on_text,
-        .context = job->context,
-    };
-    status = job->on_prompt(job->context, &run->prompt);
+    const struct model_text_ends text = engine_text_ends(run->engine, run->tokenizer);
+    struct ask_ends ends = {0};
+    struct generated *texts = calloc((size_t)job->ask->choices, sizeof *texts);
+    TRY(status_allocated(texts));
+    const struct generate_options options = {.prompt = run->prompt.ids.ids,
+                                             .prompt_length = (int64_t)run->prompt.ids.count,
+                                             .slot = engine_opened_slot(run->engine),
+                                             .ask = job->ask,
+                                             .ends = &ends,
+                                             .on_text = job->on_text,
+                                             .context = job->context};
+    int status = ask_ends_open(job->ask,
+                               &(struct ask_model){.tokenizer = run->tokenizer,
+                                                   .text = &text,
+                                                   .vocab = engine_config(run->engine)->vocab_size,
+                                                   .template = run->template,
+                                                   .template_seconds = job->template_timeout},
+                               &ends);
+    THEN(status, job->on_prompt(job->context, &run->prompt));
     THEN(status, generate(run->engine, run->tokenizer, &options, texts));
     THEN(status, job->on_end(job->context, &run->prompt, texts));
-    for (int64_t i = 0; i < job->samples; i++)
+    for (int64_t i = 0; i < job->ask->choices; i++)
         generated_free(&texts[i]);
-    free(ends.stop);
+    ask_ends_close(&ends);
     free(texts);
     return status;
 }
@@ -175,9 +147,10 @@ static int write_texts(struct run *run) {
 static int open_run(struct run *run) {
     const struct generate_job *job = run->job;
     const char *tokenizer = job->model->tokenizer;
-    const struct engine_options options = {.max_rows = PREFILL_ROWS > job->samples ? PREFILL_ROWS : job->samples,
-                                           .max_logit_rows = job->samples,
-                                           .max_sequences = job->samples};
+    const struct engine_options options = {.max_rows =
+                                               PREFILL_ROWS > job->ask->choices ? PREFILL_ROWS : job->ask->choices,
+                                           .max_logit_rows = job->ask->choices,
+                                           .max_sequences = job->ask->choices};
     int status = job_model_open(job->model, run->world, options, &run->memory, &run->engine);
     if (status)
         return status;
@@ -185,7 +158,7 @@ static int open_run(struct run *run) {
     if (job->text || job->messages || tokenizer || tokenizer_is_present(directory))
         status = tokenizer_open(directory, &run->tokenizer);
     run->prompt.has_tokenizer = run->tokenizer != NULL;
-    if (!status && job->stop.count && !run->tokenizer)
+    if (!status && job->ask->stop_count && !run->tokenizer)
         status = status_fail(STATUS_USAGE, "--stop needs a tokenizer, and %s has none", directory);
     if (!status && run->is_first)
         status = read_prompt(run, directory);

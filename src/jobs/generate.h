@@ -9,7 +9,7 @@
 struct generate_prompt {
     struct strbuf text; /* of messages: as the template renders them; empty when ids were given */
     struct token_buffer ids;
-    bool has_tokenizer; /* false: completions are ids alone */
+    bool has_tokenizer; /* false: completions are only ids */
 };
 
 struct generate_job {
@@ -22,17 +22,14 @@ struct generate_job {
     int special_tokens;        /* enum special_tokens, of the text */
     const char *chat_template; /* "auto": the template of the first adapter that has one, else the tokenizer's */
     double template_timeout;   /* seconds; limits one rendering */
-    struct config_list stop;   /* strings that end a completion; they have passed generate_check_stops */
-    bool ignores_eos;          /* neither an end of text nor a template's end of a turn ends a completion */
-    int64_t max_new_tokens, samples;
-    struct sampling sampling;
+    const struct ask *ask;     /* the completions */
 
     /* Output, called on the first rank. Each returns a status, and a failure ends the job. */
     int (*on_prompt)(void *context, const struct generate_prompt *prompt); /* before the first token is drawn */
     /* As in struct generate_options; NULL: completions are only given whole. */
     int (*on_text)(void *context, int64_t sample, const char *bytes, size_t length);
     int (*on_end)(void *context, const struct generate_prompt *prompt,
-                  const struct generated *completions); /* [samples] */
+                  const struct generated *completions); /* [ask->choices] */
     void *context;
 };
 

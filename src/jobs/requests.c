@@ -188,8 +188,8 @@ static void count_lines(struct requests *r) {
     if (!lines_are_of_file(r->input) || !strcmp(r->options->input, "-"))
         return;
     int status = lines_open(r->options->input, JSON_LINE_BYTES, &lines);
-    while (!status && !(status = lines_next(lines, &is_end)) && !is_end)
-        r->total += !json_line_is_blank(strbuf_text(lines_text(lines)), lines_text(lines)->length);
+    while (!status && !(status = lines_next_row(lines, &is_end)) && !is_end)
+        r->total++;
     lines_close(lines);
     r->total -= r->output.kept; /* a line that cannot be read is reported when its turn comes */
 }

@@ -2,7 +2,7 @@
  *
  * The loop is in requests.c: it reads lines into a window, submits them to the scheduler, and writes answers in order.
  * Its parts: requests_line.h reads a line, requests_answer.c answers it, and requests_output.c writes the answer. A
- * line may have the form of OpenAI's batches (requests_batch.h). An answer depends on its line alone, so a resumed run
+ * line may have the form of OpenAI's batches (requests_batch.h). An answer depends only on its line, so a resumed run
  * writes the same file as an uninterrupted one. Everything runs on one thread, that of the engine's leader. */
 #ifndef CAMBIUM_JOBS_REQUESTS_H
 #define CAMBIUM_JOBS_REQUESTS_H
@@ -47,10 +47,9 @@ struct requests_model {
 
 struct answer_choice {
     struct writer writer;
-    struct strbuf text, logprobs; /* logprobs: as JSON, without brackets */
-    struct token_buffer tokens;   /* of the text */
     int64_t drawn;
-    enum scheduler_end reason;
+    struct call_end end;               /* with the id that ended it */
+    struct call_top tops[ASK_MAX_TOP]; /* of that id */
 };
 
 enum answer_state { ANSWER_WAITS, ANSWER_RUNS, ANSWER_IS_DONE, ANSWER_IS_WRITTEN };
@@ -65,16 +64,18 @@ struct answer {
     struct request_line line;
     struct ask_ends ends;
     char digests[ASK_MAX_ADAPTERS][PEFT_SHA256_BYTES]; /* of the files of its adapters */
+    uint64_t generations[PEFT_SLOT_IMAGES];
     int slot;
     bool has_slot;
-    int64_t cached;
-    struct strbuf prompt_logprobs; /* as JSON, without brackets */
-    struct answer_choice *choices; /* [line.asked.choices] */
-    const struct tokenizer *tokenizer;
-    int status;        /* first failure in a callback */
-    bool is_broken;    /* a log-probability is not finite */
-    bool is_error;     /* `out` reports an error */
-    struct strbuf out; /* the line for the output, in state ANSWER_IS_WRITTEN */
+    int64_t cached;                /* of the prompt's tokens */
+    bool predicts_first;           /* virtual tokens predict the prompt's first token */
+    bool has_prompt;               /* a token of the prompt was reported */
+    struct answer_choice *choices; /* [line.request.ask.choices] */
+    struct call_update *update;    /* what the answer gets next; empty between two callbacks */
+    int status;                    /* first failure in a callback */
+    bool is_broken;                /* a log-probability is not finite, or a completion failed */
+    bool is_error;                 /* `out` reports an error */
+    struct strbuf out;             /* the line for the output, in state ANSWER_IS_WRITTEN */
 };
 
 /* Makes an answer from a line of the input. A faulty line gives a finished answer that reports its error. The answer

@@ -1,66 +1,18 @@
 /* One request from its line to its answer. */
 #include "requests.h"
 
-#include "requests_batch.h"
-
 #include "infer/slots.h"
-#include "openai/json_out.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- JSON ---- */
-
-static void add_id(struct strbuf *out, const struct request_line *line) {
-    strbuf_add_text(out, "{\"id\":");
-    if (json_is_string(line->id))
-        json_out_string(out, json_string_value(line->id), json_string_length(line->id));
-    else if (line->id)
-        strbuf_format(out, "%lld", (long long)json_integer_value(line->id));
-    else
-        strbuf_add_text(out, "null");
-}
-
-/* Adds a token as JSON. Nine significant digits reproduce every float. `has_logprob`: false for the first token of a
- * prompt, which nothing predicts. */
-static void add_token(struct strbuf *out, const struct scheduler_token *token, bool has_logprob, bool *is_broken) {
-    strbuf_format(out, "%s{\"id\":%d,\"logprob\":", out->length ? "," : "", token->token);
-    if (has_logprob)
-        strbuf_format(out, "%.9g", token->logprob);
-    else
-        strbuf_add_text(out, "null");
-    strbuf_add_text(out, ",\"top\":[");
-    for (int32_t i = 0; i < token->top_count; i++) {
-        strbuf_format(out, "%s{\"id\":%d,\"logprob\":%.9g}", i ? "," : "", token->top_token[i], token->top_logprob[i]);
-        *is_broken |= !isfinite(token->top_logprob[i]);
-    }
-    strbuf_add_text(out, "]}");
-    *is_broken |= has_logprob && !isfinite(token->logprob);
-}
 
 /* ---- errors and memory ---- */
 
 int answer_fail(struct answer *answer, enum error_case which, const char *field) {
-    char reason[1024];
     answer->is_error = true;
     answer->state = ANSWER_IS_WRITTEN;
     strbuf_clear(&answer->out);
-    if (answer->line.batch) {
-        batch_fail(answer->line.batch, which, field);
-        batch_write_error(answer->line.batch, &answer->out);
-        return strbuf_status(&answer->out);
-    }
-    snprintf(reason, sizeof reason, "%s", status_text());
-    add_id(&answer->out, &answer->line);
-    strbuf_format(&answer->out, ",\"line\":%lld,\"field\":", (long long)answer->number);
-    if (field)
-        json_out_string(&answer->out, field, strlen(field));
-    else
-        strbuf_add_text(&answer->out, "null");
-    strbuf_add_text(&answer->out, ",\"error\":");
-    json_out_string(&answer->out, reason, strlen(reason));
-    strbuf_add_text(&answer->out, "}\n");
+    answer->line.form->write_error(answer, which, field, &answer->out);
     return strbuf_status(&answer->out);
 }
 
@@ -71,6 +23,8 @@ int answer_new(const char *text, size_t length, int64_t number, const struct ope
     answer->number = number;
     answer->slot = -1;
     int status = request_line_read(&answer->line, text, length, number, model, &field);
+    answer->line.openai.generations = answer->generations;
+    answer->line.openai.cached = &answer->cached;
     if (status == STATUS_INVALID)
         status = answer_fail(answer, ERROR_ARGUMENT, field);
     if (status) {
@@ -82,17 +36,13 @@ int answer_new(const char *text, size_t length, int64_t number, const struct ope
 
 /* Frees everything except the formatted line. */
 static void free_work(struct answer *answer) {
-    for (int64_t i = 0; answer->choices && i < answer->line.request.ask.choices; i++) {
-        struct answer_choice *choice = &answer->choices[i];
-        writer_free(&choice->writer);
-        strbuf_free(&choice->text);
-        strbuf_free(&choice->logprobs);
-        token_buffer_free(&choice->tokens);
-    }
+    for (int64_t i = 0; answer->choices && i < answer->line.request.ask.choices; i++)
+        writer_free(&answer->choices[i].writer);
     free(answer->choices);
     answer->choices = NULL;
     ask_ends_close(&answer->ends);
-    strbuf_free(&answer->prompt_logprobs);
+    update_free(answer->update);
+    answer->update = NULL;
     request_line_free(&answer->line);
 }
 
@@ -188,8 +138,7 @@ static int take_model(struct request_line *line, const struct requests_model *mo
     if (line->request.ask.adapter_count)
         return status_fail(STATUS_INVALID, "the model \"%.200s\" is an adapter already", name);
     line->request.ask.adapters[line->request.ask.adapter_count++] = name;
-    if (line->batch)
-        line->batch->request.model_name = name;
+    line->openai.model_name = name;
     return STATUS_OK;
 }
 
@@ -222,11 +171,9 @@ static int prepare(struct answer *answer, struct requests_model *model, const ch
 
 static int take_adapters(struct answer *answer, struct requests_model *model) {
     const struct ask *asked = &answer->line.request.ask;
-    uint64_t generations[PEFT_SLOT_IMAGES];
-    struct batch *batch = answer->line.batch;
     struct adapter_view view;
-    int status = adapters_take(model->adapters, asked->adapters, (int)asked->adapter_count, &answer->slot,
-                               batch ? batch->generations : generations);
+    int status =
+        adapters_take(model->adapters, asked->adapters, (int)asked->adapter_count, &answer->slot, answer->generations);
     answer->has_slot = !status;
     for (int64_t i = 0; i < asked->adapter_count && !status; i++)
         if (adapters_find(model->adapters, asked->adapters[i], &view))
@@ -257,7 +204,8 @@ int answer_prepare(struct answer *answer, struct requests_model *model, bool *mu
     *must_wait = false;
     if (!answer->choices) {
         answer->choices = calloc((size_t)answer->line.request.ask.choices, sizeof *answer->choices);
-        TRY(status_allocated(answer->choices));
+        answer->update = calloc(1, sizeof *answer->update);
+        TRY(status_allocated(answer->choices && answer->update));
         status = prepare(answer, model, &field);
         if (status == STATUS_MEMORY)
             return status;
@@ -282,10 +230,7 @@ int answer_prepare(struct answer *answer, struct requests_model *model, bool *mu
 /* ---- while it runs ---- */
 
 static void on_start(void *context, int64_t cached) {
-    struct answer *answer = context;
-    answer->cached = cached;
-    if (answer->line.batch)
-        answer->line.batch->cached = cached;
+    ((struct answer *)context)->cached = cached;
 }
 
 static void keep(struct answer *answer, int status) {
@@ -293,51 +238,82 @@ static void keep(struct answer *answer, int status) {
         answer->status = status;
 }
 
-static bool on_token(void *context, int64_t index, const struct scheduler_token *token) {
-    struct answer *answer = context;
-    struct answer_choice *choice = &answer->choices[index];
-    bool is_ended = false;
-    choice->drawn++;
-    answer->is_broken |= !isfinite(token->logprob);
-    if (answer->line.batch && !answer->status) {
-        const struct ask_completion completion = {&answer->line.request.ask, &answer->ends, answer->tokenizer,
-                                                  &choice->writer, choice->drawn};
-        keep(answer, batch_add_token(answer->line.batch, index, &completion, token, &is_ended));
-        return answer->status || is_ended;
-    }
-    if (token->is_end || answer->status)
-        return answer->status != STATUS_OK;
-    keep(answer, token_buffer_add(&choice->tokens, token->token));
-    if (answer->line.request.ask.logprobs >= 0)
-        add_token(&choice->logprobs, token, true, &answer->is_broken);
-    const struct ask_completion completion = {&answer->line.request.ask, &answer->ends, answer->tokenizer,
-                                              &choice->writer, choice->drawn};
-    keep(answer, ask_write(&completion, token->token, &choice->text, &is_ended));
-    return answer->status || is_ended;
+/* Gives the answer what the update has. */
+static void pass(struct answer *answer) {
+    openai_take_prompts(&answer->line.openai, answer->update);
+    openai_take_all(&answer->line.openai, answer->update);
+    update_clear(answer->update);
+}
+
+/* Adds the update's text as a piece, with a token unless it is NULL. `choice` -1: of the prompt. */
+static int add_piece(struct answer *answer, int64_t choice, const struct scheduler_token *drawn, bool has_logprob) {
+    struct call_token token;
+    struct call_top tops[ASK_MAX_TOP];
+    int status = strbuf_status(&answer->update->text);
+    THEN(status, update_add_piece(answer->update, 0, choice, 0));
+    if (drawn)
+        answer->is_broken |= !update_read_token(drawn, has_logprob, &token, tops);
+    if (!status && drawn)
+        status = update_add_token(answer->update, &token, tops);
+    pass(answer);
+    return status;
+}
+
+/* Nothing predicts the first token of a prompt, except virtual tokens. */
+static int add_first_token(struct answer *answer) {
+    const struct call_request *asked = &answer->line.request;
+    if (answer->has_prompt || answer->predicts_first || asked->ask.prompt_logprobs < 0)
+        return STATUS_OK;
+    answer->has_prompt = true;
+    return add_piece(answer, -1, &(struct scheduler_token){.token = asked->prompts[0].ids.ids[0]}, false);
 }
 
 static void on_prompt_logprob(void *context, int64_t index, const struct scheduler_token *token) {
     struct answer *answer = context;
-    if (answer->line.batch) {
-        keep(answer, batch_add_prompt_token(answer->line.batch, index, token));
-        return;
+    int status = index > 0 ? add_first_token(answer) : STATUS_OK;
+    answer->has_prompt = true;
+    keep(answer, status ? status : add_piece(answer, -1, token, true));
+}
+
+static bool on_token(void *context, int64_t index, const struct scheduler_token *token) {
+    struct answer *answer = context;
+    struct answer_choice *choice = &answer->choices[index];
+    const struct ask_completion completion = {&answer->line.request.ask, &answer->ends,
+                                              answer->line.openai.model->tokenizer, &choice->writer, ++choice->drawn};
+    bool is_ended = false;
+    if (!answer->status)
+        keep(answer, add_first_token(answer));
+    if (token->is_end) {
+        answer->is_broken |= !update_read_token(token, true, &choice->end.token, choice->tops);
+        choice->end.has_token = true;
+        return answer->status != STATUS_OK;
     }
-    if (index == 1 && !answer->prompt_logprobs.length)
-        add_token(&answer->prompt_logprobs,
-                  &(struct scheduler_token){.token = answer->line.request.prompts[0].ids.ids[0]}, false,
-                  &answer->is_broken);
-    add_token(&answer->prompt_logprobs, token, true, &answer->is_broken);
+    if (!answer->status)
+        keep(answer, ask_write(&completion, token->token, &answer->update->text, &is_ended));
+    if (!answer->status)
+        keep(answer, add_piece(answer, index, token, true));
+    return answer->status || is_ended;
+}
+
+static int end_choice(struct answer *answer, int64_t index, bool is_stop) {
+    struct answer_choice *choice = &answer->choices[index];
+    TRY(add_first_token(answer));
+    TRY(writer_end(&choice->writer, &answer->update->text));
+    if (answer->update->text.length)
+        TRY(add_piece(answer, index, NULL, false));
+    choice->end.choice = index;
+    choice->end.is_stop = is_stop;
+    choice->end.completion_tokens = choice->drawn;
+    answer->line.openai.completion_tokens += choice->drawn;
+    int status = update_add_end(answer->update, &choice->end, choice->tops);
+    pass(answer);
+    return status;
 }
 
 static void on_end(void *context, int64_t index, enum scheduler_end reason) {
     struct answer *answer = context;
-    answer->choices[index].reason = reason;
-    if (answer->line.batch) {
-        struct answer_choice *choice = &answer->choices[index];
-        keep(answer, batch_end(answer->line.batch, index, &choice->writer, reason == SCHEDULER_STOP, choice->drawn));
-        return;
-    }
-    keep(answer, writer_end(&answer->choices[index].writer, &answer->choices[index].text));
+    answer->is_broken |= reason == SCHEDULER_FAILED;
+    keep(answer, end_choice(answer, index, reason == SCHEDULER_STOP));
 }
 
 static void on_done(void *context) {
@@ -349,9 +325,7 @@ static void on_done(void *context) {
 
 void answer_request(struct answer *answer, const struct requests_model *model, struct scheduler_request *request) {
     const struct ask_prompt prompt = prompt_of(answer, model);
-    answer->tokenizer = model->openai.tokenizer;
-    if (answer->line.batch)
-        answer->line.batch->predicts_first = engine_slot_predicts_first(model->engine, answer->slot);
+    answer->predicts_first = engine_slot_predicts_first(model->engine, answer->slot);
     ask_schedule(&answer->line.request.ask, &answer->ends, &prompt, request);
     request->calls = (struct scheduler_calls){on_start, on_token, on_prompt_logprob, on_end, on_done};
     request->context = answer;
@@ -359,77 +333,18 @@ void answer_request(struct answer *answer, const struct requests_model *model, s
 
 /* ---- after it ran ---- */
 
-static void add_choice(struct strbuf *out, const struct answer *answer, int64_t index) {
-    const struct answer_choice *choice = &answer->choices[index];
-    strbuf_format(out, "%s{\"index\":%lld,\"text\":", index ? "," : "", (long long)index);
-    if (answer->tokenizer)
-        json_out_string(out, strbuf_text(&choice->text), choice->text.length);
-    else
-        strbuf_add_text(out, "null");
-    strbuf_add_text(out, ",\"tokens\":[");
-    for (size_t i = 0; i < choice->tokens.count; i++)
-        strbuf_format(out, i ? ",%d" : "%d", choice->tokens.ids[i]);
-    strbuf_add_text(out, "],\"logprobs\":");
-    if (answer->line.request.ask.logprobs >= 0)
-        strbuf_format(out, "[%s]", strbuf_text(&choice->logprobs));
-    else
-        strbuf_add_text(out, "null");
-    strbuf_format(out, ",\"finish_reason\":\"%s\"}", choice->reason == SCHEDULER_STOP ? "stop" : "length");
-    out->failed |= choice->logprobs.failed;
-}
-
-static int write_line(struct answer *answer) {
-    const struct request_line *line = &answer->line;
-    struct strbuf *out = &answer->out;
-    int64_t drawn = 0;
-    add_id(out, line);
-    strbuf_add_text(out, ",\"choices\":[");
-    for (int64_t i = 0; i < line->request.ask.choices; i++) {
-        add_choice(out, answer, i);
-        drawn += answer->choices[i].drawn;
-    }
-    strbuf_add_text(out, "],\"prompt_logprobs\":");
-    if (line->request.ask.prompt_logprobs >= 0 &&
-        !answer->prompt_logprobs.length) /* a prompt of one token, which nothing predicts */
-        add_token(&answer->prompt_logprobs, &(struct scheduler_token){.token = line->request.prompts[0].ids.ids[0]},
-                  false, &answer->is_broken);
-    if (line->request.ask.prompt_logprobs >= 0)
-        strbuf_format(out, "[%s]", strbuf_text(&answer->prompt_logprobs));
-    else
-        strbuf_add_text(out, "null");
-    out->failed |= answer->prompt_logprobs.failed;
-    strbuf_add_text(out, ",\"adapters\":[");
-    for (int64_t i = 0; i < line->request.ask.adapter_count; i++) {
-        strbuf_add_text(out, i ? ",{\"name\":" : "{\"name\":");
-        json_out_string(out, line->request.ask.adapters[i], strlen(line->request.ask.adapters[i]));
-        strbuf_format(out, ",\"digest\":\"%s\"}", answer->digests[i]);
-    }
-    strbuf_format(out, "],\"seed\":%lld,\"prompt_tokens\":%zu,\"completion_tokens\":%lld}\n",
-                  (long long)line->request.ask.sampling.seed, line->request.prompts[0].ids.count, (long long)drawn);
-    answer->state = ANSWER_IS_WRITTEN;
-    return strbuf_status(out);
-}
-
-static bool has_failed(const struct answer *answer) {
-    bool failed = answer->is_broken || (answer->line.batch && answer->line.batch->is_broken);
-    for (int64_t i = 0; i < answer->line.request.ask.choices; i++)
-        failed |= answer->choices[i].reason == SCHEDULER_FAILED;
-    return failed;
-}
-
 int answer_finish(struct answer *answer, struct requests_model *model) {
     int status = answer->has_slot ? adapters_give(model->adapters, answer->slot) : STATUS_OK;
     answer->has_slot = false;
     THEN(status, answer->status);
-    if (!status && answer->state == ANSWER_IS_DONE && has_failed(answer)) {
+    if (!status && answer->state == ANSWER_IS_DONE && answer->is_broken) {
         status_fail(STATUS_INVALID, ENGINE_NO_PROBABILITY);
         status = answer_fail(answer, ERROR_INTERNAL, NULL);
-    } else if (!status && answer->state == ANSWER_IS_DONE && answer->line.batch) {
-        batch_write(answer->line.batch, &answer->out);
+    } else if (!status && answer->state == ANSWER_IS_DONE) {
+        answer->line.form->write(answer, &answer->out);
         answer->state = ANSWER_IS_WRITTEN;
         status = strbuf_status(&answer->out);
-    } else if (!status && answer->state == ANSWER_IS_DONE)
-        status = write_line(answer);
+    }
     free_work(answer);
     return status;
 }

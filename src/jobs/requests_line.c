@@ -1,9 +1,11 @@
-/* Reads the fields of a line that ask.h does not know: id, model and prompt. A null field counts as absent. */
+/* Reads the fields of a line that ask.h does not know: id, model and prompt. A null field counts as absent. Writes the
+ * answers to such lines. */
 #include "requests_line.h"
-
+#include "requests.h"
 #include "requests_batch.h"
 
 #include "data/json_line.h"
+#include "openai/json_out.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -100,22 +102,106 @@ static int read_fields(struct request_line *line, int64_t vocab, const char **fi
     return ask_check(&line->request.ask, vocab, field);
 }
 
+/* ---- answers ---- */
+
+static void add_id(struct strbuf *out, const struct request_line *line) {
+    strbuf_add_text(out, "{\"id\":");
+    if (json_is_string(line->id))
+        json_out_string(out, json_string_value(line->id), json_string_length(line->id));
+    else if (line->id)
+        strbuf_format(out, "%lld", (long long)json_integer_value(line->id));
+    else
+        strbuf_add_text(out, "null");
+}
+
+/* Adds a list, or null unless it was asked for. */
+static void add_list(struct strbuf *out, const struct strbuf *list, bool is_asked) {
+    if (is_asked)
+        strbuf_format(out, "[%s]", strbuf_text(list));
+    else
+        strbuf_add_text(out, "null");
+    out->failed |= list->failed;
+}
+
+static void add_choice(struct strbuf *out, const struct openai *request, int64_t index) {
+    const struct openai_choice *choice = &request->choices[index];
+    strbuf_format(out, "%s{\"index\":%lld,\"text\":", index ? "," : "", (long long)index);
+    if (request->model->tokenizer)
+        json_out_string(out, strbuf_text(&choice->part.text), choice->part.text.length);
+    else
+        strbuf_add_text(out, "null");
+    strbuf_add_text(out, ",\"tokens\":");
+    add_list(out, &choice->part.ids, true);
+    strbuf_add_text(out, ",\"logprobs\":");
+    add_list(out, &choice->part.content, request->tells_logprobs);
+    strbuf_format(out, ",\"finish_reason\":%s}", openai_finish_reason(choice));
+    out->failed |= choice->part.text.failed;
+}
+
+static void write_answer(struct answer *answer, struct strbuf *out) {
+    struct openai *request = &answer->line.openai;
+    const struct call_request *asked = request->asked;
+    openai_write_prompts(request);
+    add_id(out, &answer->line);
+    strbuf_add_text(out, ",\"choices\":[");
+    for (int64_t i = 0; i < asked->ask.choices; i++)
+        add_choice(out, request, i);
+    strbuf_add_text(out, "],\"prompt_logprobs\":");
+    add_list(out, &request->prompts[0].logprobs, asked->ask.prompt_logprobs >= 0);
+    strbuf_add_text(out, ",\"adapters\":[");
+    for (int64_t i = 0; i < asked->ask.adapter_count; i++) {
+        strbuf_add_text(out, i ? ",{\"name\":" : "{\"name\":");
+        json_out_string(out, asked->ask.adapters[i], strlen(asked->ask.adapters[i]));
+        strbuf_format(out, ",\"digest\":\"%s\"}", answer->digests[i]);
+    }
+    strbuf_format(out, "],\"seed\":%lld,\"prompt_tokens\":%zu,\"completion_tokens\":%lld}\n",
+                  (long long)asked->ask.sampling.seed, asked->prompts[0].ids.count,
+                  (long long)request->completion_tokens);
+}
+
+static void write_error(struct answer *answer, enum error_case which, const char *field, struct strbuf *out) {
+    char reason[1024];
+    (void)which;
+    snprintf(reason, sizeof reason, "%s", status_text());
+    add_id(out, &answer->line);
+    strbuf_format(out, ",\"line\":%s,\"field\":", answer->line.number);
+    if (field)
+        json_out_string(out, field, strlen(field));
+    else
+        strbuf_add_text(out, "null");
+    strbuf_add_text(out, ",\"error\":");
+    json_out_string(out, reason, strlen(reason));
+    strbuf_add_text(out, "}\n");
+}
+
+static const struct answer_form form = {write_answer, write_error};
+
+/* ---- the line ---- */
+
 int request_line_read(struct request_line *line, const char *text, size_t length, int64_t number,
                       const struct openai_model *model, const char **field) {
     json_error_t error;
-    *line = (struct request_line){0};
+    *line = (struct request_line){.form = &form};
     *field = NULL;
+    snprintf(line->number, sizeof line->number, "%lld", (long long)number);
     int status = json_read(text, length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &line->root, &error);
     if (status == STATUS_INVALID)
         return status_fail(status, "column %d: bad JSON: %s", error.column, error.text);
-    if (!status && batch_is(line->root))
-        return batch_read(line, number, model, field);
-    THEN(status, call_request_begin(&line->request, 1));
-    return status ? status : read_fields(line, model->vocab, field);
+    if (!status && batch_is(line->root)) {
+        TRY(batch_read(line, model, field));
+    } else {
+        THEN(status, call_request_begin(&line->request, 1));
+        THEN(status, read_fields(line, model->vocab, field));
+        TRY(status ? status : openai_open_plain(&line->openai, model, &line->request));
+    }
+    line->openai.id = line->number;
+    line->openai.model_name = model->name;
+    line->openai.created = model->created;
+    return STATUS_OK;
 }
 
 void request_line_free(struct request_line *line) {
-    batch_free(line->batch);
+    openai_free(&line->openai);
     call_request_free(&line->request);
     json_decref(line->root);
     *line = (struct request_line){0};

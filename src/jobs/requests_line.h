@@ -6,17 +6,28 @@
 #ifndef CAMBIUM_JOBS_REQUESTS_LINE_H
 #define CAMBIUM_JOBS_REQUESTS_LINE_H
 
-#include "openai/call_request.h"
+#include "openai/openai.h"
 
-struct batch;
+struct answer;
+
+/* What a line of this form is answered with. */
+struct answer_form {
+    /* Writes the whole line of a finished answer. `out` has failed when memory was lacking. */
+    void (*write)(struct answer *answer, struct strbuf *out);
+    /* Writes the whole line of an error, whose text is the current one (status_text). `field` may be NULL. */
+    void (*write_error)(struct answer *answer, enum error_case which, const char *field, struct strbuf *out);
+};
 
 /* Strings live until request_line_free. */
 struct request_line {
     json_t *root;
-    const json_t *id;            /* a string or an integer; NULL: none */
+    const struct answer_form *form;
+    char number[24];
+    const json_t *id;            /* a string, or an integer where the form allows it; NULL: none */
     const char *model;           /* a name of the base or of an adapter; NULL: not given */
     struct call_request request; /* with one prompt */
-    struct batch *batch;         /* NULL: the line has not OpenAI's form */
+    struct openai openai;        /* the answer to `request` */
+    struct error error;          /* of OpenAI's form; ERROR_NONE: the line is right so far */
 };
 
 /* Reads line `number` of the input, from 1. The line keeps `model`. Call request_line_free in any case. STATUS_MEMORY.

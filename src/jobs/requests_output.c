@@ -31,17 +31,6 @@ static int read_object(const struct lines *lines, json_t **root) {
     return json_read(strbuf_text(text), text->length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, root, &error);
 }
 
-/* Reads the next line that is not blank; sets *is_end when there is none. */
-static int next_request(struct lines *input, bool *is_end) {
-    int status;
-    while (!(status = lines_next(input, is_end)) && !*is_end) {
-        const struct strbuf *text = lines_text(input);
-        if (!json_line_is_blank(strbuf_text(text), text->length))
-            break;
-    }
-    return status;
-}
-
 /* Returns the id, or null when there is none, as answers have it. */
 static const json_t *id_of(const json_t *root) {
     const json_t *id = json_object_get(root, "id");
@@ -77,7 +66,7 @@ static bool belongs(const json_t *answer, const json_t *request, int64_t number)
 static int check_line(struct requests_output *output, const struct lines *lines, struct lines *input) {
     json_t *answer = NULL, *request = NULL;
     bool is_end;
-    int status = next_request(input, &is_end);
+    int status = lines_next_row(input, &is_end);
     if (!status && is_end)
         return status_fail(STATUS_INVALID, "%s:%lld: there are more answers than requests in %s", output->path,
                            (long long)lines_number(lines), lines_name(input));

@@ -137,16 +137,10 @@ static int read_line(struct scorer *s, const struct strbuf *line, struct text *t
 
 /* Reads the next text into the round; sets *is_end when there is none. */
 static int read_text(struct scorer *s, struct text *text, bool *is_end) {
-    const struct strbuf *line = lines_text(s->input);
-    int status;
-    while (!(status = lines_next(s->input, is_end)) && !*is_end) {
-        if (json_line_is_blank(strbuf_text(line), line->length))
-            continue;
-        *text = (struct text){.line = lines_number(s->input), .first = (int64_t)s->ids.count};
-        status = read_line(s, line, text);
-        return status ? lines_wrap(s->input, status) : STATUS_OK;
-    }
-    return status;
+    TRY(lines_next_row(s->input, is_end));
+    *text = (struct text){.line = lines_number(s->input), .first = (int64_t)s->ids.count};
+    int status = *is_end ? STATUS_OK : read_line(s, lines_text(s->input), text);
+    return status ? lines_wrap(s->input, status) : STATUS_OK;
 }
 
 /* ---- rounds ---- */

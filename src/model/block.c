@@ -206,12 +206,9 @@ static int attention_core_paged(const struct block_pass *block) {
         .position = step->cached,
         .out = block->saved->attention,
         .out_stride = widths->q,
+        .seen = pass->seen,
     };
-    struct rank *rank = model->rank;
-    if (!status && rank->is_planning)
-        return rank_note(rank, PHASE_ATTENTION, "paged_attention", paged_attention_work(&attention, pass->seen),
-                         rank->ops->paged_attention_workspace(rank->device, &attention));
-    return status ? status : rank_run_noted(rank, PHASE_ATTENTION, paged_attention, &attention);
+    return status ? status : rank_run(model->rank, PHASE_ATTENTION, paged_attention, &attention);
 }
 
 static int attention_core_forward(const struct block_pass *block) {
@@ -219,7 +216,7 @@ static int attention_core_forward(const struct block_pass *block) {
         return attention_core_paged(block);
     struct attention call;
     int status = attention_call(block, &call);
-    return status ? status : rank_run_scratch(block->pass->model->rank, PHASE_ATTENTION, attention_forward, &call);
+    return status ? status : rank_run(block->pass->model->rank, PHASE_ATTENTION, attention_forward, &call);
 }
 
 /* No place in FP8: an operation writes bf16 only. */
@@ -335,7 +332,7 @@ static int attention_core_backward(const struct block_pass *block) {
     core.dq = heads_gradient(model);
     core.dk = model_element(model, core.dq, widths->q);
     core.dv = model_element(model, model->gradients.qkv, widths->q + widths->kv);
-    THEN(status, rank_run_scratch(model->rank, PHASE_ATTENTION, attention_backward, &core));
+    THEN(status, rank_run(model->rank, PHASE_ATTENTION, attention_backward, &core));
     THEN(status, heads_backward(block));
     struct linear_call qkv = linear_call_at(block, ATTACH_QKV);
     qkv.x = block->saved->norm1;

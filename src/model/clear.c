@@ -66,9 +66,11 @@ int chunk_clear_gradients(const struct model *model, const struct model_chunk *c
     const struct model_cleared *cleared = &model->cleared;
     struct rank *rank = model->rank;
     int64_t c = chunk - model->options.chunks, first = c ? cleared->end[c - 1] : 0;
-    if (rank->is_planning && model->store.has_gradients)
-        return rank_note(rank, PHASE_REST, "zero_ranges", zero_ranges_work(count_elements(model, chunk)), 0);
-    struct zero_ranges call = {
-        .ranges = cleared->ranges + first, .range_count = cleared->end[c] - first, .x = cleared->x};
-    return cleared->ranges ? rank_run_noted(rank, PHASE_REST, zero_ranges, &call) : STATUS_OK;
+    if (rank->is_planning ? !model->store.has_gradients : !cleared->ranges)
+        return STATUS_OK;
+    struct zero_ranges call = {.ranges = cleared->ranges + first,
+                               .range_count = cleared->end[c] - first,
+                               .x = cleared->x,
+                               .elements = rank->is_planning ? count_elements(model, chunk) : 0};
+    return rank_run(rank, PHASE_REST, zero_ranges, &call);
 }

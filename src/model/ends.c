@@ -155,7 +155,7 @@ int embedding_pass_backward(const struct pass *pass) {
     for (int i = 0; i < (virtuals.count ? virtuals.count : 1) && !status; i++) {
         call.virtual_tokens = virtuals.rows[i].tokens;
         call.dvirtual_table = virtuals.rows[i].gradient;
-        status = rank_run_scratch(model->rank, PHASE_REST, embedding_backward, &call);
+        status = rank_run(model->rank, PHASE_REST, embedding_backward, &call);
         call.first_virtual += call.virtual_tokens;
         call.dtoken_table = call.dposition_table = NULL; /* virtual tokens have gradients of their methods */
     }
@@ -197,11 +197,12 @@ int head_join_loss(struct model *model, const struct cross_entropy *call, bool t
     struct cross_entropy partial = *call, whole = *call;
     partial.part = model->scratch.parts + (int64_t)rank->place.tensor * call->rows;
     whole.part = model->scratch.joined;
+    const struct cross_entropy_join join = {whole, rank->grid.tensor, model->scratch.parts};
     int status = rank_run(rank, PHASE_LOSS, cross_entropy_part, &partial);
     if (!status)
         status = rank_gather(rank, RANK_TENSOR, partial.part, model->scratch.parts,
                              call->rows * (int64_t)(sizeof *partial.part / sizeof(double)), DTYPE_F64);
-    THEN(status, rank_run(rank, PHASE_LOSS, cross_entropy_join, &whole, rank->grid.tensor, model->scratch.parts));
+    THEN(status, rank_run(rank, PHASE_LOSS, cross_entropy_join, &join));
     return status || !train ? status : rank_run(rank, PHASE_LOSS, cross_entropy_part_backward, &whole);
 }
 
@@ -294,7 +295,11 @@ int head_pass(const struct pass *pass, bool train) {
     }
     if (!status && model->rank->is_planning && pass->rows == model->options.max_rows)
         status = plan_few_rows(pass, train);
-    THEN(status, rank_run(model->rank, PHASE_LOSS, weighted_sum, head->count, model->scratch.losses, head->loss_weight,
-                          true, model->scratch.loss_sum));
+    const struct weighted_sum loss = {.count = head->count,
+                                      .x = model->scratch.losses,
+                                      .weight = head->loss_weight,
+                                      .accumulate = true,
+                                      .sum = model->scratch.loss_sum};
+    THEN(status, rank_run(model->rank, PHASE_LOSS, weighted_sum, &loss));
     return status || !train ? status : final_norm_backward(pass);
 }

@@ -1,6 +1,6 @@
 /* FP8 by delayed scaling: the scale of a tensor follows from the largest sizes that it had in earlier steps.
  *
- * Scales and histories are parameters of a table of their own, so that they are allocated, saved and loaded as all
+ * Scales and histories are parameters of their own table, so that they are allocated, saved and loaded as all
  * parameters are. The ranks of a stage have the same values. */
 #include "model-internal.h"
 

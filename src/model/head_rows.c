@@ -101,8 +101,13 @@ int head_rows_forward(const struct pass *pass) {
     int status = is_cut ? stream_zero(rank->exec.stream, model->scratch.whole,
                                       (size_t)elements * dtype_bytes(model->options.dtype))
                         : STATUS_OK;
-    THEN(status, rank_run(rank, PHASE_REST, gather_rows, head->local, C, model->options.dtype, pass->stash->x_last,
-                          head->source, model->scratch.branch));
+    const struct gather_rows wanted = {.rows = head->local,
+                                       .cols = C,
+                                       .type = model->options.dtype,
+                                       .x = pass->stash->x_last,
+                                       .index = head->source,
+                                       .out = model->scratch.branch};
+    THEN(status, rank_run(rank, PHASE_REST, gather_rows, &wanted));
     if (!status)
         status = norm_forward(model, &model->final_norm,
                               &(const struct norm){.rows = head->local,
@@ -130,9 +135,13 @@ int head_rows_backward(const struct pass *pass) {
                                                     .rstd = model->scratch.final_rstd,
                                                     .dy = row_at(model, whole, head->first),
                                                     .dx = model->scratch.final});
-    return status ? status
-                  : rank_run(rank, PHASE_REST, gather_rows, rank_stream_rows(rank, pass->rows), C, model->options.dtype,
-                             model->scratch.final, head->place, pass->d);
+    const struct gather_rows back = {.rows = rank_stream_rows(rank, pass->rows),
+                                     .cols = C,
+                                     .type = model->options.dtype,
+                                     .x = model->scratch.final,
+                                     .index = head->place,
+                                     .out = pass->d};
+    return status ? status : rank_run(rank, PHASE_REST, gather_rows, &back);
 }
 
 void head_rows_put_back(const struct model *model, const struct model_batch *batch, float *losses) {

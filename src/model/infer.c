@@ -54,7 +54,7 @@ static int send_rows(struct model *model, int64_t rows) {
                              .dtype = model->options.dtype,
                              .stream = rank->exec.stream};
     if (rank->is_planning)
-        return rank_note_messages(rank, RANK_PIPELINE, "send", data.count, data.dtype, 1);
+        return rank_note_messages(rank, RANK_PIPELINE, WORK_SEND, data.count, data.dtype, 1);
     int begun = rank_phase_begin(rank);
     int status =
         comm_send_start(rank->pipeline[PIPELINE_FORWARD], &data, rank->place.pipeline + 1, &step->sent[step->turn]);
@@ -110,8 +110,13 @@ static int run_blocks(const struct pass *pass) {
 static int make_logits(const struct pass *pass, int64_t first, int64_t count) {
     struct model *model = pass->model;
     const struct device_step *step = pass->step;
-    int status = rank_run(model->rank, PHASE_REST, gather_rows, count, model->options.config.hidden_size,
-                          model->options.dtype, pass->stash->x_last, step->logit_row + first, step->rows);
+    const struct gather_rows wanted = {.rows = count,
+                                       .cols = model->options.config.hidden_size,
+                                       .type = model->options.dtype,
+                                       .x = pass->stash->x_last,
+                                       .index = step->logit_row + first,
+                                       .out = step->rows};
+    int status = rank_run(model->rank, PHASE_REST, gather_rows, &wanted);
     if (!status)
         status = norm_forward(model, &model->final_norm,
                               &(const struct norm){.rows = count, .x = step->rows, .y = step->rows});
@@ -220,7 +225,7 @@ static int collect_logits(struct model *model, int64_t count) {
     struct rank *rank = model->rank;
     int64_t own = count * model->share.vocab_stride;
     if (rank->is_planning)
-        return rank->place.tensor > 0 ? rank_note_messages(rank, RANK_TENSOR, "send", own, DTYPE_F32, 1) : STATUS_OK;
+        return rank->place.tensor > 0 ? rank_note_messages(rank, RANK_TENSOR, WORK_SEND, own, DTYPE_F32, 1) : STATUS_OK;
     if (rank->place.tensor > 0) {
         struct comm_data part = {
             .send = model->step.logits, .count = own, .dtype = DTYPE_F32, .stream = rank->exec.stream};
@@ -239,7 +244,7 @@ static int draw(struct model *model, int64_t first, int64_t count) {
         int begun = rank_phase_begin(rank);
         status = rank_phase_end(rank, PHASE_COMM, begun, collect_logits(model, count));
     }
-    return status || rank->place.tensor > 0 ? status : rank_run_scratch(rank, PHASE_REST, sample, &call);
+    return status || rank->place.tensor > 0 ? status : rank_run(rank, PHASE_REST, sample, &call);
 }
 
 /* Computes the results of the wanted rows in chunks, so their logits never exist all at once. */
@@ -395,7 +400,7 @@ int step_upload(struct model *model, const struct model_step *step, const struct
 }
 
 static int change_pages(struct model *model, const struct change_ids *changes) {
-    return changes->count ? rank_run_noted(model->rank, PHASE_ATTENTION, change_ids, changes) : STATUS_OK;
+    return changes->count ? rank_run(model->rank, PHASE_ATTENTION, change_ids, changes) : STATUS_OK;
 }
 
 int model_kv_change_pages(struct model *model, const struct id_change *changes, int64_t count) {

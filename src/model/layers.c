@@ -27,7 +27,7 @@ int norm_run_backward(const struct model *model, const struct norm_params *norm,
     call->gain = param_borrow(&model->store, norm->gain).data;
     call->dgain = param_gradient(&model->store, norm->gain);
     call->dbias = norm->bias != PARAM_NONE ? param_gradient(&model->store, norm->bias) : NULL;
-    int status = rank_run_scratch(model->rank, PHASE_NORM, norm_backward, call);
+    int status = rank_run(model->rank, PHASE_NORM, norm_backward, call);
     param_return(&model->store, norm->gain);
     return status;
 }

@@ -262,7 +262,7 @@ static inline bool chunk_has_embedding(const struct model *model, const struct m
 static inline bool chunk_has_head(const struct model *model, const struct model_chunk *chunk) {
     return model->share.has_head && chunk->first + chunk->count == model->options.config.num_layers;
 }
-/* Returns the most layers of a chunk: what each stash has places for. */
+/* Returns the maximum number of layers of a chunk: what each stash has places for. */
 static inline int64_t model_chunk_layers(const struct model *model) {
     int64_t most = 0;
     for (int c = 0; c < model->options.chunk_count; c++)

@@ -225,7 +225,8 @@ static int plan_gradients(struct model *model) {
 }
 
 /* Plans everything that the model will run: every operation enters the rank's list of work. Only the backend knows
- * which shape needs the most scratch, so small batches are planned too; but only the work of the largest one counts. */
+ * which shape needs the maximum scratch, so small batches are planned too; but only the work of the largest one counts.
+ */
 static int plan_work(struct model *model) {
     const struct model_options *o = &model->options;
     struct rank *rank = model->rank;

@@ -72,8 +72,8 @@ struct model_training {
 
 /* Options for MODEL_INFER only. */
 struct model_inference {
-    int64_t max_logit_rows;           /* the most rows of a step whose logits are wanted */
-    int64_t max_changes;              /* the most changes of logits in a step, for all rows together */
+    int64_t max_logit_rows;           /* the maximum number of rows of a step whose logits are wanted */
+    int64_t max_changes;              /* the maximum number of changes of logits in a step, for all rows together */
     int64_t max_sequences, max_pages; /* the rows and columns of a step's page table */
 };
 
@@ -143,7 +143,7 @@ int model_fill(struct model *model, int (*fill)(void *context, int id), void *co
 
 /* Returns the model FLOPs of one token in training (3 times the forward). They are 6 per weight, counting a tied head
  * once and the position table not at all. Causal attention counts half: 6 * L * q * T, where q is the columns of all
- * heads. The forward alone is a third. */
+ * heads. The forward by itself is a third. */
 double model_flops_per_token(const struct model_config *config, int64_t seq_length);
 /* Returns the head's share of it, which applies only to tokens whose loss counts. */
 double model_head_flops_per_token(const struct model_config *config);
@@ -311,9 +311,9 @@ struct model_replays {
 };
 /* Returns the numbers since the opening. */
 struct model_replays model_replays(const struct model *model);
-/* Records decode steps of 1, 2, 4 and so on up to the most rows, each of which wants logits. model_infer then replays
- * them. *count receives the number of records. Called once, on a rank that holds the whole model, on a device that
- * records (device_records). They write no keys and values. The device's failure. */
+/* Records decode steps of 1, 2, 4 and so on up to the maximum number of rows, each of which wants logits. model_infer
+ * then replays them. *count receives the number of records. Called once, on a rank that holds the whole model, on a
+ * device that records (device_records). They write no keys and values. The device's failure. */
 int model_record_steps(struct model *model, const struct model_kv *kv, int *count);
 /* Changes the page table without a step. */
 int model_kv_change_pages(struct model *model, const struct id_change *changes, int64_t count);

@@ -52,7 +52,7 @@ static int upload_batch(struct model *model, const struct model_batch *batch, st
 static struct pass pass_of(struct model *model, const struct model_pass *asked) {
     const struct model_stash *stash = model_stash(model, asked->stash);
     struct model_pass own = *asked;
-    own.is_first_micro_batch |= param_cuts_gradients(&model->store); /* each micro batch has gradients of its own */
+    own.is_first_micro_batch |= param_cuts_gradients(&model->store); /* each micro batch has its own gradients */
     return (struct pass){
         .model = model,
         .asked = own,

@@ -26,7 +26,7 @@ static const struct step_record *find_record(const struct model *model, const st
     return NULL;
 }
 
-/* A step of padding alone, as a record has it: it draws, and reports the likeliest tokens. */
+/* A step of padding only, as a record has it: it draws, and reports the likeliest tokens. */
 static struct model_step padding_of(const struct step_record *record, const struct sample_row *rows) {
     return (struct model_step){.rows = record->rows, .logit_rows = record->rows, .sample = rows, .has_top = true};
 }

@@ -25,7 +25,9 @@ static void add_token(struct openai *request, struct openai_choice *choice, cons
                                  .most = request->tops,
                                  .is_first = request->is_chat && !request->continues && !choice->has_token};
     choice->has_token = true;
-    if (request->tells_logprobs && request->is_chat)
+    if (request->tells_logprobs && request->is_plain)
+        openai_add_plain_token(&part->content, &token);
+    else if (request->tells_logprobs && request->is_chat)
         openai_add_chat_token(part, &token);
     else if (request->tells_logprobs)
         openai_add_completion_token(part, &choice->place, &token);
@@ -52,7 +54,8 @@ void openai_take(struct openai *request, struct openai_choice *choice, const str
         return;
     choice->is_ended = true;
     choice->is_stop = end->is_stop;
-    if (end->has_token && !request->is_chat) /* a chat's log-probabilities cover only its text */
+    if (end->has_token && !request->is_chat &&
+        !request->is_plain) /* the others' log-probabilities cover only the text */
         add_token(request, choice, update, &end->token, part);
 }
 
@@ -204,15 +207,17 @@ static void add_choice(const struct openai *request, const struct openai_choice 
     openai_part_free(&part);
 }
 
-static void write_prompt(const struct openai *request, struct openai_prompt *prompt) {
-    prompt->place = (struct openai_place){0};
-    openai_add_prompt_tokens(request, prompt, prompt->kept.tokens, prompt->kept.count, prompt->kept.tops);
-    kept_tokens_free(&prompt->kept);
+void openai_write_prompts(struct openai *request) {
+    for (int64_t i = 0; i < request->asked->prompt_count; i++) {
+        struct openai_prompt *prompt = &request->prompts[i];
+        prompt->place = (struct openai_place){0};
+        openai_add_prompt_tokens(request, prompt, prompt->kept.tokens, prompt->kept.count, prompt->kept.tops);
+        kept_tokens_free(&prompt->kept);
+    }
 }
 
 void openai_build(struct openai *request, struct strbuf *out) {
-    for (int64_t i = 0; i < request->asked->prompt_count; i++)
-        write_prompt(request, &request->prompts[i]);
+    openai_write_prompts(request);
     openai_add_facts(request, out);
     strbuf_add_text(out, "\"choices\":[");
     for (int64_t i = 0; i < request->choice_count; i++) {

@@ -11,13 +11,11 @@
 /* ---- messages ---- */
 
 static bool refuse(struct error *error, size_t number, const char *what) {
-    error_set(error, ERROR_ARGUMENT, "messages", "messages: message %zu: %s", number + 1, what);
-    return false;
+    return error_set(error, ERROR_ARGUMENT, "messages", "messages: message %zu: %s", number + 1, what);
 }
 
 static bool fail_memory(struct error *error) {
-    error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
-    return false;
+    return error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
 }
 
 static bool has_role(const json_t *message, const char *role) {
@@ -136,10 +134,8 @@ static bool read_all(struct openai *request, const json_t *value, struct error *
 
 static bool open_chat(struct openai *request, struct error *error) {
     const json_t *value = json_object_get(request->root, "messages");
-    if (!json_is_array(value) || !json_array_size(value)) {
-        error_set(error, ERROR_ARGUMENT, "messages", "messages: expected a list of messages, at least one");
-        return false;
-    }
+    if (!json_is_array(value) || !json_array_size(value))
+        return error_set(error, ERROR_ARGUMENT, "messages", "messages: expected a list of messages, at least one");
     request->messages = json_array();
     if (!request->messages || call_request_begin(request->asked, 1))
         return fail_memory(error);
@@ -152,20 +148,8 @@ static bool open_chat(struct openai *request, struct error *error) {
 
 /* ---- fields ---- */
 
-static bool read_messages(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    (void)request; /* the call was made with them */
-    (void)name;
-    (void)value;
-    (void)error;
-    return true;
-}
-
 static bool read_longest(struct openai *request, const char *name, const json_t *value, struct error *error) {
     return json_in_integer(value, name, 0, 1000000000, &request->longest, error);
-}
-
-static bool read_logprobs(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    return json_in_bool(value, name, &request->tells_logprobs, error);
 }
 
 static bool read_tops(struct openai *request, const char *name, const json_t *value, struct error *error) {
@@ -179,26 +163,18 @@ static bool read_head(struct openai *request, const char *name, const json_t *va
     return true;
 }
 
-static bool read_continues(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    return json_in_bool(value, name, &request->continues, error);
-}
-
 /* Reads further variables for the template. The request keeps them. */
 static bool read_variables(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    if (!json_is_null(value) && !json_is_object(value)) {
-        error_set(error, ERROR_ARGUMENT, name, "%s: expected an object", name);
-        return false;
-    }
+    if (!json_is_null(value) && !json_is_object(value))
+        return error_set(error, ERROR_ARGUMENT, name, "%s: expected an object", name);
     request->variables = json_is_null(value) ? NULL : json_incref((json_t *)value);
     request->asked->prompts[0].chat.variables = request->variables;
     return true;
 }
 
 static bool read_documents(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    if (!json_is_null(value) && !json_is_array(value)) {
-        error_set(error, ERROR_ARGUMENT, name, "%s: expected a list", name);
-        return false;
-    }
+    if (!json_is_null(value) && !json_is_array(value))
+        return error_set(error, ERROR_ARGUMENT, name, "%s: expected a list", name);
     request->documents = json_is_null(value) ? NULL : json_incref((json_t *)value);
     request->asked->prompts[0].chat.documents = request->documents;
     return true;
@@ -213,11 +189,9 @@ static bool read_tools(struct openai *request, const char *name, const json_t *v
         is_right = json_in_is(json_object_get(tool, "type"), "function") &&
                    json_is_string(json_object_get(json_object_get(tool, "function"), "name"));
     }
-    if (!is_right) {
-        error_set(error, ERROR_ARGUMENT, name,
-                  "%s: expected a list of tools {\"type\": \"function\", \"function\": {\"name\", ...}}", name);
-        return false;
-    }
+    if (!is_right)
+        return error_set(error, ERROR_ARGUMENT, name,
+                         "%s: expected a list of tools {\"type\": \"function\", \"function\": {\"name\", ...}}", name);
     request->tools = json_array_size(value) ? json_incref((json_t *)value) : NULL;
     request->asked->prompts[0].chat.tools = request->tools;
     return true;
@@ -252,18 +226,18 @@ static bool read_special(struct openai *request, const char *name, const json_t 
 }
 
 static const struct openai_field fields[] = {
-    {"messages", "Messages", read_messages},
-    {"max_completion_tokens", "Length", read_longest},
-    {"logprobs", "Flag", read_logprobs},
-    {"top_logprobs", "Alternatives", read_tops},
-    {"add_generation_prompt", "Flag", read_head},
-    {"continue_final_message", "Flag", read_continues},
-    {"chat_template_kwargs", "Variables", read_variables},
-    {"documents", "Documents", read_documents},
-    {"tools", "Tools", read_tools},
-    {"tool_choice", "ToolChoice", read_tool_choice},
-    {"add_special_tokens", "No", read_special},
-    {"parse_special", "No", read_special},
+    {"messages", "Messages", 0, NULL},
+    {"max_completion_tokens", "Length", 0, read_longest},
+    {"logprobs", "Flag", offsetof(struct openai, tells_logprobs), NULL},
+    {"top_logprobs", "Alternatives", 0, read_tops},
+    {"add_generation_prompt", "Flag", 0, read_head},
+    {"continue_final_message", "Flag", offsetof(struct openai, continues), NULL},
+    {"chat_template_kwargs", "Variables", 0, read_variables},
+    {"documents", "Documents", 0, read_documents},
+    {"tools", "Tools", 0, read_tools},
+    {"tool_choice", "ToolChoice", 0, read_tool_choice},
+    {"add_special_tokens", "No", 0, read_special},
+    {"parse_special", "No", 0, read_special},
 };
 
 static bool check_head(struct openai *request, struct error *error) {
@@ -289,10 +263,8 @@ static bool check_head(struct openai *request, struct error *error) {
 
 static bool check_chat(struct openai *request, struct error *error) {
     struct ask *ask = &request->asked->ask;
-    if (request->tops >= 0 && !request->tells_logprobs) {
-        error_set(error, ERROR_ARGUMENT, "top_logprobs", "top_logprobs: only together with logprobs");
-        return false;
-    }
+    if (request->tops >= 0 && !request->tells_logprobs)
+        return error_set(error, ERROR_ARGUMENT, "top_logprobs", "top_logprobs: only together with logprobs");
     if (request->tells_logprobs && request->tops < 0)
         request->tops = 0;
     ask->logprobs = request->tops;

@@ -12,8 +12,7 @@ enum { DEFAULT_TOKENS = 16 };
 /* ---- prompts ---- */
 
 static bool refuse_prompt(struct error *error, const char *what) {
-    error_set(error, ERROR_ARGUMENT, "prompt", "prompt: %s", what);
-    return false;
+    return error_set(error, ERROR_ARGUMENT, "prompt", "prompt: %s", what);
 }
 
 static bool take_text(struct call_prompt *prompt, const json_t *value, struct error *error) {
@@ -45,14 +44,11 @@ static bool open_completion(struct openai *request, struct error *error) {
         return refuse_prompt(error, "expected a text, a list of token ids, or a list of either");
     if (!json_is_string(value) && !json_array_size(value))
         return refuse_prompt(error, "the list is empty");
-    if (count > (size_t)request->model->most_texts) {
-        error_set(error, ERROR_ARGUMENT, "prompt", "prompt: %zu prompts are more than this server queues", count);
-        return false;
-    }
-    if (call_request_begin(request->asked, (int64_t)count)) {
-        error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
-        return false;
-    }
+    if (count > (size_t)request->model->most_texts)
+        return error_set(error, ERROR_ARGUMENT, "prompt", "prompt: %zu prompts are more than this server queues",
+                         count);
+    if (call_request_begin(request->asked, (int64_t)count))
+        return error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
     for (size_t i = 0; i < count; i++) {
         const json_t *item = is_list ? json_array_get(value, i) : value;
         struct call_prompt *prompt = &request->asked->prompts[i];
@@ -70,19 +66,8 @@ static bool open_completion(struct openai *request, struct error *error) {
 
 /* ---- fields ---- */
 
-static bool read_prompt(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    (void)request; /* the call was made with it */
-    (void)name;
-    (void)value;
-    (void)error;
-    return true;
-}
-
-static bool read_echo(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    return json_in_bool(value, name, &request->echoes, error);
-}
-
-static const struct openai_field fields[] = {{"prompt", "Prompt", read_prompt}, {"echo", "Flag", read_echo}};
+static const struct openai_field fields[] = {{"prompt", "Prompt", 0, NULL},
+                                             {"echo", "Flag", offsetof(struct openai, echoes), NULL}};
 
 /* An echo never reads the prefix cache: it needs the log-probabilities of its prompt even if it does not report
  * them. */

@@ -42,20 +42,30 @@ const struct error_row *error_row(enum error_case which) {
     return &rows[which];
 }
 
-void error_set(struct error *error, enum error_case which, const char *param, const char *format, ...) {
-    va_list arguments;
-    *error = (struct error){.which = which};
-    if (param)
-        snprintf(error->param, sizeof error->param, "%s", param);
-    va_start(arguments, format);
-    vsnprintf(error->text, sizeof error->text, format, arguments);
-    va_end(arguments);
-    if (which == ERROR_OVERLOADED)
-        error->retry_after_ms = 1000;
+static void set(struct error *error, enum error_case which, const char *param, const char *format, va_list list) {
+    *error = (struct error){.which = which, .retry_after_ms = which == ERROR_OVERLOADED ? 1000 : 0};
+    snprintf(error->param, sizeof error->param, "%s", param ? param : "");
+    vsnprintf(error->text, sizeof error->text, format, list);
 }
 
-void error_of_status(struct error *error, enum error_case which, const char *param) {
-    error_set(error, which, param, "%s", status_text());
+bool error_set(struct error *error, enum error_case which, const char *param, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    set(error, which, param, format, list);
+    va_end(list);
+    return false;
+}
+
+const struct error *error_make(struct error *error, enum error_case which, const char *param, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    set(error, which, param, format, list);
+    va_end(list);
+    return error;
+}
+
+bool error_of_status(struct error *error, enum error_case which, const char *param) {
+    return error_set(error, which, param, "%s", status_text());
 }
 
 /* ---- paths ---- */

@@ -49,11 +49,15 @@ struct error {
     char text[1024];    /* one line for the client, without internal names */
     int retry_after_ms; /* 0: not sent */
 };
-/* Sets the error; printf form. `param` may be NULL. */
-void error_set(struct error *error, enum error_case which, const char *param, const char *format, ...)
+/* Sets the error and returns false, for a reader that fails; printf form. `param` may be NULL. */
+bool error_set(struct error *error, enum error_case which, const char *param, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 /* The same, with the thread's status text. */
-void error_of_status(struct error *error, enum error_case which, const char *param);
+bool error_of_status(struct error *error, enum error_case which, const char *param);
+/* An error made as by error_set for a single call: route_fail(exchange, AN_ERROR(ERROR_KEY, NULL, "no key")). */
+#define AN_ERROR(...) error_make(&(struct error){0}, __VA_ARGS__)
+const struct error *error_make(struct error *error, enum error_case which, const char *param, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 /* Removes absolute paths from the text. A path below `root` (NULL: none) keeps the part below it; any other path keeps
  * its last name. */
 void error_hide_paths(struct error *error, const char *root);

@@ -15,31 +15,11 @@
 
 /* ---- of both ---- */
 
-static bool read_nothing(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    (void)request;
-    (void)name;
-    (void)value;
-    (void)error;
-    return true;
-}
-
-static bool read_stream(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    return json_in_bool(value, name, &request->is_stream, error);
-}
-
-static bool read_returns_ids(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    return json_in_bool(value, name, &request->returns_ids, error);
-}
-
 static bool read_stream_options(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    if (!json_is_object(value)) {
-        error_set(error, ERROR_ARGUMENT, name, "%s: expected an object", name);
-        return false;
-    }
-    if (!json_is_true(json_object_get(request->root, "stream"))) {
-        error_set(error, ERROR_ARGUMENT, name, "%s: only for a stream", name);
-        return false;
-    }
+    if (!json_is_object(value))
+        return error_set(error, ERROR_ARGUMENT, name, "%s: expected an object", name);
+    if (!json_is_true(json_object_get(request->root, "stream")))
+        return error_set(error, ERROR_ARGUMENT, name, "%s: only for a stream", name);
     return json_in_bool(json_object_get(value, "include_usage"), name, &request->tells_usage, error);
 }
 
@@ -54,8 +34,7 @@ static bool read_response_format(struct openai *request, const char *name, const
     (void)request;
     if (json_in_is(json_object_get(value, "type"), "text"))
         return true;
-    error_set(error, ERROR_ARGUMENT, name, "%s: only {\"type\": \"text\"} is supported", name);
-    return false;
+    return error_set(error, ERROR_ARGUMENT, name, "%s: only {\"type\": \"text\"} is supported", name);
 }
 
 static bool read_best_of(struct openai *request, const char *name, const json_t *value, struct error *error) {
@@ -65,15 +44,19 @@ static bool read_best_of(struct openai *request, const char *name, const json_t 
         return false;
     if (best_of <= choices)
         return true;
-    error_set(error, ERROR_ARGUMENT, name, "%s: more than n is not supported", name);
-    return false;
+    return error_set(error, ERROR_ARGUMENT, name, "%s: more than n is not supported", name);
 }
 
+#define FLAG(member) offsetof(struct openai, member)
 static const struct openai_field common[] = {
-    {"model", "Name", read_nothing},         {"user", "Anything", read_nothing},
-    {"stream", "Flag", read_stream},         {"stream_options", "StreamOptions", read_stream_options},
-    {"cache_salt", "Name", read_cache_salt}, {"return_token_ids", "Flag", read_returns_ids},
-    {"best_of", "Count", read_best_of},      {"response_format", "ResponseFormat", read_response_format},
+    {"model", "Name", 0, NULL},
+    {"user", "Anything", 0, NULL},
+    {"stream", "Flag", FLAG(is_stream), NULL},
+    {"stream_options", "StreamOptions", 0, read_stream_options},
+    {"cache_salt", "Name", 0, read_cache_salt},
+    {"return_token_ids", "Flag", FLAG(returns_ids), NULL},
+    {"best_of", "Count", 0, read_best_of},
+    {"response_format", "ResponseFormat", 0, read_response_format},
 };
 
 static const struct openai_field *find_field(const struct openai_field *fields, size_t count, const char *name) {
@@ -179,18 +162,15 @@ static const char *find_nearest(const struct openai_kind *kind, const char *name
 }
 
 static bool refuse_near(struct error *error, const char *name, const char *what, const char *nearest) {
-    error_set(error, ERROR_ARGUMENT, name, "%.64s: %s%s%s%s", name, what, nearest ? " (did you mean " : "",
-              nearest ? nearest : "", nearest ? "?)" : "");
-    return false;
+    return error_set(error, ERROR_ARGUMENT, name, "%.64s: %s%s%s%s", name, what, nearest ? " (did you mean " : "",
+                     nearest ? nearest : "", nearest ? "?)" : "");
 }
 
 static bool ignore(struct openai *request, const char *name, struct error *error) {
     enum { MOST = 64, MOST_BYTES = 64, MOST_LOGGED = 200 };
     size_t length = strlen(name);
-    if (++request->ignored_count > MOST) {
-        error_set(error, ERROR_ARGUMENT, NULL, "the request has more than %d fields that are not known", MOST);
-        return false;
-    }
+    if (++request->ignored_count > MOST)
+        return error_set(error, ERROR_ARGUMENT, NULL, "the request has more than %d fields that are not known", MOST);
     if (request->ignored.length < MOST_LOGGED)
         strbuf_format(&request->ignored, "%s%.64s", request->ignored.length ? " " : "", name);
     if (request->ignored_names.length)
@@ -222,8 +202,10 @@ static bool read_field(struct openai *request, const struct openai_kind *kind, c
     bool is_known = true;
     if (!field)
         field = find_field(common, sizeof common / sizeof *common, name);
+    if (field && field->flag)
+        return json_in_bool(value, name, (bool *)((char *)request + field->flag), error);
     if (field)
-        return json_is_null(value) || field->read(request, name, value, error);
+        return json_is_null(value) || !field->read || field->read(request, name, value, error);
     int status = ask_read_field(&request->asked->ask, name, value, request->model->vocab, &is_known);
     if (!is_known)
         return read_unknown(request, kind, name, value, error);
@@ -261,11 +243,9 @@ bool openai_read_fields(struct openai *request, struct error *error) {
     if (status)
         json_in_fail(status, field, error);
     int64_t most = request->model->most_texts;
-    if (!status && request->asked->prompt_count * ask->choices > most) {
-        error_set(error, ERROR_ARGUMENT, "n", "n: %lld completions are more than this server queues (%lld)",
-                  (long long)(request->asked->prompt_count * ask->choices), (long long)most);
-        return false;
-    }
+    if (!status && request->asked->prompt_count * ask->choices > most)
+        return error_set(error, ERROR_ARGUMENT, "n", "n: %lld completions are more than this server queues (%lld)",
+                         (long long)(request->asked->prompt_count * ask->choices), (long long)most);
     return status == STATUS_OK;
 }
 

@@ -43,8 +43,7 @@ static void look(const char *text, size_t length, struct shape *shape) {
 }
 
 static bool refuse(struct error *error, const char *text) {
-    error_set(error, ERROR_ARGUMENT, NULL, "%s", text);
-    return false;
+    return error_set(error, ERROR_ARGUMENT, NULL, "%s", text);
 }
 
 bool json_in_is_bounded(const char *text, size_t length, struct error *error) {
@@ -75,11 +74,9 @@ bool json_in_read(const char *text, size_t length, bool may_be_empty, json_t **r
         json_in_fail(status, NULL, error);
         return false;
     }
-    if (status) {
-        error_set(error, ERROR_ARGUMENT, NULL, "the body is not JSON: line %d, column %d: %s", bad.line, bad.column,
-                  bad.text);
-        return false;
-    }
+    if (status)
+        return error_set(error, ERROR_ARGUMENT, NULL, "the body is not JSON: line %d, column %d: %s", bad.line,
+                         bad.column, bad.text);
     if (json_is_object(*root))
         return true;
     json_decref(*root);
@@ -100,8 +97,7 @@ void json_in_fail(int status, const char *name, struct error *error) {
 }
 
 static bool expect(struct error *error, const char *name, const char *what) {
-    error_set(error, ERROR_ARGUMENT, name, "%s: expected %s", name, what);
-    return false;
+    return error_set(error, ERROR_ARGUMENT, name, "%s: expected %s", name, what);
 }
 
 bool json_in_bool(const json_t *value, const char *name, bool *out, struct error *error) {
@@ -134,11 +130,9 @@ bool json_in_integer(const json_t *value, const char *name, int64_t low, int64_t
     if (!value || json_is_null(value))
         return true;
     json_int_t given = json_integer_value(value);
-    if (!json_is_integer(value) || given < low || given > high) {
-        error_set(error, ERROR_ARGUMENT, name, "%s: expected an integer from %lld to %lld", name, (long long)low,
-                  (long long)high);
-        return false;
-    }
+    if (!json_is_integer(value) || given < low || given > high)
+        return error_set(error, ERROR_ARGUMENT, name, "%s: expected an integer from %lld to %lld", name, (long long)low,
+                         (long long)high);
     *out = given;
     return true;
 }
@@ -147,10 +141,8 @@ bool json_in_number(const json_t *value, const char *name, double low, double hi
     if (!value || json_is_null(value))
         return true;
     double given = json_number_value(value);
-    if (!json_is_number(value) || !(given >= low && given <= high)) {
-        error_set(error, ERROR_ARGUMENT, name, "%s: expected a number from %g to %g", name, low, high);
-        return false;
-    }
+    if (!json_is_number(value) || !(given >= low && given <= high))
+        return error_set(error, ERROR_ARGUMENT, name, "%s: expected a number from %g to %g", name, low, high);
     *out = given;
     return true;
 }

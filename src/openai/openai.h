@@ -86,6 +86,7 @@ struct openai {
     /* The request: */
     struct call_request *asked;
     bool is_chat, is_stream, tells_usage, echoes, returns_ids, tells_logprobs;
+    bool is_plain;                                    /* of no body: tokens are written as numbers */
     bool has_no_head, asks_for_head, continues;       /* for messages */
     int64_t tops, prompt_tops;                        /* likeliest tokens; -1: not requested */
     int64_t longest;                                  /* max_completion_tokens; -1: not given */
@@ -109,6 +110,8 @@ struct openai {
 struct openai_field {
     const char *name;
     const char *schema; /* of its values: its name in openapi.json */
+    size_t flag;        /* offset of a member of struct openai that is set, true or false; 0: none */
+    /* NULL: a flag, or a field that is read before, or changes nothing. */
     bool (*read)(struct openai *request, const char *name, const json_t *value, struct error *error);
 };
 
@@ -134,6 +137,8 @@ void openai_add_schema(const struct openai_kind *kind, int64_t vocab, struct str
  * openai_free in any case. Returns false with *error. */
 bool openai_read(struct openai *request, const struct openai_model *model, const struct openai_kind *kind, json_t *root,
                  struct call_request *asked, struct error *error);
+/* Makes the answer to a request that was read otherwise. STATUS_MEMORY. */
+int openai_open_plain(struct openai *request, const struct openai_model *model, struct call_request *asked);
 /* Frees everything except `asked`. */
 void openai_free(struct openai *request);
 
@@ -147,8 +152,10 @@ void openai_take(struct openai *request, struct openai_choice *choice, const str
                  const struct call_piece *piece, const struct call_end *end, struct openai_part *part);
 /* Takes an update's pieces and ends, for an answer that is one JSON text. */
 void openai_take_all(struct openai *request, const struct call_update *update);
-/* Returns the least size of the data that the answer is built from. */
+/* Returns the minimum size of the data that the answer is built from. */
 size_t openai_known_bytes(const struct openai *request);
+/* Writes the kept tokens of prompts into their parts and log-probabilities; openai_build does it too. */
+void openai_write_prompts(struct openai *request);
 /* Completes the JSON text of an answer that begins with its head. `out` has failed when memory was lacking. */
 void openai_build(struct openai *request, struct strbuf *out);
 

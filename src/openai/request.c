@@ -18,10 +18,8 @@ static bool take_echo(struct openai *request, struct error *error) {
             const unsigned char *bytes = tokenizer_token_bytes(tokenizer, prompt->ids.ids[k], &length);
             strbuf_add(text, bytes, length);
         }
-        if (text->failed) {
-            error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
-            return false;
-        }
+        if (text->failed)
+            return error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
     }
     return true;
 }
@@ -34,8 +32,7 @@ static bool open_choices(struct openai *request, struct error *error) {
     request->choices = calloc((size_t)request->choice_count, sizeof *request->choices);
     if (request->prompts && request->choices)
         return take_echo(request, error);
-    error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
-    return false;
+    return error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
 }
 
 bool openai_read(struct openai *request, const struct openai_model *model, const struct openai_kind *kind, json_t *root,
@@ -50,6 +47,18 @@ bool openai_read(struct openai *request, const struct openai_model *model, const
                                .longest = -1,
                                .asks_for_head = true};
     return kind->open(request, error) && openai_read_fields(request, error) && open_choices(request, error);
+}
+
+int openai_open_plain(struct openai *request, const struct openai_model *model, struct call_request *asked) {
+    struct error error;
+    *request = (struct openai){.model = model,
+                               .asked = asked,
+                               .is_plain = true,
+                               .returns_ids = true,
+                               .tells_logprobs = asked->ask.logprobs >= 0,
+                               .tops = asked->ask.logprobs,
+                               .prompt_tops = asked->ask.prompt_logprobs};
+    return open_choices(request, &error) ? STATUS_OK : status_no_memory();
 }
 
 void openai_free(struct openai *request) {

@@ -62,7 +62,7 @@ struct call_update {
     int64_t end_count, end_capacity;
     bool is_done;
     struct error error; /* with is_done; ERROR_NONE: success */
-    /* With is_done, for call.c alone: an adapter's generation changed since the chat was rendered, and nothing ran. The
+    /* With is_done, only for call.c: an adapter's generation changed since the chat was rendered, and nothing ran. The
      * loop renders the chat again. */
     bool is_outdated;
 };

@@ -20,15 +20,17 @@ size_t optimizer_bytes(int64_t elements, int64_t parameters, enum dtype dtype) {
 /* The scratch is that of all elements, for any pieces. */
 int optimizer_plan(struct rank *rank, int64_t flat_elements, int shards, enum dtype dtype) {
     int64_t local_elements = flat_elements / shards;
+    const struct sum_of_squares all = {.count = flat_elements}, squares = {.count = local_elements};
     const struct clip_factor clip = {0};
-    size_t scratch = rank->ops->sum_of_squares_workspace(rank->device, flat_elements);
-    int status = rank_run_within(rank, PHASE_OPTIMIZER, sum_of_squares, scratch, local_elements, NULL, true, NULL);
+    const struct adamw update = {.elements = local_elements, .weights_type = dtype};
+    int status = rank_need(rank, rank->ops->sum_of_squares_workspace(rank->device, &all));
+    THEN(status, rank_run(rank, PHASE_OPTIMIZER, sum_of_squares, &squares));
     THEN(status, rank_sum(rank, RANK_TENSOR, NULL, 1, DTYPE_F64));
     if (!status && shards > 1)
         status = rank_sum(rank, RANK_DATA, NULL, 1, DTYPE_F64);
     THEN(status, rank_sum(rank, RANK_PIPELINE, NULL, 1, DTYPE_F64));
     THEN(status, rank_run(rank, PHASE_OPTIMIZER, clip_factor, &clip));
-    return status ? status : rank_note(rank, PHASE_OPTIMIZER, "adamw", adamw_work(local_elements, dtype), 0);
+    return status ? status : rank_run(rank, PHASE_OPTIMIZER, adamw, &update);
 }
 
 /* Returns the part of a parameter in a piece, relative to the start of the piece. */
@@ -138,8 +140,9 @@ int optimizer_reset(struct optimizer *optimizer) {
     THEN(status, stream_zero(rank->exec.stream, optimizer->v, local));
     for (int i = 0; i < sync->piece_count && optimizer->master && !status; i++) {
         const struct sync_piece *piece = &sync->pieces[i];
-        status = rank_run(rank, PHASE_OPTIMIZER, cast, piece->count, optimizer->weights_type,
-                          weights_of(optimizer, piece), DTYPE_F32, optimizer_master(optimizer, piece));
+        status = rank_run(rank, PHASE_OPTIMIZER, cast,
+                          &(const struct cast_call){piece->count, optimizer->weights_type, DTYPE_F32,
+                                                    weights_of(optimizer, piece), optimizer_master(optimizer, piece)});
     }
     return status;
 }
@@ -149,8 +152,9 @@ int optimizer_round_weights(struct optimizer *optimizer) {
     int status = STATUS_OK;
     for (int i = 0; i < sync->piece_count && optimizer->master && !status; i++) {
         const struct sync_piece *piece = &sync->pieces[i];
-        status = rank_run(optimizer->rank, PHASE_OPTIMIZER, cast, piece->count, DTYPE_F32,
-                          optimizer_master(optimizer, piece), optimizer->weights_type, weights_of(optimizer, piece));
+        status = rank_run(optimizer->rank, PHASE_OPTIMIZER, cast,
+                          &(const struct cast_call){piece->count, DTYPE_F32, optimizer->weights_type,
+                                                    optimizer_master(optimizer, piece), weights_of(optimizer, piece)});
     }
     return status ? status : gradient_sync_gather_weights(optimizer->sync);
 }
@@ -183,7 +187,8 @@ static int add_squares(struct optimizer *optimizer, int64_t first, int64_t end, 
     if (first >= end)
         return STATUS_OK;
     const float *gradients = param_range_between(optimizer->store, PARAM_GRADIENTS, first, end - first).data;
-    return rank_run(optimizer->rank, PHASE_OPTIMIZER, sum_of_squares, end - first, gradients, true, sum);
+    return rank_run(optimizer->rank, PHASE_OPTIMIZER, sum_of_squares,
+                    &(const struct sum_of_squares){end - first, gradients, true, sum});
 }
 
 /* Adds the squares of gradients [first, end), except those that another rank counts. */
@@ -265,7 +270,7 @@ static int update(struct optimizer *optimizer, int turn, double lr) {
         .epsilon = (float)optimizer->options.epsilon,
         .step = optimizer->step + 1,
     };
-    return rank_run_noted(optimizer->rank, PHASE_OPTIMIZER, adamw, &call);
+    return rank_run(optimizer->rank, PHASE_OPTIMIZER, adamw, &call);
 }
 
 /* Updates the pieces in the order in which the next forward needs them. With sharding, the first ones travel while

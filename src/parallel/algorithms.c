@@ -66,7 +66,7 @@ static void copy(char *to, size_t bytes, const char *from) {
     snprintf(to, bytes, "%s", strlen(from) < bytes ? from : "");
 }
 
-/* Checks that the file is of this card and library. */
+/* Checks that the file is of this GPU and library. */
 static int check_owner(const json_t *root, const struct device *device, const char *path) {
     const struct {
         const char *key, *ours;

@@ -1,4 +1,4 @@
-/* How a card's library computes the products of a rank. */
+/* How a GPU's library computes the products of a rank. */
 #ifndef CAMBIUM_PARALLEL_ALGORITHMS_H
 #define CAMBIUM_PARALLEL_ALGORITHMS_H
 
@@ -13,9 +13,9 @@ void rank_make_batch_invariant(struct rank *rank);
 /* Writes the algorithms that the device has measured or taken. STATUS_IO, STATUS_MEMORY. */
 int algorithms_write(const struct device *device, const char *path);
 /* Lets the device's products take the algorithms of a file. All ranks of the world call it together, each with its
- * device; the first rank reads the file for all. NULL for the world is a rank alone, and NULL for the path does
+ * device; the first rank reads the file for all. NULL for the world is a single rank, and NULL for the path does
  * nothing. All ranks return the first failure of any. STATUS_UNSUPPORTED for a device without algorithms;
- * STATUS_INVALID for a damaged file or one of another card or library; the errors of reading it. */
+ * STATUS_INVALID for a damaged file or one of another GPU or library; the errors of reading it. */
 int algorithms_take(struct comm *world, struct device *device, const char *path);
 
 #endif

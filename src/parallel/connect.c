@@ -1,4 +1,4 @@
-/* Finds the ranks that share a card, and opens the channel between cards. */
+/* Finds the ranks that share a GPU, and opens the channel between GPUs. */
 #include "parallel/connect.h"
 
 #include "kernels/handle.h"
@@ -6,10 +6,10 @@
 
 #include <stdlib.h>
 
-/* A rank sends this to the others: where its card is. */
+/* A rank sends this to the others: where its GPU is. */
 struct seat {
     struct rank_host host;
-    char place[16]; /* of the card in its machine */
+    char place[16]; /* of the GPU in its machine */
     char kind[16];  /* its name in the rank's process */
 };
 
@@ -17,7 +17,7 @@ static bool share_card(const struct seat *a, const struct seat *b) {
     return rank_host_same(&a->host, &b->host) && !strcmp(a->place, b->place);
 }
 
-/* Finds the first two ranks that share a card. */
+/* Finds the first two ranks that share a GPU. */
 static bool find_pair(const struct seat *seats, int ranks, int *first, int *second) {
     for (*second = 1; *second < ranks; ++*second)
         for (*first = 0; *first < *second; ++*first)
@@ -33,7 +33,7 @@ static bool are_threads(const struct seat *seats, int ranks) {
     return is_one;
 }
 
-/* Decides from all ranks' cards, in the same way on every rank. */
+/* Decides from all ranks' GPUs, in the same way on every rank. */
 static int decide(const struct seat *seats, int ranks, enum collectives collectives, bool *by_library) {
     int a, b;
     *by_library = true;

@@ -22,7 +22,7 @@ struct fp8_linear {
         float *amax;                  /* [1] the largest size of an element in this step so far, on the device */
         void *values; /* memory for the cast tensor; linears share it, except for weights that are kept */
     } tensor[FP8_OPERANDS];
-    bool keeps_weight; /* the cast weight has memory of its own */
+    bool keeps_weight; /* the cast weight has its own memory */
     enum fp8_weight_state weight;
 };
 

@@ -135,7 +135,7 @@ struct hook_upload {
     int levels; /* the highest; at most HOOK_LEVELS_MOST */
     /* Returns the lowest level that has the operations of the present step. It is above `levels` if none has them. */
     int (*level)(const void *self);
-    /* Adds the arrays of a recorded step instead. Their places depend on the level and the number of rows alone. */
+    /* Adds the arrays of a recorded step instead. Their places depend only on the level and the number of rows. */
     void (*add_by_row)(void *self, struct upload *upload, int level, int64_t rows);
     /* Until it is called with level 0, the hooks act as in every step of the level by `rows` rows. Its arrays were
      * uploaded last. */

@@ -1,7 +1,7 @@
-/* The layers of a pipeline stage and chunk, by Megatron-LM's rules. The first and last stage may have numbers of their
- * own. All other stages share the remaining layers equally, and a stage's chunks share its layers equally. Instead, the
- * embedding or the loss may count as a layer, so that the first or the last chunk has one less. A split that does not
- * divide is refused with the nearest values that work, for each number on its own. */
+/* The layers of a pipeline stage and chunk, by Megatron-LM's rules. The first and last stage may have their own
+ * numbers. All other stages share the remaining layers equally, and a stage's chunks share its layers equally. Instead,
+ * the embedding or the loss may count as a layer, so that the first or the last chunk has one less. A split that does
+ * not divide is refused with the nearest values that work, for each number on its own. */
 #include "parallel/layout.h"
 
 #define MOST_LAYERS (INT64_MAX - 2) /* so that both ends can be added */
@@ -106,7 +106,7 @@ int pipeline_split_check(const struct pipeline_split *split) {
     for (int end = 0; end < 2; end++)
         if (end ? split->counts_loss : split->counts_embedding)
             strbuf_format(&numbers, ", parallel.account_for_%s_in_pipeline_split%s", end ? "loss" : "embedding",
-                          split->first || split->last ? " (with which no stage has a number of its own)" : "");
+                          split->first || split->last ? " (with which no stage has its own number)" : "");
     if (split->stages == 1 && (split->chunks > 1 || split->first || split->last))
         strbuf_add_text(&numbers, " (one stage has no chunks, and all layers)");
     add_alternatives(&nearest, split);

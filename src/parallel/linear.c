@@ -203,7 +203,8 @@ int linear_forward(const struct linear *linear, const struct linear_call *call) 
         status = hook_list_forward_from(call->hooks, in_product, HOOK_BEFORE_ACTIVATION, &hook);
     }
     if (!status && fp32_y)
-        status = rank_run(call->rank, PHASE_NORM, cast, call->rows * linear->out, DTYPE_F32, first, call->dtype, y);
+        status = rank_run(call->rank, PHASE_NORM, cast,
+                          &(const struct cast_call){call->rows * linear->out, DTYPE_F32, call->dtype, first, y});
     if (!status && is_cut(linear, call, LINEAR_ROW))
         status = sum_and_wait(call, y, call->y, linear->out, call->y_dtype_is_fp32 ? DTYPE_F32 : call->dtype);
     return status;
@@ -237,7 +238,7 @@ static int weight_gradients(const struct linear *linear, const struct linear_cal
                              .x = dy,
                              .stride = y_stride(linear, call),
                              .out = dbias};
-    return rank_run_scratch(rank, PHASE_GEMM, column_sum, &sum);
+    return rank_run(rank, PHASE_GEMM, column_sum, &sum);
 }
 
 static int input_gradient(const struct linear *linear, const struct linear_call *call, struct matrix_view dy,

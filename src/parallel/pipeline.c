@@ -51,7 +51,7 @@ int pipeline_plan(struct rank *rank, const struct pipeline_shape *shape, int64_t
     for (int i = 0; !status && i < pipeline_step_count(shape); i++)
         sends += steps[i].send.stage != PIPELINE_NO_MESSAGE;
     free(steps);
-    return status ? status : rank_note_messages(rank, RANK_PIPELINE, "send", elements, dtype, sends);
+    return status ? status : rank_note_messages(rank, RANK_PIPELINE, WORK_SEND, elements, dtype, sends);
 }
 
 static size_t message_bytes(const struct pipeline *pipeline) {

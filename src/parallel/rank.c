@@ -87,7 +87,7 @@ int rank_use_tf32(struct rank *rank) {
 int rank_multiply(struct rank *rank, enum phase phase, const struct gemm *gemm) {
     struct gemm product = *gemm;
     product.is_tf32 = rank->is_tf32 && gemm->a.type == DTYPE_F32;
-    return rank_run_scratch(rank, phase, gemm, &product);
+    return rank_run(rank, phase, gemm, &product);
 }
 
 int rank_allocate_workspace(struct rank *rank) {
@@ -122,13 +122,18 @@ void rank_close(struct rank *rank) {
 
 /* ---- planning ---- */
 
-int rank_note(struct rank *rank, enum phase phase, const char *name, struct op_work work, size_t scratch) {
-    return work_note(&rank->work, &(const struct work_item){
-                                      .name = name, .phase = phase, .work = work, .scratch = scratch, .count = 1});
+int rank_note(struct rank *rank, enum phase phase, enum op op, struct op_work work, const void *arguments) {
+    if (ops_lacks(rank->ops, op))
+        return status_fail(STATUS_UNSUPPORTED, "%s: there is no operation %s", device_description(rank->device),
+                           op_facts[op].name);
+    size_t scratch = ops_workspace(rank->ops, op, rank->device, arguments);
+    return work_note(&rank->work,
+                     &(const struct work_item){.op = op, .phase = phase, .work = work, .scratch = scratch, .count = 1});
 }
 
 int rank_need(struct rank *rank, size_t scratch) {
-    return rank_note(rank, PHASE_REST, "workspace", (struct op_work){0}, scratch);
+    return work_note(&rank->work,
+                     &(const struct work_item){.op = OP_COUNT, .phase = PHASE_REST, .scratch = scratch, .count = 1});
 }
 
 void rank_plan_part(struct rank *rank, enum work_part part, int chunk) {
@@ -136,22 +141,19 @@ void rank_plan_part(struct rank *rank, enum work_part part, int chunk) {
     rank->work.chunk = chunk;
 }
 
-int rank_note_messages(struct rank *rank, enum rank_group group, const char *name, int64_t count, enum dtype dtype,
-                       int64_t calls) {
+int rank_note_messages(struct rank *rank, enum rank_group group, enum work_message message, int64_t count,
+                       enum dtype dtype, int64_t calls) {
     int ranks = rank_group_size(rank, group);
     if (ranks < 2 || calls < 1)
         return STATUS_OK;
     return work_note(&rank->work, &(const struct work_item){
-                                      .name = name,
+                                      .op = OP_COUNT,
+                                      .message = message,
                                       .phase = PHASE_COMM,
                                       .group = group,
                                       .ranks = ranks,
                                       .work = {.shape = {count}, .bytes = (double)count * (double)dtype_bytes(dtype)},
                                       .count = calls});
-}
-
-int rank_fail_absent_(const struct rank *rank, const char *op) {
-    return status_fail(STATUS_UNSUPPORTED, "%s: there is no operation %s", device_description(rank->device), op);
 }
 
 /* ---- collectives of operations ---- */
@@ -195,8 +197,9 @@ static bool runs_on(const struct rank *rank, enum rank_group group) {
 }
 
 /* Replaces a collective that does not run: while planning it is added to the list, and a group of one needs none. */
-static int note_planned(struct rank *rank, enum rank_group group, const char *name, int64_t count, enum dtype dtype) {
-    return rank->is_planning ? rank_note_messages(rank, group, name, count, dtype, 1) : STATUS_OK;
+static int note_planned(struct rank *rank, enum rank_group group, enum work_message message, int64_t count,
+                        enum dtype dtype) {
+    return rank->is_planning ? rank_note_messages(rank, group, message, count, dtype, 1) : STATUS_OK;
 }
 
 static struct comm_data on_stream(const struct rank *rank, const void *send, void *receive, int64_t count,
@@ -205,7 +208,7 @@ static struct comm_data on_stream(const struct rank *rank, const void *send, voi
         .send = send, .receive = receive, .count = count, .dtype = dtype, .stream = rank->exec.stream};
 }
 
-/* Counts calls of `buckets` that are under way. Products share the card with them. */
+/* Counts calls of `buckets` that are under way. Products share the GPU with them. */
 static void count_under_way(struct rank *rank, const struct comm *group, int change) {
     if (group != rank->buckets || rank->gemm_sm_margin == 0)
         return;
@@ -237,7 +240,7 @@ static int started(struct rank *rank, enum rank_group group, int begun, int stat
 static int reduce(struct rank *rank, enum rank_group group, enum comm_op op, void *data, int64_t count,
                   enum dtype dtype) {
     if (!runs_on(rank, group))
-        return note_planned(rank, group, "all_reduce", count, dtype);
+        return note_planned(rank, group, WORK_ALL_REDUCE, count, dtype);
     int begun = rank_phase_begin(rank);
     struct comm_data call = on_stream(rank, data, data, count, dtype);
     return rank_phase_end(rank, PHASE_COMM, begun, comm_all_reduce(group_of(rank, group), &call, op));
@@ -255,7 +258,7 @@ int rank_sum_start(struct rank *rank, enum rank_group group, void *data, int64_t
                    struct comm_request *request) {
     *request = (struct comm_request){0};
     if (!runs_on(rank, group))
-        return note_planned(rank, group, "all_reduce", count, dtype);
+        return note_planned(rank, group, WORK_ALL_REDUCE, count, dtype);
     int begun = rank_phase_begin(rank);
     struct comm_data call = on_stream(rank, data, data, count, dtype);
     return started(rank, group, begun, comm_all_reduce_start(group_of(rank, group), &call, COMM_SUM, request));
@@ -263,7 +266,7 @@ int rank_sum_start(struct rank *rank, enum rank_group group, void *data, int64_t
 
 int rank_gather(struct rank *rank, enum rank_group group, const void *own, void *all, int64_t count, enum dtype dtype) {
     if (!runs_on(rank, group))
-        return note_planned(rank, group, "all_gather", count * rank_group_size(rank, group), dtype);
+        return note_planned(rank, group, WORK_ALL_GATHER, count * rank_group_size(rank, group), dtype);
     int begun = rank_phase_begin(rank);
     struct comm_data call = on_stream(rank, own, all, count, dtype);
     return rank_phase_end(rank, PHASE_COMM, begun, comm_all_gather(group_of(rank, group), &call));
@@ -273,7 +276,7 @@ int rank_gather_start(struct rank *rank, enum rank_group group, const struct com
                       struct comm_request *request) {
     *request = (struct comm_request){0};
     if (!runs_on(rank, group))
-        return note_planned(rank, group, "all_gather", data->count * rank_group_size(rank, group), data->dtype);
+        return note_planned(rank, group, WORK_ALL_GATHER, data->count * rank_group_size(rank, group), data->dtype);
     int begun = rank_phase_begin(rank);
     struct comm_data call = on_stream(rank, data->send, data->receive, data->count, data->dtype);
     return started(rank, group, begun, comm_all_gather_start(group_of(rank, group), &call, request));
@@ -283,7 +286,7 @@ int rank_scatter_start(struct rank *rank, enum rank_group group, const struct co
                        struct comm_request *request) {
     *request = (struct comm_request){0};
     if (!runs_on(rank, group))
-        return note_planned(rank, group, "reduce_scatter", data->count * rank_group_size(rank, group), data->dtype);
+        return note_planned(rank, group, WORK_REDUCE_SCATTER, data->count * rank_group_size(rank, group), data->dtype);
     int begun = rank_phase_begin(rank);
     struct comm_data call = on_stream(rank, data->send, data->receive, data->count, data->dtype);
     return started(rank, group, begun, comm_reduce_scatter_start(group_of(rank, group), &call, request));

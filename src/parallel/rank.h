@@ -46,7 +46,7 @@ struct rank {
     const struct ops *ops;
     struct exec exec;   /* stream and scratch */
     bool is_tf32;       /* products of fp32 may round to TF32: rank_use_tf32 */
-    int gemm_sm_margin; /* multiprocessors that products leave alone while calls of `buckets` are under way */
+    int gemm_sm_margin; /* multiprocessors that products leave free while calls of `buckets` are under way */
     int under_way;      /* such calls: started and not waited for */
     uint64_t seed;      /* of dropout */
     bool is_planning;
@@ -59,10 +59,10 @@ struct rank {
  * together. The caller closes the rank; `world` and the device outlive it. The errors of streams and groups. */
 int rank_open(struct rank *rank, const struct rank_grid *grid, struct comm *world, struct device *device,
               uint64_t seed);
-/* Makes rank `number` of a grid for planning alone. It has no groups, and nothing may run on it. The device may be a
+/* Makes rank `number` of a grid only for planning. It has no groups, and nothing may run on it. The device may be a
  * sketch. */
 void rank_sketch(struct rank *rank, const struct rank_grid *grid, int number, struct device *device);
-/* Opens a rank alone on its grid. Errors as rank_open. */
+/* Opens a single rank on its grid. Errors as rank_open. */
 int rank_open_single(struct rank *rank, struct device *device, uint64_t seed);
 /* Lets products of fp32 round their factors to TF32. STATUS_UNSUPPORTED if the device has no TF32, with what to use. */
 int rank_use_tf32(struct rank *rank);
@@ -84,7 +84,7 @@ int rank_time_phases(struct rank *rank, bool is_timed);
  * failure.
  */
 int rank_take_phases(struct rank *rank, double seconds[PHASE_COUNT]);
-/* Used by rank_phase_begin alone. */
+/* Used only by rank_phase_begin. */
 int rank_span_begin_(struct rank *rank);
 /* Call them before and after one operation of a run, with no other operation between. `begun` is the result of the
  * first, and `status` is the operation's. rank_phase_end returns the first failure of both. */
@@ -97,9 +97,10 @@ void phase_timer_close(struct phase_timer *timer);
 
 /* ---- planning ---- */
 
-/* Adds one call of an operation to the list of work: its work and its workspace. STATUS_MEMORY. */
-int rank_note(struct rank *rank, enum phase phase, const char *name, struct op_work work, size_t scratch);
-/* Adds workspace alone. STATUS_MEMORY. */
+/* Adds one call of an operation to the list of work: its work and its workspace. STATUS_UNSUPPORTED if the device lacks
+ * it; STATUS_MEMORY. */
+int rank_note(struct rank *rank, enum phase phase, enum op op, struct op_work work, const void *arguments);
+/* Adds workspace only. STATUS_MEMORY. */
 int rank_need(struct rank *rank, size_t scratch);
 /* Sets the part of a step that later notes belong to. It has no effect while the rank runs. */
 void rank_plan_part(struct rank *rank, enum work_part part, int chunk);
@@ -111,28 +112,16 @@ static inline void rank_unsure(struct rank *rank, bool is_unsure, int change) {
 
 /* ---- operations and collectives ---- */
 
-/* While planning, an operation that the device lacks fails with STATUS_UNSUPPORTED. */
-#define rank_lacks_(rank, op) ((rank)->ops->op == ops_absent.op)
-int rank_fail_absent_(const struct rank *rank, const char *op);
-/* Runs ops->OP(exec, ARGS) and measures its time. While planning, it adds the call to the list of work. Returns the
- * operation's status. */
-#define rank_run(rank, phase, op, ...) rank_run_within(rank, phase, op, 0, __VA_ARGS__)
-/* The same for an operation with a workspace function of the same arguments. */
-#define rank_run_scratch(rank, phase, op, ...)                                                                         \
-    rank_run_within(rank, phase, op, (rank)->ops->op##_workspace((rank)->device, __VA_ARGS__), __VA_ARGS__)
-/* The same with a given workspace, an expression that only planning evaluates. */
-#define rank_run_within(rank, phase, op, scratch, ...)                                                                 \
-    ((rank)->is_planning ? rank_lacks_(rank, op) ? rank_fail_absent_(rank, #op)                                        \
-                                                 : rank_note(rank, phase, #op, op##_work(__VA_ARGS__), scratch)        \
-                         : rank_run_noted(rank, phase, op, __VA_ARGS__))
-/* The same for an operation that other code adds to the list while planning. */
-#define rank_run_noted(rank, phase, op, ...)                                                                           \
+/* Runs operation OP with these arguments, a pointer to its struct, and measures its time. While planning, it adds the
+ * call to the list of work, with its workspace. Returns the status of either. */
+#define rank_run(rank, phase, op, ...)                                                                                 \
     ({                                                                                                                 \
-        int begun_ = rank_phase_begin(rank);                                                                           \
-        rank_phase_end(rank, phase, begun_, (rank)->ops->op(&(rank)->exec, __VA_ARGS__));                              \
+        int begun_ = (rank)->is_planning ? STATUS_OK : rank_phase_begin(rank);                                         \
+        (rank)->is_planning ? rank_note(rank, phase, OP_##op, op##_work(__VA_ARGS__), __VA_ARGS__)                     \
+                            : rank_phase_end(rank, phase, begun_, (rank)->ops->op(&(rank)->exec, __VA_ARGS__));        \
     })
 
-/* Runs a product with its workspace in the rank's arithmetic, as rank_run_scratch does. */
+/* Runs a product in the rank's arithmetic, as rank_run does. */
 int rank_multiply(struct rank *rank, enum phase phase, const struct gemm *gemm);
 
 /* Returns the number of ranks in a group, this one included. It works while planning, too. */
@@ -162,8 +151,8 @@ int rank_scatter_start(struct rank *rank, enum rank_group group, const struct co
 int rank_finish(struct rank *rank);
 /* Adds `calls` collectives or messages that other code will make to the list of work. Each has `count` elements of this
  * rank's whole operand. STATUS_MEMORY. */
-int rank_note_messages(struct rank *rank, enum rank_group group, const char *name, int64_t count, enum dtype dtype,
-                       int64_t calls);
+int rank_note_messages(struct rank *rank, enum rank_group group, enum work_message message, int64_t count,
+                       enum dtype dtype, int64_t calls);
 
 /* ---- the rows of the residual stream that this rank has of a batch of `rows`: their number, and the first one ---- */
 

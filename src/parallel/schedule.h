@@ -70,8 +70,9 @@ bool pipeline_has_sends(const struct pipeline_shape *shape, int stage, enum pipe
  * the wrap-around (the first stage's activations, the last stage's gradients) when groups are larger than p. */
 int pipeline_receive_buffers(const struct pipeline_shape *shape, int stage, enum pipeline_step_kind kind);
 
-/* Returns the most micro batches whose activations are held at once, for one chunk, or with chunk -1 for all chunks
- * together. The latter is the number of stashes; 0 when no place of the stage has a backward. Counted from the list. */
+/* Returns the maximum number of micro batches whose activations are held at once, for one chunk, or with chunk -1 for
+ * all chunks together. The latter is the number of stashes; 0 when no place of the stage has a backward. Counted from
+ * the list. */
 int pipeline_in_flight(const struct pipeline_step *steps, int count, int chunk);
 
 #endif

@@ -368,7 +368,7 @@ static int settle_one(const struct param_store *store) {
             continue;
         struct param_range share = share_of(store, PARAM_GRADIENTS, sum->unit, run);
         const float *part = (const float *)sum->buffer.run[run] + share.count * shard_of(store);
-        status = rank_run(rank, PHASE_REST, add, share.count, DTYPE_F32, part, share.data);
+        status = rank_run(rank, PHASE_REST, add, &(const struct add_call){share.count, DTYPE_F32, part, share.data});
     }
     return status;
 }

@@ -15,7 +15,7 @@ struct whereabouts {
     struct rank_host host;
     char cores[SITE_CORES_BYTES];
     int64_t core_count;
-    int64_t usable; /* threads that affinity and control groups allow a rank alone */
+    int64_t usable; /* threads that affinity and control groups allow a single rank */
 };
 
 /* One rank's share of its cores. */
@@ -199,8 +199,8 @@ int rank_site_survey(struct comm *world, int ranks, int threads, struct rank_sea
     return status;
 }
 
-/* Returns how many devices the ranks of this process share, or 0 if each rank is alone in its process, or one device
- * serves all. */
+/* Returns how many devices the ranks of this process share, or 0 if each rank is the only one in its process, or one
+ * device serves all. */
 static int shared_devices(const struct rank_site *site, const char *device) {
     return site->in_process > 1 ? device_count(device) : 0;
 }

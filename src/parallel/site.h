@@ -1,7 +1,7 @@
 /* The hosts and cores of a run's ranks: which ranks share a host, and which cores each uses.
  *
  * Ranks that were started with the same cores share them. If no number of threads is given, each computes with one. If
- * the cores suffice for all, each rank is bound to cores of its own. A rank whose cores no other rank has (alone, or
+ * the cores suffice for all, each rank is bound to its own cores. A rank whose cores no other rank has (alone, or
  * bound by mpirun or srun) computes with all of them, and its binding does not change. */
 #ifndef CAMBIUM_PARALLEL_SITE_H
 #define CAMBIUM_PARALLEL_SITE_H
@@ -37,8 +37,8 @@ int rank_site_find(struct comm *world, int threads, struct rank_site *site);
 /* Returns the number of the device that this rank opens: its place on its host. A process that sees a single one takes
  * that. Ranks that are threads of one process take the devices that there are in turn, and may share them. */
 int rank_site_device(const struct rank_site *site, const char *device);
-/* Returns how many ranks of this process open the same device, this one included. 1 for the CPU, which has no memory of
- * its own to share out. */
+/* Returns how many ranks of this process open the same device, this one included. 1 for the CPU, which has no separate
+ * memory to share out. */
 int rank_site_sharers(const struct rank_site *site, const char *device);
 /* Adds up values [count] over the ranks of the caller's host. All ranks call it together. STATUS_MEMORY, and the errors
  * of collectives. */

@@ -6,7 +6,9 @@
 #include <limits.h>
 #include <stdlib.h>
 
-enum { STARTED_MOST = COMM_STARTED_MAX / 2 }; /* the most started sums in a group, and the most started gathers */
+enum {
+    STARTED_MOST = COMM_STARTED_MAX / 2
+}; /* the maximum number of started sums in a group, and the maximum number of started gathers */
 
 /* ---- buckets ---- */
 
@@ -151,11 +153,11 @@ void gradient_sync_close(struct gradient_sync *sync) {
 
 int gradient_sync_plan(struct rank *rank, const struct gradient_sync_traffic *traffic) {
     int status =
-        rank_note_messages(rank, RANK_BUCKETS, "all_reduce", traffic->reduced, DTYPE_F32, traffic->reduced > 0);
-    THEN(status, rank_note_messages(rank, RANK_BUCKETS, "reduce_scatter", traffic->scattered, DTYPE_F32,
+        rank_note_messages(rank, RANK_BUCKETS, WORK_ALL_REDUCE, traffic->reduced, DTYPE_F32, traffic->reduced > 0);
+    THEN(status, rank_note_messages(rank, RANK_BUCKETS, WORK_REDUCE_SCATTER, traffic->scattered, DTYPE_F32,
                                     traffic->scattered > 0));
     return status ? status
-                  : rank_note_messages(rank, RANK_BUCKETS, "all_gather", traffic->gathered, traffic->dtype,
+                  : rank_note_messages(rank, RANK_BUCKETS, WORK_ALL_GATHER, traffic->gathered, traffic->dtype,
                                        traffic->gathered > 0);
 }
 
@@ -252,7 +254,7 @@ int gradient_sync_layer(struct gradient_sync *sync, int layer) {
 int gradient_sync_finish(struct gradient_sync *sync) {
     double start = clock_seconds();
     int status = start_buckets(sync, INT_MIN);
-    /* On a card, a stream that waits for the last one has seen the others. */
+    /* On a GPU, a stream that waits for the last one has seen the others. */
     for (int i = sync->started; i-- > sync->waited && !status;)
         status = rank_wait(sync->rank, &sync->requests[i]);
     if (!status)

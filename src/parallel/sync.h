@@ -34,7 +34,7 @@ struct sync_piece {
 };
 
 struct gradient_sync_options {
-    bool is_sharded;         /* ZeRO-1; it has no effect for a rank alone in its data group */
+    bool is_sharded;         /* ZeRO-1; it has no effect for a single rank in its data group */
     bool overlaps_gradients; /* sums start during the backward; else after it */
     bool overlaps_weights;   /* the forward waits for gathers; else the call that starts the last one does */
 };

@@ -1,4 +1,4 @@
-/* Which buffer holds which unit, where a rank has weights of its own only in shares.
+/* Which buffer holds which unit, where a rank has its own weights only in shares.
  *
  * The units before and after the layers have a buffer each. The layers share the other buffers: a layer takes the one
  * that was left longest ago. A unit that still lies in a buffer is not fetched again.

@@ -7,7 +7,7 @@
 static bool is_alike(const struct work_item *a, const struct work_item *b) {
     return a->phase == b->phase && a->part == b->part && a->chunk == b->chunk && a->group == b->group &&
            a->ranks == b->ranks && a->scratch == b->scratch && !a->count == !b->count &&
-           !memcmp(&a->work, &b->work, sizeof a->work) && !strcmp(a->name, b->name);
+           !memcmp(&a->work, &b->work, sizeof a->work) && a->op == b->op && a->message == b->message;
 }
 
 /* Joins the last item with an equal one. It does so when the next is added, since work_also_reads may change the last.

@@ -1,4 +1,4 @@
-/* The list of a rank's work, which planning makes: each operation with its name, shape, FLOPs, bytes and scratch, and
+/* The list of a rank's work, which planning makes: each operation with its number, shape, FLOPs, bytes and scratch, and
  * each collective with its group. The workspace of a rank, the ceilings of benchmarks, and predictions of a step's time
  * are sums and maxima over it.
  *
@@ -29,9 +29,13 @@ enum rank_group {
     RANK_GROUPS
 };
 
+/* What the ranks of a group do together. */
+enum work_message { WORK_NO_MESSAGE, WORK_ALL_REDUCE, WORK_ALL_GATHER, WORK_REDUCE_SCATTER, WORK_SEND };
+
 struct work_item {
-    const char *name; /* of the operation in ops.h; "all_reduce", "all_gather", "reduce_scatter", "send" */
-    int phase;        /* enum phase */
+    enum op op;                /* OP_COUNT: a message, or workspace without work */
+    enum work_message message; /* of a group other than RANK_ALONE */
+    int phase;                 /* enum phase */
     enum work_part part;
     int chunk;             /* the rank's chunk, in forward and backward */
     enum rank_group group; /* of a collective; its bytes are those of one rank's whole operand */

@@ -24,31 +24,15 @@ const char *const cluster_training_stacks[] = {"cambium", "megatron-2022", NULL}
 const char *const cluster_serving_stacks[] = {"cambium", "fastertransformer-2022", NULL};
 
 static const struct config_row rows[] = {
-    {.path = "device.name", .type = CONFIG_STRING, .offset = AT(name), .help = "the device's name"},
-    {.path = "device.kind",
-     .type = CONFIG_STRING,
-     .offset = AT(kind),
-     .check = device_check_name,
-     .help = "the backend whose arithmetic plans memory"},
-    {.path = "device.stand_in",
-     .type = CONFIG_STRING,
-     .offset = AT(stand_in),
-     .check = device_check_name,
-     .help = "the backend in place of `kind` where a build lacks that one"},
+    ROW_TEXT("device.name", AT(name), NULL, "the device's name"),
+    ROW_TEXT("device.kind", AT(kind), NULL, "the backend whose arithmetic plans memory", .check = device_check_name),
+    ROW_TEXT("device.stand_in", AT(stand_in), NULL, "the backend in place of `kind` where a build lacks that one",
+             .check = device_check_name),
     QUANTITY("device.memory", memory, "B", 1, MOST_BYTES, "memory of a device"),
     QUANTITY("device.host_memory", host_memory, "B", 1, MOST_BYTES, "memory of a node's host"),
-    {.path = "device.per_node",
-     .type = CONFIG_INT,
-     .offset = AT(per_node),
-     .minimum = 1,
-     .maximum = 4096,
-     .help = "devices of a node"},
-    {.path = "device.processors",
-     .type = CONFIG_INT,
-     .offset = AT(processors),
-     .minimum = 1,
-     .maximum = 4096,
-     .help = "processors of a node, which its devices share; one each when not given"},
+    ROW_INT("device.per_node", AT(per_node), NULL, 1, 4096, "devices of a node"),
+    ROW_INT("device.processors", AT(processors), NULL, 1, 4096,
+            "processors of a node, which its devices share; one each when not given"),
     QUANTITY("device.memory_bandwidth", memory_bandwidth, "B/s", 1, MOST_BYTES, "bandwidth of a device's memory"),
     QUANTITY("device.peak_bf16", peak_bf16, "FLOP/s", 1, MOST_FLOPS, "peak of products in bf16"),
     QUANTITY("device.peak_fp32", peak_fp32, "FLOP/s", 1, MOST_FLOPS, "peak of products in fp32"),
@@ -59,11 +43,7 @@ static const struct config_row rows[] = {
     QUANTITY("links.network_bandwidth", network_bandwidth, "B/s", 1, MOST_BYTES,
              "of a device between nodes, one direction"),
     QUANTITY("links.network_latency", network_latency, "s", 0, MOST_SECONDS, "of a message between nodes"),
-    {.path = "achieved.source",
-     .type = CONFIG_STRING,
-     .offset = AT(source),
-     .default_text = "not calibrated",
-     .help = "where the constants come from"},
+    ROW_TEXT("achieved.source", AT(source), NULL, "where the constants come from", .default_text = "not calibrated"),
     CONSTANT(CLUSTER_PRODUCTS, "products", "", 1e-6, 100),
     CONSTANT(CLUSTER_SMALL_DIMENSION, "small_dimension", "", 0, 1e6),
     CONSTANT(CLUSTER_ATTENTION, "attention", "", 1e-6, 100),
@@ -86,22 +66,9 @@ static const struct config_row rows[] = {
     CONSTANT(CLUSTER_SERVE_SUM_RANK, "serve_sum_rank", "s", 0, MOST_SECONDS),
     CONSTANT(CLUSTER_SERVE_STEP, "serve_step", "s", 0, MOST_SECONDS),
     CONSTANT(CLUSTER_SERVE_ERROR, "serve_error", "", 0, 1e6),
-    {.path = "achieved.speeds",
-     .type = CONFIG_LIST,
-     .offset = AT(speed_texts),
-     .help = "measured speeds, which take the place of constants"},
-    {.path = "stack.train",
-     .type = CONFIG_CHOICE,
-     .offset = AT(train),
-     .choices = cluster_training_stacks,
-     .default_text = "cambium",
-     .help = "the software that trains"},
-    {.path = "stack.serve",
-     .type = CONFIG_CHOICE,
-     .offset = AT(serve),
-     .choices = cluster_serving_stacks,
-     .default_text = "cambium",
-     .help = "the software that serves"},
+    ROW_LIST("achieved.speeds", AT(speed_texts), NULL, "measured speeds, which take the place of constants"),
+    ROW_CHOICE("stack.train", AT(train), "cambium", cluster_training_stacks, "the software that trains"),
+    ROW_CHOICE("stack.serve", AT(serve), "cambium", cluster_serving_stacks, "the software that serves"),
 };
 
 /* The value at which a fit begins, and its bounds. */
@@ -188,10 +155,8 @@ static int sketch(struct cluster *cluster) {
 }
 
 int cluster_open_text(const char *name, const char *text, size_t length, struct cluster *cluster) {
-    const struct config_command command = {.name = "plan",
-                                           .section_rows = rows,
-                                           .section_row_count = sizeof rows / sizeof *rows,
-                                           .positional_offset = SIZE_MAX};
+    const struct config_command command = {
+        .name = "plan", .section_rows = rows, .section_row_count = sizeof rows / sizeof *rows};
     *cluster = (struct cluster){0};
     int status = config_parse_text(&command, name, text, length, cluster, &cluster->config);
     THEN(status, check(name, cluster));

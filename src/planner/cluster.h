@@ -17,8 +17,8 @@ enum cluster_constant {
     CLUSTER_ATTENTION,         /* share of these products' speed that attention reaches */
     CLUSTER_ATTENTION_DROPOUT, /* share of attention's speed that remains with dropout */
     CLUSTER_OTHER,             /* share of the memory's bandwidth that other operations reach */
-    CLUSTER_LAYER_FORWARD,     /* least seconds of a layer's forward, however little it computes */
-    CLUSTER_LAYER_BACKWARD,    /* least seconds of its backward, without recomputation */
+    CLUSTER_LAYER_FORWARD,     /* minimum seconds of a layer's forward, however little it computes */
+    CLUSTER_LAYER_BACKWARD,    /* minimum seconds of its backward, without recomputation */
     CLUSTER_TENSOR_HIDDEN,     /* share of the backward's messages between tensor ranks that computation hides */
     CLUSTER_SUMS_HIDDEN,       /* share of what computation may hide of the data ranks' messages that it does hide */
     CLUSTER_NETWORK,           /* share of the bandwidth between nodes that is reached */

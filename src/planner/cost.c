@@ -7,7 +7,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* The seconds of a chunk. */
 struct chunk {
@@ -235,12 +234,13 @@ static double update_seconds(const struct layout *layout, int stage) {
     const struct cluster *cluster = layout->cluster;
     int shards = sharding_of(layout) >= SHARDING_OPTIM ? layout->grid.data : 1;
     int64_t elements = (int64_t)(layout->stages[stage].elements / shards);
-    double bytes =
-        adamw_work(elements, layout->work->dtype).bytes + sum_of_squares_work(elements, NULL, false, NULL).bytes;
+    const struct adamw update = {.elements = elements, .weights_type = layout->work->dtype};
+    const struct sum_of_squares squares = {.count = elements};
+    const struct zero_ranges cleared = {.elements = (int64_t)layout->stages[stage].elements};
+    double bytes = adamw_work(&update).bytes + sum_of_squares_work(&squares).bytes;
     double seconds = cost_bytes_seconds(cluster, layout->work->precision, PHASE_OPTIMIZER, bytes);
     if (cluster->speed_count) /* else a part of the constants */
-        seconds += cost_bytes_seconds(cluster, layout->work->precision, PHASE_REST,
-                                      zero_ranges_work((int64_t)layout->stages[stage].elements).bytes);
+        seconds += cost_bytes_seconds(cluster, layout->work->precision, PHASE_REST, zero_ranges_work(&cleared).bytes);
     return seconds + cluster->achieved[CLUSTER_STEP].value;
 }
 

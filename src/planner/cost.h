@@ -16,7 +16,7 @@
 #include "parallel/work.h"
 #include "train/train.h"
 
-/* Seconds by their cause. The floor is the part of a layer's least time that its work does not fill. */
+/* Seconds by their cause. The floor is the part of a layer's minimum time that its work does not fill. */
 struct cost_seconds {
     double products, other, tensor, floor;
 };
@@ -28,7 +28,7 @@ enum cost_unit { COST_LAYER, COST_LAYER_AGAIN, COST_EMBEDDING, COST_HEAD, COST_U
 enum cost_list { COST_FIRST, COST_FIRST_MORE, COST_LAST, COST_AGAIN, COST_AGAIN_MORE, COST_LISTS };
 
 /* The work of the units for one micro batch at one tensor rank. It depends on the model, tensor ranks, micro batch,
- * sequence parallelism, precision and selective recomputation alone, so that many layouts share it. */
+ * sequence parallelism, precision and selective recomputation only, so that many layouts share it. */
 struct cost_work {
     struct work_list lists[COST_LISTS];
     double layers;               /* that COST_FIRST_MORE has more than COST_FIRST */

@@ -85,15 +85,29 @@ static void add_stored_attention(const struct rates *rates, const struct work_it
     sum->other += count * (scores * bytes + item->work.bytes) / rates->bytes;
 }
 
+static bool attends(const struct work_item *item) {
+    if (item->op == OP_COUNT)
+        return false;
+    switch (op_facts[item->op].cost) {
+    case OP_ATTENDS:
+        return true;
+    case OP_MOVES:
+    case OP_MULTIPLIES:
+    case OP_ATTENDS_PAGES: /* of inference */
+        return false;
+    }
+    return false;
+}
+
 static void add_operation(const struct rates *rates, const struct work_item *item, struct cost_seconds *sum) {
     const struct op_work *work = &item->work;
     double count = (double)item->count;
-    bool is_attention = !strncmp(item->name, "attention_", 10);
+    bool is_attention = attends(item);
     double measured = measured_seconds(rates, item);
     if (measured > 0) {
         *(work->flops > 0 ? &sum->products : &sum->other) += count * measured;
     } else if (is_attention && rates->stores_attention) {
-        add_stored_attention(rates, item, !strcmp(item->name, "attention_backward"), sum);
+        add_stored_attention(rates, item, item->op == OP_attention_backward, sum);
     } else if (work->flops > 0) {
         double least = is_attention ? (double)work->shape[2] : INFINITY;
         for (int i = 0; i < 3 && !is_attention; i++)
@@ -108,7 +122,7 @@ static void add_operation(const struct rates *rates, const struct work_item *ite
 
 static void add_message(const struct rates *rates, const struct work_item *item, struct cost_seconds *sum) {
     struct cost_link link = cost_link(rates->cluster, item->ranks <= rates->cluster->per_node);
-    double passes = !strcmp(item->name, "all_reduce") ? 2 : 1;
+    double passes = item->message == WORK_ALL_REDUCE ? 2 : 1;
     sum->tensor += (double)item->count * cost_ring(item->work.bytes, item->ranks, passes, link);
 }
 

@@ -40,12 +40,6 @@ static struct train_run small_run(const struct train_run *run, const struct clus
     return made;
 }
 
-/* Returns how many layers are enough to average over: one, or several where some have a window. */
-static int64_t sample_layers(const struct model_config *model) {
-    enum { MOST = 12 };
-    return !model->window ? 1 : model->num_layers < MOST ? model->num_layers : MOST;
-}
-
 /* Divides figures of the stages into those of the units; COST_FIRST_MORE has `more` layers more. */
 static void divide(const double lists[COST_LISTS], double more, double units[COST_UNITS]) {
     units[COST_LAYER] = units[COST_LAYER_AGAIN] = (lists[COST_FIRST_MORE] - lists[COST_FIRST]) / more;
@@ -66,7 +60,9 @@ static int find_weights(const struct train_run *run, int rank, const struct clus
 
 int cost_work_make(const struct train_run *run, const struct cluster *cluster, struct cost_work *work) {
     const struct run_config *config = &run->config;
-    int64_t tensor = config->parallel.tensor_model_parallel_size, more = sample_layers(&config->model);
+    enum { MANY = 12 }; /* layers to average over where some have a window; else one is enough */
+    int64_t tensor = config->parallel.tensor_model_parallel_size, layers = config->model.num_layers;
+    int64_t more = !config->model.window ? 1 : layers < MANY ? layers : MANY;
     double elements[COST_LISTS] = {0}, weights[COST_LISTS] = {0}, kept[COST_LISTS] = {0};
     int precision = config->train.precision;
     int status = cluster_check_precision(cluster, precision);
@@ -86,8 +82,7 @@ int cost_work_make(const struct train_run *run, const struct cluster *cluster, s
         elements[i] = status ? 0 : (double)plan.gradients / sizeof(float);
         weights[i] = status ? 0 : (double)plan.weights;
         kept[i] = status ? 0 : (double)plan.activations;
-        if (!status && precision == PRECISION_FP8)
-            status = find_weights(&made, rank, cluster, &weights[i]);
+        THEN(status, precision == PRECISION_FP8 ? find_weights(&made, rank, cluster, &weights[i]) : STATUS_OK);
     }
     divide(elements, (double)more, work->elements);
     divide(weights, (double)more, work->weights);

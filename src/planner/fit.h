@@ -51,7 +51,7 @@ void fit_rows_free(struct fit_rows *rows);
 /* Predicts all rows. The errors of cost_step, with the row. */
 int fit_predict(struct fit_rows *rows, const struct cluster *cluster);
 /* Fits the constants to the rows that are marked, from neutral starts, within the bounds of cluster->achieved. The sum
- * of squares of the relative errors (as logarithms) is least. Then predicts all rows, and with rows of
+ * of squares of the relative errors (as logarithms) is minimal. Then predicts all rows, and with rows of
  * training stores the largest error as the cluster's. */
 int fit_run(struct fit_rows *rows, struct cluster *cluster);
 

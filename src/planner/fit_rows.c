@@ -99,12 +99,6 @@ static int read_entry(struct reader *reader, struct entry *entry) {
     return status;
 }
 
-static void free_entry(struct entry *entry) {
-    free(entry->config);
-    for (size_t i = 0; i < entry->count; i++)
-        free(entry->keys[i]);
-}
-
 /* Opens the run of a row. */
 static int open_row(const struct reader *reader, const struct cluster *cluster, const struct entry *entry,
                     struct fit_row *row) {
@@ -163,7 +157,9 @@ static int read_list(struct reader *reader, const struct cluster *cluster, struc
         } else if (!status) {
             status = status_no_memory();
         }
-        free_entry(&entry);
+        free(entry.config);
+        for (size_t i = 0; i < entry.count; i++)
+            free(entry.keys[i]);
     }
     return !status && !rows->count ? status_fail(STATUS_USAGE, "%s has no rows", reader->name) : status;
 }

@@ -5,8 +5,6 @@
 #include "parallel/pipeline.h"
 #include "train/plan.h"
 
-#include <stdlib.h>
-
 /* ---- this program ---- */
 
 static int plan_stage(const struct train_run *run, int ranks, const struct rank_grid *grid, int stage,

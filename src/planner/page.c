@@ -116,7 +116,7 @@ static bool is_pareto(const struct search_result *result, const struct mark *mar
 
 /* The axes: memory from 0, and a logarithmic one of time. */
 struct axes {
-    double bytes, least, most; /* the most bytes; the least and most seconds */
+    double bytes, least, most; /* the maximum number of bytes; the minimum and maximum seconds */
 };
 
 static double x_of(const struct axes *axes, double bytes) {

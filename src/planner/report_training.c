@@ -71,15 +71,6 @@ static json_t *layout_json(const struct search_row *row) {
         run_sharding(c) >= SHARDING_OPTIM, "sharding", run_shardings[run_sharding(c)]);
 }
 
-static json_t *memory_json(const struct search_row *row, const struct cluster *cluster) {
-    const struct plan_memory *m = &row->memory;
-    return json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "stage", m->stage, "weights",
-                     (json_int_t)m->weights, "gradients", (json_int_t)m->gradients, "optimizer",
-                     (json_int_t)m->optimizer, "activations", (json_int_t)m->activations, "workspace",
-                     (json_int_t)m->workspace, "device", (json_int_t)m->device, "limit",
-                     (json_int_t)cluster->memory.value, "host", (json_int_t)m->host);
-}
-
 /* Makes {fp8: {seconds, bytes}, fsdp: ...} of the features that a row has; null: it has none. */
 static json_t *saved_json(const struct search_row *row) {
     json_t *saved = NULL;
@@ -97,12 +88,17 @@ static json_t *saved_json(const struct search_row *row) {
 static json_t *row_json(const struct report_training *report, const struct search_row *row) {
     double seconds = row->step.seconds, flops = report_flops(row, true);
     double error = report->cluster->achieved[CLUSTER_ERROR].value;
-    json_t *json =
-        json_pack("{s:o, s:b, s:f, s:[f, f], s:f, s:f, s:f, s:o, s:o, s:o}", "layout", layout_json(row), "is_built", 1,
-                  "step_seconds", seconds, "step_seconds_range", seconds / (1 + error), seconds * (1 + error), "tflops",
-                  flops / 1e12, "tflops_causal", report_flops(row, false) / 1e12, "share_of_peak",
-                  flops / peak_of(report->cluster, row), "memory", memory_json(row, report->cluster), "time",
-                  report_time(&row->step), "saved", saved_json(row));
+    const struct plan_memory *m = &row->memory;
+    json_t *json = json_pack(
+        "{s:o, s:b, s:f, s:[f, f], s:f, s:f, s:f, s:o, s:o, s:o}", "layout", layout_json(row), "is_built", 1,
+        "step_seconds", seconds, "step_seconds_range", seconds / (1 + error), seconds * (1 + error), "tflops",
+        flops / 1e12, "tflops_causal", report_flops(row, false) / 1e12, "share_of_peak",
+        flops / peak_of(report->cluster, row), "memory",
+        json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "stage", m->stage, "weights", (json_int_t)m->weights,
+                  "gradients", (json_int_t)m->gradients, "optimizer", (json_int_t)m->optimizer, "activations",
+                  (json_int_t)m->activations, "workspace", (json_int_t)m->workspace, "device", (json_int_t)m->device,
+                  "limit", (json_int_t)report->cluster->memory.value, "host", (json_int_t)m->host),
+        "time", report_time(&row->step), "saved", saved_json(row));
     if (report->tokens > 0)
         json_object_set_new(json, "days", json_real(report_days(row, report->tokens)));
     return json;
@@ -199,13 +195,6 @@ static void print_savings(const struct search_result *result, FILE *out) {
         }
 }
 
-/* Prints the number of refused layouts by their obstacles. */
-static void print_refusals(const struct search_counts *counts, FILE *out) {
-    for (int i = 0; i < SEARCH_REFUSALS && counts->refusals[i].name; i++)
-        fprintf(out, "%s%lld by %s", i ? ", " : " (", (long long)counts->refusals[i].count, counts->refusals[i].name);
-    fprintf(out, "%s", counts->refused ? ")" : "");
-}
-
 /* Prints the numbers of devices, or of nodes, that have a layout. */
 static void print_works(const struct search_result *result, const struct cluster *cluster, FILE *out) {
     bool are_nodes = result->ranks % cluster->per_node == 0;
@@ -219,25 +208,12 @@ static void print_works(const struct search_result *result, const struct cluster
         fprintf(out, "%d\n", above / per);
 }
 
-static void print_nearest(const struct report_training *report, const struct search_result *result, FILE *out) {
-    const struct search_row *row = &result->nearest;
+/* Prints the layout of a row after a word, and the memory that it takes. */
+static void print_layout(const struct search_row *row, FILE *out) {
     char text[64];
-    fprintf(
-        out,
-        "nothing fits; nearest: tensor %d, pipeline %d, micro batch %lld, recomputation %s takes %.1f GB of %.1f GB\n",
-        row->grid.tensor, row->grid.pipeline, (long long)row->run.config.train.micro_batch_size,
-        recompute_text(&row->run.config, text), (double)row->memory.device / 1e9, report->cluster->memory.value / 1e9);
-}
-
-static void print_fit(const struct search_result *result, FILE *out) {
-    const struct search_row *row = &result->fit;
-    char text[64];
-    fprintf(out,
-            "this fits: %d devices, tensor %d, pipeline %d, micro batch %lld, recomputation %s takes %.1f GB and "
-            "%s s\n",
-            result->fit_ranks, row->grid.tensor, row->grid.pipeline, (long long)row->run.config.train.micro_batch_size,
-            recompute_text(&row->run.config, text), (double)row->memory.device / 1e9,
-            report_number(row->step.seconds).text);
+    fprintf(out, "tensor %d, pipeline %d, micro batch %lld, recomputation %s takes %.1f GB", row->grid.tensor,
+            row->grid.pipeline, (long long)row->run.config.train.micro_batch_size,
+            recompute_text(&row->run.config, text), (double)row->memory.device / 1e9);
 }
 
 void report_training_print(const struct report_training *report, FILE *out) {
@@ -253,16 +229,25 @@ void report_training_print(const struct report_training *report, FILE *out) {
         const struct search_counts *c = &result->counts;
         fprintf(out, "%s%d devices: %lld layouts, %lld refused", i ? "\n" : "", result->ranks, (long long)c->all,
                 (long long)c->refused);
-        if (!c->listed)
-            print_refusals(c, out);
+        if (!c->listed) {
+            for (int k = 0; k < SEARCH_REFUSALS && c->refusals[k].name; k++)
+                fprintf(out, "%s%lld by %s", k ? ", " : " (", (long long)c->refusals[k].count, c->refusals[k].name);
+            fprintf(out, "%s", c->refused ? ")" : "");
+        }
         fprintf(out, ", %lld without memory, %lld slower, %lld listed (%.1f s); efficiency %.1f%%\n",
                 (long long)c->no_memory, (long long)c->slower, (long long)c->listed, result->seconds,
                 100 * report_efficiency(report, i));
         print_works(result, report->cluster, out);
-        if (result->has_nearest)
-            print_nearest(report, result, out);
-        if (result->fit_ranks)
-            print_fit(result, out);
+        if (result->has_nearest) {
+            fprintf(out, "nothing fits; nearest: ");
+            print_layout(&result->nearest, out);
+            fprintf(out, " of %.1f GB\n", report->cluster->memory.value / 1e9);
+        }
+        if (result->fit_ranks) {
+            fprintf(out, "this fits: %d devices, ", result->fit_ranks);
+            print_layout(&result->fit, out);
+            fprintf(out, " and %s s\n", report_number(result->fit.step.seconds).text);
+        }
         if (!c->listed)
             continue;
         fprintf(out, "the step of row 1 takes %s s\n", report_range(result->rows[0].step.seconds, error).text);

@@ -5,10 +5,9 @@
 #include "pretrained/pretrained.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static const struct config_row rows[] = {
-    {.path = "config", .type = CONFIG_STRING, .offset = offsetof(struct run_file, config), .help = "a run file"},
+    ROW_TEXT("config", offsetof(struct run_file, config), NULL, "a run file"),
 };
 
 static struct config_command describe(void) {
@@ -18,8 +17,7 @@ static struct config_command describe(void) {
                                    .section_rows = run_rows,
                                    .section_row_count = run_row_count,
                                    .section_offset = offsetof(struct run_file, run),
-                                   .config_flag = "config",
-                                   .positional_offset = SIZE_MAX};
+                                   .config_flag = "config"};
 }
 
 int run_file_read(const char *path, const char *const *keys, size_t count, struct run_file *file) {
@@ -28,8 +26,7 @@ int run_file_read(const char *path, const char *const *keys, size_t count, struc
     int argc = 0, status = words ? STATUS_OK : STATUS_MEMORY;
     bool is_answered;
     *file = (struct run_file){0};
-    if (!status && path && asprintf(&words[argc++], "--config=%s", path) < 0)
-        status = STATUS_MEMORY;
+    THEN(status, path && asprintf(&words[argc++], "--config=%s", path) < 0 ? STATUS_MEMORY : STATUS_OK);
     for (size_t i = 0; i < count && !status; i++)
         if (asprintf(&words[argc++], "--%s", keys[i]) < 0)
             status = STATUS_MEMORY;

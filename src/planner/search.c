@@ -100,15 +100,6 @@ static int count_no_memory(struct searching *s, const struct candidate *candidat
     return s->result->counts.listed ? STATUS_OK : push(&s->without, candidate, bytes);
 }
 
-static void count_refused(struct search_counts *counts, const char *name) {
-    int at = 0;
-    while (at < SEARCH_REFUSALS - 1 && counts->refusals[at].name && strcmp(counts->refusals[at].name, name))
-        at++;
-    counts->refusals[at].name = name;
-    counts->refusals[at].count++;
-    counts->refused++;
-}
-
 /* Returns bytes that weights, gradients and optimizer of the first stage take at least, if a work of as many tensor
  * ranks tells the size of a layer; else 0. */
 static double least_state(const struct searching *s, const struct candidate *candidate, const struct train_run *run) {
@@ -162,7 +153,13 @@ static int consider(void *context, const struct candidate *candidate) {
         status = STATUS_OK;
     }
     if (obstacle) {
-        count_refused(&s->result->counts, obstacle);
+        int at = 0;
+        while (at < SEARCH_REFUSALS - 1 && s->result->counts.refusals[at].name &&
+               strcmp(s->result->counts.refusals[at].name, obstacle))
+            at++;
+        s->result->counts.refusals[at].name = obstacle;
+        s->result->counts.refusals[at].count++;
+        s->result->counts.refused++;
         return STATUS_OK;
     }
     THEN(status, train_plan_grid(&run, s->result->ranks, &grid, &shape));
@@ -439,8 +436,7 @@ static int search_all(struct searching *s) {
     }
     order_ties(result);
     THEN(status, explain(s));
-    if (!status && !result->counts.listed && result->counts.no_memory)
-        status = find_nearest(s);
+    THEN(status, !result->counts.listed && result->counts.no_memory ? find_nearest(s) : STATUS_OK);
     return status ? status : find_points(s);
 }
 

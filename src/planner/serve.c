@@ -14,7 +14,7 @@ static bool is_2022(const struct cluster *cluster) {
 
 /* ---- work ---- */
 
-/* Returns the most rows of a step. A batch's further tokens take one step. */
+/* Returns the maximum number of rows of a step. A batch's further tokens take one step. */
 static int64_t step_rows(const struct serve_layout *layout, const struct cluster *cluster) {
     int64_t rows = layout->step_rows ? layout->step_rows : SERVE_STEP_ROWS;
     return is_2022(cluster) ? layout->batch * layout->input_len : rows > layout->batch ? rows : layout->batch;
@@ -97,11 +97,25 @@ static double both_seconds(double moved, double products, const struct cluster *
     return fmax(moved, products) + seen * fmin(moved, products);
 }
 
+static bool attends(const struct work_item *item) {
+    if (item->op == OP_COUNT)
+        return false;
+    switch (op_facts[item->op].cost) {
+    case OP_ATTENDS:
+    case OP_ATTENDS_PAGES:
+        return true;
+    case OP_MOVES:
+    case OP_MULTIPLIES:
+        return false;
+    }
+    return false;
+}
+
 /* `together` rows read the same pages at once, as those of a prompt do. */
 static double operation_seconds(const struct work_item *item, const struct cluster *cluster, int precision,
                                 double together) {
     const struct op_work *w = &item->work;
-    bool is_attention = strstr(item->name, "attention") != NULL; /* its shape is rows, heads, and size of a head */
+    bool is_attention = attends(item); /* its shape is rows, heads, and size of a head */
     double least = INFINITY, share = cluster->achieved[CLUSTER_SERVE_MEMORY].value, bytes = w->bytes;
     if (is_attention) { /* caches that keep the weights from step to step have no place for the pages */
         share = fmin(share, 1);
@@ -117,7 +131,7 @@ static double operation_seconds(const struct work_item *item, const struct clust
 }
 
 static double sum_seconds(const struct work_item *item, const struct cluster *cluster) {
-    double passes = strcmp(item->name, "all_reduce") ? 1 : 2, ranks = item->ranks;
+    double passes = item->message == WORK_ALL_REDUCE ? 2 : 1, ranks = item->ranks;
     bool is_within = item->ranks <= cluster->per_node;
     double bandwidth = is_within ? cluster->node_bandwidth.value : cluster->network_bandwidth.value;
     return cluster->achieved[CLUSTER_SERVE_SUM].value + cluster->achieved[CLUSTER_SERVE_SUM_RANK].value * (ranks - 2) +

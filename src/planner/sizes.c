@@ -90,14 +90,10 @@ double size_parameters(const struct size_shape *shape, int64_t vocab, int64_t se
     return 12 * L * h * h * (1 + 13 / (12 * h) + ((double)vocab + (double)seq_length) / (12 * L * h)) / 1e9;
 }
 
-static bool is_power_of_two(int64_t n) {
-    return (n & (n - 1)) == 0;
-}
-
 /* Returns true if a number of layers is of the kind that a pass of the search tries. */
 static bool is_tried(int pass, int64_t layers) {
     static const int multiples[] = {0, 16, 2, 5, 1};
-    return pass == 0 ? is_power_of_two(layers) : layers % multiples[pass] == 0;
+    return pass == 0 ? (layers & (layers - 1)) == 0 /* a power of two */ : layers % multiples[pass] == 0;
 }
 
 /* Returns the columns, the batch and the learning rate of a size. */

@@ -1,4 +1,4 @@
-/* Models by their size or name alone, and the grids of NVIDIA's auto-configurator (NeMo-Framework-Launcher 22.06,
+/* Models by their size or name only, and the grids of NVIDIA's auto-configurator (NeMo-Framework-Launcher 22.06,
  * hp_tool). Pure arithmetic; any thread. */
 #ifndef CAMBIUM_PLANNER_SIZES_H
 #define CAMBIUM_PLANNER_SIZES_H

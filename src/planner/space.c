@@ -139,7 +139,7 @@ static void list_all(struct listing *listing) {
 
 /* ---- hp-tool ---- */
 
-/* Adds a candidate of a space that has no strategies of its own, and perhaps the same one with sharded weights. */
+/* Adds a candidate of a space that has no strategies itself, and perhaps the same one with sharded weights. */
 static void add_sharded(struct listing *listing, struct candidate candidate) {
     add(listing, &candidate);
     if (!listing->search->also_fsdp || listing->ranks <= candidate.tensor * candidate.pipeline)

@@ -185,17 +185,6 @@ static void run_shared(struct walker *walker, struct running *progress) {
     }
 }
 
-/* Runs all steps, in rounds over the stages. */
-static void run_alone(struct walker *walker) {
-    struct walk *walk = walker->walk;
-    for (bool has_moved = true; has_moved;) {
-        has_moved = false;
-        for (int stage = 0; stage < walk->shape.stages; stage++)
-            while (walker->next[stage] < walk->steps && run_step(walker, stage))
-                has_moved = true;
-    }
-}
-
 static int run_all(struct walker *walker) {
     struct walk *walk = walker->walk;
     struct running *progress = walker->times->rate ? calloc((size_t)walk->shape.stages, sizeof *progress) : NULL;
@@ -203,8 +192,12 @@ static int run_all(struct walker *walker) {
         return status_no_memory();
     if (progress)
         run_shared(walker, progress);
-    else
-        run_alone(walker);
+    for (bool has_moved = !progress; has_moved;) { /* in rounds over the stages */
+        has_moved = false;
+        for (int stage = 0; stage < walk->shape.stages; stage++)
+            while (walker->next[stage] < walk->steps && run_step(walker, stage))
+                has_moved = true;
+    }
     free(progress);
     for (int stage = 0; stage < walk->shape.stages; stage++)
         walk->makespan = walker->now[stage] > walk->makespan ? walker->now[stage] : walk->makespan;

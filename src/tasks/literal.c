@@ -212,7 +212,7 @@ static json_t *read_list(struct literal *l, const char *close) {
     return list;
 }
 
-/* Reads what stands between parentheses: a tuple, or a value alone. */
+/* Reads what stands between parentheses: a tuple, or a value only. */
 static json_t *read_parenthesis(struct literal *l) {
     json_t *list = read_list(l, ")");
     if (l->status || json_array_size(list) != 1 || l->has_comma)

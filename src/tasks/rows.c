@@ -56,11 +56,8 @@ struct task_span row_span(const struct task_row *row, size_t start) {
 }
 
 int row_request(struct task_row *row, struct task_span context, struct task_span continuation, int64_t characters) {
-    struct task_request *requests = array_grow(row->requests, &row->capacity, (size_t)row->count + 1, sizeof *requests);
-    if (!requests)
-        return STATUS_MEMORY;
-    row->requests = requests;
-    requests[row->count++] = (struct task_request){context, continuation, characters};
+    TRY(array_reserve(&row->requests, &row->capacity, (size_t)row->count + 1, sizeof *row->requests));
+    row->requests[row->count++] = (struct task_request){context, continuation, characters};
     return STATUS_OK;
 }
 

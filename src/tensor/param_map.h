@@ -60,7 +60,7 @@ int param_map_unit_count(const struct param_table *table);
  * is. The runs cover the flat arrays exactly once; those of a unit that the rank does not hold are empty. */
 void param_map_units(const struct param_map *map, struct param_unit *units);
 
-/* Writes the most elements that a unit among first .. last has in each of its two runs. */
+/* Writes the maximum number of elements that a unit among first .. last has in each of its two runs. */
 void param_map_largest(const struct param_map *map, int first, int last, int64_t counts[2]);
 
 #endif

@@ -5,7 +5,7 @@
 #include "tensor/param_table.h"
 
 /* One rank's part of a table: its share of every parameter that is cut over the tensor ranks, and all of the others.
- * Each slice of a fused weight is cut by itself. A stage of the pipeline holds its own parameters alone. */
+ * Each slice of a fused weight is cut by itself. A stage of the pipeline holds its own parameters only. */
 struct param_part {
     int tensor, tensors; /* this tensor rank's number; number of tensor ranks */
     const bool *is_held; /* [table count] true: this stage holds the parameter; NULL: it holds all */

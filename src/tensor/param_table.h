@@ -28,7 +28,8 @@ struct param_slice {
     int64_t file_start;
     int64_t file_rows; /* the size of the file's tensor along that axis */
     bool is_transposed;
-    int64_t most_parts; /* the most parts to cut it into; more tensor ranks than that share parts. 0: any number */
+    int64_t most_parts; /* the maximum number of parts to cut it into; more tensor ranks than that share parts. 0: any
+                           number */
 };
 
 struct param {

@@ -104,8 +104,11 @@ static int pack_one(struct param_store *store, const struct packing *packing, st
     if (!plain->data) /* another rank holds it */
         return status ? status_wrap(status, "plain weights") : STATUS_OK;
     status = storage_fill(store, fill, packing->id);
-    if (!status && turned->data)
-        status = store->ops->pack(&exec, plain, (void *)(uintptr_t)turned->data, turned);
+    if (!status && turned->data) {
+        const struct pack_call call = {*plain, (void *)(uintptr_t)turned->data};
+        status = store->ops->pack(&exec, &call);
+        *turned = matrix_packed(*plain, call.out);
+    }
     int waited = stream_wait(fill->stream);
     if (packing->stage)
         plain->data = NULL;

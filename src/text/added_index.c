@@ -146,10 +146,7 @@ int added_tokens_each(const struct added_tokens *added, const unsigned char *byt
 
 static int keep_hit(void *context, size_t at, uint32_t token) {
     struct added_hits *hits = context;
-    struct added_hit *items = array_grow(hits->items, &hits->capacity, hits->count + 1, sizeof *items);
-    if (!items)
-        return STATUS_MEMORY;
-    hits->items = items;
+    TRY(array_reserve(&hits->items, &hits->capacity, hits->count + 1, sizeof *hits->items));
     hits->items[hits->count++] = (struct added_hit){(uint32_t)at, token};
     return STATUS_OK;
 }

@@ -26,10 +26,7 @@ void chat_pieces_free(struct chat_pieces *pieces) {
 
 /* Adds a piece for text that is already in pieces->text. */
 static int note_piece(struct chat_pieces *pieces, size_t length, unsigned flags) {
-    struct chat_piece *grown = array_grow(pieces->items, &pieces->capacity, pieces->count + 1, sizeof *grown);
-    if (!grown)
-        return STATUS_MEMORY;
-    pieces->items = grown;
+    TRY(array_reserve(&pieces->items, &pieces->capacity, pieces->count + 1, sizeof *pieces->items));
     pieces->items[pieces->count++] = (struct chat_piece){length, flags};
     return STATUS_OK;
 }

@@ -48,16 +48,10 @@ static int add_new_word(struct word_counts *counts, size_t at, const unsigned ch
                         uint32_t hash, int64_t count) {
     if (counts->word_count >= UINT32_MAX / 2)
         return status_fail(STATUS_UNSUPPORTED, "more than %u distinct words", UINT32_MAX / 2);
-    unsigned char *bytes = array_grow(counts->bytes, &counts->byte_capacity, counts->byte_count + length, 1);
-    if (!bytes)
-        return STATUS_MEMORY;
-    counts->bytes = bytes;
-    struct word_count *words = array_grow(counts->words, &counts->word_capacity, counts->word_count + 1, sizeof *words);
-    if (!words)
-        return STATUS_MEMORY;
-    counts->words = words;
-    memcpy(bytes + counts->byte_count, word, length);
-    words[counts->word_count] =
+    TRY(array_reserve(&counts->bytes, &counts->byte_capacity, counts->byte_count + length, 1));
+    TRY(array_reserve(&counts->words, &counts->word_capacity, counts->word_count + 1, sizeof *counts->words));
+    memcpy(counts->bytes + counts->byte_count, word, length);
+    counts->words[counts->word_count] =
         (struct word_count){.start = counts->byte_count, .length = length, .hash = hash, .count = count};
     counts->byte_count += length;
     counts->table[at] = (uint32_t)++counts->word_count;

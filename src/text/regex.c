@@ -3,8 +3,8 @@
  * The steps of all matches in a text are counted, so the time is linear in its bytes. PCRE2's own limit starts anew at
  * each place where a match may begin, and ignores repetitions of one character. Therefore a callout precedes each item
  * of a pattern, also in compiled code, unless the pattern is too simple to take long. It counts one for itself, the
- * most characters that an item may read without success, and the distance from the previous callout, which a repeated
- * item has read.
+ * maximum number of characters that an item may read without success, and the distance from the previous callout, which
+ * a repeated item has read.
  *
  * The patterns are written for Oniguruma with Ruby's syntax, as `tokenizers` runs them. Constructs that PCRE2 would
  * read differently are rewritten (\s, \w, \v, \u, line ends) or refused. A pattern is never accepted with other ids. */

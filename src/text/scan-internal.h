@@ -246,7 +246,7 @@ static inline const unsigned char *scan_lower_word(const unsigned char *at, cons
     return last;
 }
 
-/* Returns the end of the longest U+W* at `at`, where no U*W+ begins: a run of U alone. NULL: there is none. */
+/* Returns the end of the longest U+W* at `at`, where no U*W+ begins: a run of only U. NULL: there is none. */
 static inline const unsigned char *scan_upper_word(const unsigned char *at, const unsigned char *end) {
     const unsigned char *begin = at;
     size_t bytes;

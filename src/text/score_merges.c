@@ -68,17 +68,13 @@ static int divide(struct score_index *index, int32_t id) {
         int32_t right = left < 0 ? -1 : find(index, name->bytes + at, name->length - at);
         if (right < 0)
             continue;
-        struct scored_merge *merges =
-            array_grow(index->merges, &index->capacity, index->merge_count + 1, sizeof *merges);
-        if (!merges)
-            return STATUS_MEMORY;
-        index->merges = merges;
-        merges[index->merge_count++] = (struct scored_merge){.score = index->lists->scores[id],
-                                                             .left_characters = before,
-                                                             .right_characters = characters - before,
-                                                             .id = id,
-                                                             .left = left,
-                                                             .right = right};
+        TRY(array_reserve(&index->merges, &index->capacity, index->merge_count + 1, sizeof *index->merges));
+        index->merges[index->merge_count++] = (struct scored_merge){.score = index->lists->scores[id],
+                                                                    .left_characters = before,
+                                                                    .right_characters = characters - before,
+                                                                    .id = id,
+                                                                    .left = left,
+                                                                    .right = right};
     }
     return STATUS_OK;
 }

@@ -16,10 +16,7 @@ void token_spans_free(struct token_spans *spans) {
 }
 
 int token_spans_append(struct token_spans *spans, struct token_span span) {
-    struct token_span *grown = array_grow(spans->items, &spans->capacity, spans->count + 1, sizeof *grown);
-    if (!grown)
-        return STATUS_MEMORY;
-    spans->items = grown;
+    TRY(array_reserve(&spans->items, &spans->capacity, spans->count + 1, sizeof *spans->items));
     spans->items[spans->count++] = span;
     return STATUS_OK;
 }
@@ -33,11 +30,7 @@ void span_source_free(struct span_source *source) {
 }
 
 static int reserve(struct byte_map *map, size_t more) {
-    uint32_t *grown = array_grow(map->items, &map->capacity, map->count + more, sizeof *grown);
-    if (!grown)
-        return STATUS_MEMORY;
-    map->items = grown;
-    return STATUS_OK;
+    return array_reserve(&map->items, &map->capacity, map->count + more, sizeof *map->items);
 }
 
 int byte_map_copy(struct byte_map *map, const unsigned char *bytes, size_t length, bool has_space, bool has_marks) {

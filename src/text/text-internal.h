@@ -1,6 +1,6 @@
 /* Inside the room: the parts of a tokenizer.
  *
- *     tokenizer.c   the object: its tables, decoding;  tokens.c   lookups;  token_buffer.c   lists of ids
+ *     tokenizer.c   the object: its tables, decoding;  tokens.c   lookups, lists of ids
  *     read.c, draft.c, named.c, merges.c, settings.c   a directory's files into one, with their checks
  *     save.c        the other way;  lists.c, score_merges.c   files from another format's lists of tokens
  *     added.c, added_index.c   tokens that are found in a text before it is split into words
@@ -41,7 +41,7 @@ enum token_kind {
     TOKEN_NORMALIZED = 1 << 6,  /* searched for in the normalized text, after those that are not */
     TOKEN_BYTE = 1 << 7,        /* <0x00> to <0xFF>: a byte of a character that is not a token */
     TOKEN_OUTSIDE = 1 << 9,     /* an added token that is missing in the vocabulary: it is not a word */
-    TOKEN_WORD = 1 << 8,        /* a word of the same bytes becomes this token alone; words_index finds such tokens */
+    TOKEN_WORD = 1 << 8, /* a word of the same bytes becomes this token by itself; words_index finds such tokens */
 };
 
 /* The keys of an added token's flags in the files. */
@@ -265,7 +265,7 @@ struct word_bucket {
     int32_t ids[WORD_BUCKET];
     uint32_t count;
 };
-/* Returns the token that a word becomes alone; -1: merges decide. */
+/* Returns the token that a word becomes by itself; -1: merges decide. */
 static inline int32_t words_find(const struct tokenizer *tokenizer, struct word_key key, uint64_t hash) {
     size_t mask = ((size_t)1 << tokenizer->word_bits) - 1;
     for (size_t i = hash >> (64 - tokenizer->word_bits);; i = (i + 1) & mask) {
@@ -283,13 +283,9 @@ static inline int32_t words_find(const struct tokenizer *tokenizer, struct word_
 int words_index(struct tokenizer *tokenizer);
 
 static inline int token_buffer_reserve(struct token_buffer *buffer, size_t more) {
-    if (buffer->capacity - buffer->count >= more)
-        return STATUS_OK;
-    int32_t *ids = array_grow(buffer->ids, &buffer->capacity, buffer->count + more, sizeof *ids);
-    if (!ids)
-        return STATUS_MEMORY;
-    buffer->ids = ids;
-    return STATUS_OK;
+    return buffer->capacity - buffer->count >= more
+               ? STATUS_OK
+               : array_reserve(&buffer->ids, &buffer->capacity, buffer->count + more, sizeof *buffer->ids);
 }
 
 uint64_t text_hash_bytes(const void *bytes, size_t length);

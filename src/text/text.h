@@ -77,7 +77,7 @@ bool tokenizer_is_present(const char *directory);
 
 /* tokenizer_save writes tokenizer.json, tokenizer_config.json and, for byte-level BPE, vocab.json and merges.txt into
  * `directory`, which appears whole. `transformers` and `tokenizers` open it with equal ids. It refuses a directory with
- * other contents, as the check does alone. STATUS_INVALID, STATUS_IO, STATUS_MEMORY. */
+ * other contents, as the check does by itself. STATUS_INVALID, STATUS_IO, STATUS_MEMORY. */
 int tokenizer_check_output(const char *directory);
 int tokenizer_save(const struct tokenizer *tokenizer, const char *directory);
 

@@ -1,5 +1,18 @@
-/* Tokens by id and by bytes, for everything that looks one up. */
+/* Tokens by id and by bytes, for everything that looks one up; lists of ids. */
 #include "text-internal.h"
+
+#include <stdlib.h>
+
+void token_buffer_free(struct token_buffer *buffer) {
+    free(buffer->ids);
+    *buffer = TOKEN_BUFFER_INIT;
+}
+
+int token_buffer_add(struct token_buffer *buffer, int32_t id) {
+    TRY(token_buffer_reserve(buffer, 1));
+    buffer->ids[buffer->count++] = id;
+    return STATUS_OK;
+}
 
 uint64_t text_hash_bytes(const void *bytes, size_t length) {
     const unsigned char *at = bytes;

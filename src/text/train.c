@@ -94,14 +94,11 @@ static bool is_before(const struct heap_entry *a, const struct heap_entry *b) {
 
 static int heap_push(struct trainer *t, size_t pair) {
     struct heap_entry entry = {t->pairs[pair].count, t->pairs[pair].key, pair};
-    struct heap_entry *heap = array_grow(t->heap, &t->heap_capacity, t->heap_count + 1, sizeof *heap);
-    if (!heap)
-        return STATUS_MEMORY;
-    t->heap = heap;
+    TRY(array_reserve(&t->heap, &t->heap_capacity, t->heap_count + 1, sizeof *t->heap));
     size_t at = t->heap_count++;
-    for (; at > 0 && is_before(&entry, &heap[(at - 1) / 2]); at = (at - 1) / 2)
-        heap[at] = heap[(at - 1) / 2];
-    heap[at] = entry;
+    for (; at > 0 && is_before(&entry, &t->heap[(at - 1) / 2]); at = (at - 1) / 2)
+        t->heap[at] = t->heap[(at - 1) / 2];
+    t->heap[at] = entry;
     return STATUS_OK;
 }
 
@@ -153,12 +150,9 @@ static int find_pair(struct trainer *t, uint32_t left, uint32_t right, size_t *i
         if (t->pairs[*index].key == key)
             return STATUS_OK;
     }
-    struct pair *pairs = array_grow(t->pairs, &t->pair_capacity, t->pair_count + 1, sizeof *pairs);
-    if (!pairs)
-        return STATUS_MEMORY;
-    t->pairs = pairs;
+    TRY(array_reserve(&t->pairs, &t->pair_capacity, t->pair_count + 1, sizeof *t->pairs));
     *index = t->pair_count;
-    pairs[t->pair_count++] = (struct pair){.key = key};
+    t->pairs[t->pair_count++] = (struct pair){.key = key};
     t->table[at] = t->pair_count;
     return STATUS_OK;
 }
@@ -210,10 +204,7 @@ static int count_byte_pairs(struct trainer *t) {
             t->pairs[index].first = total;
         total += places;
     }
-    if (!status) {
-        t->places = array_grow(NULL, &t->place_capacity, total + 1, sizeof *t->places);
-        status = t->places ? STATUS_OK : STATUS_MEMORY;
-    }
+    THEN(status, array_reserve(&t->places, &t->place_capacity, total + 1, sizeof *t->places));
     for (size_t at = 0; !status && at + 1 < t->symbol_count; at++) {
         if (!is_byte_pair(t, at))
             continue;
@@ -241,11 +232,8 @@ static struct side *touch(struct visits *visits, uint32_t token) {
 
 /* Adds `count` to the pair that a merge made with the neighbour `token`, beginning at `place`. */
 static int gain(struct visits *visits, uint32_t token, uint32_t place, int64_t count) {
-    struct visit *items = array_grow(visits->items, &visits->capacity, visits->count + 1, sizeof *items);
-    if (!items)
-        return STATUS_MEMORY;
-    visits->items = items;
-    items[visits->count++] = (struct visit){token, place};
+    TRY(array_reserve(&visits->items, &visits->capacity, visits->count + 1, sizeof *visits->items));
+    visits->items[visits->count++] = (struct visit){token, place};
     struct side *side = touch(visits, token);
     side->gained += count;
     side->places++;
@@ -276,13 +264,9 @@ static int merge_place(struct trainer *t, uint32_t at, uint32_t a, uint32_t b, u
 /* Makes room for more places of the pair, after t->places. A pair can have places already only when two pairs spell the
  * same token; it then moves them along. */
 static int open_places(struct trainer *t, struct pair *pair, size_t more) {
-    uint32_t *places =
-        array_grow(t->places, &t->place_capacity, t->place_count + pair->places + more + 1, sizeof *places);
-    if (!places)
-        return STATUS_MEMORY;
-    t->places = places;
+    TRY(array_reserve(&t->places, &t->place_capacity, t->place_count + pair->places + more + 1, sizeof *t->places));
     for (size_t i = 0; i < pair->places; i++)
-        places[t->place_count + i] = places[pair->first + i];
+        t->places[t->place_count + i] = t->places[pair->first + i];
     pair->first = t->place_count;
     t->place_count += pair->places + more;
     return STATUS_OK;

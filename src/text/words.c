@@ -10,7 +10,7 @@
 /* The last merge that makes a token of its own bytes: the merge of this rank, or one of these. */
 enum { MADE_AS_BEGINNING = -1, NOT_MADE = INT32_MAX };
 
-/* True when a word begins as this token alone. */
+/* True when a word begins as this token by itself. */
 static bool is_beginning(const struct tokenizer *tokenizer, int32_t id) {
     size_t length;
     const unsigned char *bytes = tokenizer_token_bytes(tokenizer, id, &length);

@@ -49,7 +49,7 @@ struct trainer {
 /* ranks.c */
 /* Makes the grid of `ranks`. STATUS_USAGE for an impossible layout. */
 int train_grid(const struct run_config *run, int ranks, struct rank_grid *grid);
-/* Sets trainer->stop from the signals of all ranks, and advances a background save by the least progress of all. */
+/* Sets trainer->stop from the signals of all ranks, and advances a background save by the minimum progress of all. */
 int train_agree(struct trainer *trainer);
 /* Returns STATUS_INTERRUPTED on all ranks when one was asked to stop. */
 int train_agree_to_start(struct trainer *trainer);
@@ -125,7 +125,7 @@ int train_saver_bytes(const struct train_run *run, const struct rank *rank, cons
                       struct train_bytes *bytes);
 int train_saver_open(struct trainer *trainer);
 void train_saver_close(struct trainer *trainer);
-/* Return the progress of a background save on this rank, and advance it by the least progress of all ranks. */
+/* Return the progress of a background save on this rank, and advance it by the minimum progress of all ranks. */
 enum ckpt_progress train_save_progress(const struct trainer *trainer);
 int train_save_advance(struct trainer *trainer, enum ckpt_progress least);
 

@@ -59,7 +59,7 @@ struct tuner {
     int (*refresh)(void *self);
     int (*parts)(void *self, const struct ckpt_array *values, struct ckpt_part parts[CKPT_MAX_PARTS], int *count);
     int (*load)(void *self, const char *directory, const struct ckpt_array *values);
-    /* Writes the files alone; all ranks call it together. `is_shared`: the directory exists and keeps its other files;
+    /* Writes the files only; all ranks call it together. `is_shared`: the directory exists and keeps its other files;
      * else it is replaced as a whole. */
     int (*export)(void *self, const struct tuner *tuner, const struct ckpt_array *values, const char *directory,
                   bool is_shared);

@@ -27,7 +27,7 @@ static inline bool is_plain(const unsigned char *at, const unsigned char *end, s
     if (length == 0)
         return true;
     *bytes = length;
-    return unicode_traits_of(point) & UNICODE_PLAIN;
+    return unicode_traits_of(point) & UNICODE_PLAIN && (point & ~1u) != 0x2000;
 }
 
 static inline bool is_ascii_word(const unsigned char *at) {
@@ -73,17 +73,14 @@ static int combining_class(int32_t point) {
 /* Puts a row of marks in canonical order: by class, equal classes in their present order. */
 static int sort_marks(struct nfc_scratch *scratch, int32_t *marks, size_t count) {
     size_t starts[257] = {0};
-    int32_t *sorted = array_grow(scratch->sorted, &scratch->sorted_capacity, count, sizeof *sorted);
-    if (!sorted)
-        return STATUS_MEMORY;
-    scratch->sorted = sorted;
+    TRY(array_reserve(&scratch->sorted, &scratch->sorted_capacity, count, sizeof *scratch->sorted));
     for (size_t i = 0; i < count; i++)
         starts[combining_class(marks[i]) + 1]++;
     for (int i = 0; i < 256; i++)
         starts[i + 1] += starts[i];
     for (size_t i = 0; i < count; i++)
-        sorted[starts[combining_class(marks[i])]++] = marks[i];
-    memcpy(marks, sorted, count * sizeof *marks);
+        scratch->sorted[starts[combining_class(marks[i])]++] = marks[i];
+    memcpy(marks, scratch->sorted, count * sizeof *marks);
     return STATUS_OK;
 }
 
@@ -107,11 +104,8 @@ static int decompose(struct nfc_scratch *scratch, const unsigned char *at, const
         uint32_t point = *at;
         int boundary = 0;
         at += *at < 0x80 ? 1 : utf8_decode(at, end, &point);
-        int32_t *points = array_grow(scratch->points, &scratch->point_capacity, *count + MOST_PARTS, sizeof *points);
-        if (!points)
-            return STATUS_MEMORY;
-        scratch->points = points;
-        utf8proc_ssize_t parts = utf8proc_decompose_char((utf8proc_int32_t)point, points + *count, MOST_PARTS,
+        TRY(array_reserve(&scratch->points, &scratch->point_capacity, *count + MOST_PARTS, sizeof *scratch->points));
+        utf8proc_ssize_t parts = utf8proc_decompose_char((utf8proc_int32_t)point, scratch->points + *count, MOST_PARTS,
                                                          UTF8PROC_DECOMPOSE, &boundary);
         if (parts < 1 || parts > MOST_PARTS)
             return status_fail(STATUS_INVALID, "U+%04X has no canonical decomposition: %s", point,

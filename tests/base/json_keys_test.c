@@ -1,5 +1,6 @@
 /* The reader of a file's keys: what each call gives and refuses, and that the first failure stays. */
 #include "base/base.h"
+#include "base/json.h"
 #include "base/json_keys.h"
 #include "support/test.h"
 
@@ -100,12 +101,33 @@ static void what_is_no_object_is_refused_on_one_line(void **state) {
     assert_string_equal(json_shown("a\nbcd", sizeof word, word), "a?b");
 }
 
+/* What strict readers refuse within a string is escaped. */
+static void every_character_of_a_string_is_read_again(void **state) {
+    (void)state;
+    for (int c = 1; c < 0x80; c++) {
+        struct strbuf text = STRBUF_INIT;
+        json_error_t error;
+        json_t *read;
+        const char bytes[] = {'a', (char)c, 'b'};
+        strbuf_add_char(&text, '[');
+        json_add_string(&text, bytes, sizeof bytes);
+        strbuf_add_char(&text, ']');
+        test_ok(json_read(strbuf_text(&text), text.length, 0, &read, &error));
+        const json_t *string = json_array_get(read, 0);
+        assert_int_equal(json_string_length(string), sizeof bytes);
+        assert_memory_equal(json_string_value(string), bytes, sizeof bytes);
+        json_decref(read);
+        strbuf_free(&text);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_are_read_and_null_is_absent),
         cmocka_unit_test(what_is_wrong_is_named_with_its_file_and_key),
         cmocka_unit_test(the_first_failure_stays_and_the_rest_are_fallbacks),
         cmocka_unit_test(what_is_no_object_is_refused_on_one_line),
+        cmocka_unit_test(every_character_of_a_string_is_read_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

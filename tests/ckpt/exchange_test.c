@@ -357,7 +357,7 @@ static void try_pickle(const void *bytes, size_t length, const char *part) {
     write_file(".metadata", bytes, length);
     refused(part);
 }
-#define TRY(text, part) try_pickle(text, sizeof(text) - 1, part)
+#define TRY_PICKLE(text, part) try_pickle(text, sizeof(text) - 1, part)
 
 /* Functions that a pickle may call in Python. */
 static const char *const callees[] = {
@@ -465,30 +465,30 @@ static void limits_hold_before_memory_is_taken(void **state) {
     memset(many + 2, 'N', MANY);
     memcpy(many + MANY - 1, "N.", 2);
     try_pickle(many, MANY + 1, "expected ");
-    TRY("\x80\x02X\xff\xff\xff\xff"
-        "abc.",
-        "expected more bytes, but the pickle ends");
-    TRY("\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\x7f"
-        "abc.",
-        "expected an opcode of torch's files, found 0x8d");
-    TRY("\x80\x02Nr\xff\xff\xff\x7f.", "expected the next number of the memo");
-    TRY("\x80\x02h\x00.", "expected a number that the memo has");
-    TRY("\x80\x02\x8a\x09"
-        "123456789.",
-        "expected an integer of 64 bits");
-    TRY("\x80\x02X\x01\x00\x00\x00\xff.", "expected a text in UTF-8");
-    TRY("\x80\x02NN.", "expected one value at the end");
-    TRY("\x80\x02.", "expected a value on the stack");
-    TRY("\x80\x02K\x01K\x02\x93.", "expected the names of a module and of a class or function");
-    TRY("\x80\x02K\x01)R.", "expected the name of a class or function, and a tuple of arguments");
-    TRY("\x80\x02]K\x01K\x02s.", "expected a dict, and keys with values");
-    TRY("\x80\x02}K\x01"
-        "a.",
-        "expected a list");
-    TRY("\x80\x02NNb.", "expected an object without a state");
-    TRY("\x80\x02t.", "expected a mark before this opcode");
-    TRY("\x80\x01N.", "expected protocol 2, 3, 4 or 5");
-    TRY("\x80\x02i", "expected an opcode of torch's files, found 0x69");
+    TRY_PICKLE("\x80\x02X\xff\xff\xff\xff"
+               "abc.",
+               "expected more bytes, but the pickle ends");
+    TRY_PICKLE("\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\x7f"
+               "abc.",
+               "expected an opcode of torch's files, found 0x8d");
+    TRY_PICKLE("\x80\x02Nr\xff\xff\xff\x7f.", "expected the next number of the memo");
+    TRY_PICKLE("\x80\x02h\x00.", "expected a number that the memo has");
+    TRY_PICKLE("\x80\x02\x8a\x09"
+               "123456789.",
+               "expected an integer of 64 bits");
+    TRY_PICKLE("\x80\x02X\x01\x00\x00\x00\xff.", "expected a text in UTF-8");
+    TRY_PICKLE("\x80\x02NN.", "expected one value at the end");
+    TRY_PICKLE("\x80\x02.", "expected a value on the stack");
+    TRY_PICKLE("\x80\x02K\x01K\x02\x93.", "expected the names of a module and of a class or function");
+    TRY_PICKLE("\x80\x02K\x01)R.", "expected the name of a class or function, and a tuple of arguments");
+    TRY_PICKLE("\x80\x02]K\x01K\x02s.", "expected a dict, and keys with values");
+    TRY_PICKLE("\x80\x02}K\x01"
+               "a.",
+               "expected a list");
+    TRY_PICKLE("\x80\x02NNb.", "expected an object without a state");
+    TRY_PICKLE("\x80\x02t.", "expected a mark before this opcode");
+    TRY_PICKLE("\x80\x01N.", "expected protocol 2, 3, 4 or 5");
+    TRY_PICKLE("\x80\x02i", "expected an opcode of torch's files, found 0x69");
     assert_true(memory_peak() - before < MOST_MEMORY);
     free(many);
     give();

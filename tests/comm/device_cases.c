@@ -229,7 +229,7 @@ static int run_groups(struct comm *parent, const struct device_cases *cases) {
     if (cases->open_channel)
         expect_ok(cases->open_channel(parent, cases->device));
     expect_ok(run_group(parent, cases, false));
-    if (!cases->open_channel) /* on a card, without the host */
+    if (!cases->open_channel) /* on a GPU, without the host */
         expect_ok(comm_use_device(parent, cases->device));
     return run_group(parent, cases, true);
 }

@@ -119,7 +119,7 @@ static int on_device(struct comm *world, int (*open_channel)(struct comm *group,
     return status;
 }
 
-/* ---- between cards ---- */
+/* ---- between GPUs ---- */
 
 static int nccl_open(struct comm *group, struct device *device) {
     return comm_nccl_open(group, device, 0);
@@ -146,7 +146,7 @@ static int meet_victim(struct comm *world, const char *kind, const struct comm_d
     return status ? status : stream_wait(data->stream);
 }
 
-/* The victim dies or stops while the others wait for it in a call on their cards. They find it by their watch. */
+/* The victim dies or stops while the others wait for it in a call on their GPUs. They find it by their watch. */
 static int lose(struct comm *world, const char *kind, int sign) {
     enum { N = 1000 };
     struct device *device;

@@ -5,6 +5,8 @@ from model_support import gpt2_config, write_byte_tokenizer, write_model
 from mpi_support import needs_mpirun, run_each
 from pretrain_support import CAMBIUM, Run, timeless, walk_documents, write_dataset
 
+AT_ONCE = 2
+
 
 @needs_mpirun
 class Agreement(unittest.TestCase):

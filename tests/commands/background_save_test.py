@@ -5,6 +5,8 @@ from model_support import PRECISIONS
 from mpi_support import needs_mpirun, start
 from pretrain_support import LONG, Run, timeless, wait_for
 
+AT_ONCE = 3
+
 BESIDE = dict(checkpoint__async_save="true", checkpoint__save_interval=3)
 WAITING = dict(checkpoint__save_interval=3)
 LAYOUTS = {"one": (1, {}), "tensor": (2, dict(parallel__tensor_model_parallel_size=2)),

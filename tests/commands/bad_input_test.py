@@ -15,7 +15,7 @@ import unittest
 
 from model_support import (CAMBIUM, SANITIZED, floats, gpt2_config, read_safetensors, without_notices, write_byte_tokenizer,
                            write_model, write_safetensors)
-from pretrain_support import sign_state, write_dataset
+from pretrain_support import LONG, sign_state, write_dataset
 
 LARGE = 1 << 62
 PATIENCE = 300 if SANITIZED else 60  # seconds, for what takes a few at most where nothing is wrong
@@ -132,12 +132,16 @@ class Refusal(unittest.TestCase):
         """All calls; under a sanitizer, where each starts slowly, every one of `parts` in turn."""
         return calls[next(self.turns) % parts::parts] if SANITIZED else calls
 
+    def readers(self, calls):
+        """All of these readers in the long form. Otherwise they take turns, because they read with the same code."""
+        return calls if LONG and not SANITIZED else (calls[next(self.turns) % len(calls)],)
+
     def refuse_model(self, *parts, status=1):
-        for words in self.share(self.WEIGHT_READERS, 3):
+        for words in self.readers(self.WEIGHT_READERS):
             self.refuse(words, *parts, status=status)
 
     def refuse_config(self, *parts, status=1):
-        for words in self.share(self.CONFIG_READERS, 4):
+        for words in self.readers(self.CONFIG_READERS):
             self.refuse(words, *parts, status=status)
 
     def make_unreadable(self, path, how):

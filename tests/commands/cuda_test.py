@@ -334,7 +334,7 @@ class Completions(unittest.TestCase):
                                  (requests, ["--max-batch-size", "4"]))
 
     def answer_on(self, megabytes, expect=0):
-        """The answer to a request, on a card with so much memory, whose cache could have 4,000 completions."""
+        """The answer to a request, on a GPU with so much memory, whose cache could have 4,000 completions."""
         return run("generate", "--model", TINY, "--requests", "-", "--max-batch-size", "4000", "--max-batch-tokens", "4000",
                    "--cuda-graphs", "off", *CUDA,
                    input=b'{"prompt": "Hello there", "max_tokens": 4, "temperature": 0}\n', expect=expect,

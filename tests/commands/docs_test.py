@@ -19,7 +19,7 @@ CANNOT_RUN = {
     r"^mpirun .*(slot:PE|-H |cambium serve)": "many cores, several hosts, or a server of processes: tests/cluster, serve_faults_test.py",
     r"^sbatch ": "a cluster: tests/cluster/slurm_test.py",
     r"^podman ": "a network and containers: deploy_test.py",
-    r"--device cuda": "a card: cuda_test.py has the commands on a stand-in",
+    r"--device cuda": "a GPU: cuda_test.py has the commands on a stand-in",
     r"^(mpirun -n 2 )?cambium (bench|plan calibrate) |^tools/hosts |^python3 bench/": "minutes of measuring: bench_test.py, bench_serve_test.py",
 }
 # Keys that make a run of pretrain small. They stand after those of a page.

@@ -5,6 +5,8 @@ from model_support import gpt2_config, write_byte_tokenizer, write_model
 from mpi_support import needs_mpirun, run_each
 from pretrain_support import CAMBIUM, Run
 
+AT_ONCE = 2
+
 FAIL_OPEN = os.environ.get("CAMBIUM_FAIL_OPEN", "")  # a library that is loaded before the program
 TP2 = "--parallel.tensor_model_parallel_size=2"
 # Files that a run cannot do without, and files that need not be there. Of the others some are opened twice, or are a cache.
@@ -59,26 +61,42 @@ class FailOpen(unittest.TestCase):
         self.assertEqual(len(lines), status != 0, f"{told.read_text()}: {status}: {errors}")
         return status != 0
 
-    def test_threads(self):
+    def check_threads(self, name, least, least_failed):
         """Every opening of the process, one a run. Which rank's is the n-th differs from run to run."""
-        for name, least, least_failed in (("pretrain", 25, 14), ("finetune", 45, 20), ("generate", 20, 8), ("requests", 20, 10),
-                                          ("score", 15, 6), ("preprocess", 20, 8)):
-            count, number = 0, 0
-            while True:
-                number, told = number + 1, self.clean()
-                words = [CAMBIUM, *map(str, self.commands[name]), "--ranks", "2"]
-                done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=60,
-                                      env=os.environ | self.environment(number, told))
-                if not told.exists():
-                    break
-                file = pathlib.Path(told.read_text()).name
-                with self.subTest(name, number=number, file=file):
-                    failed = self.check(done.returncode, done.stderr, told)
-                    count += failed
-                    self.assertFalse(failed if file in OPTIONAL else not failed and file in NEEDED, done.stderr)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertGreater(number, least, name)
-            self.assertGreaterEqual(count, least_failed, name)
+        count, number = 0, 0
+        while True:
+            number, told = number + 1, self.clean()
+            words = [CAMBIUM, *map(str, self.commands[name]), "--ranks", "2"]
+            done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=60,
+                                  env=os.environ | self.environment(number, told))
+            if not told.exists():
+                break
+            file = pathlib.Path(told.read_text()).name
+            with self.subTest(name, number=number, file=file):
+                failed = self.check(done.returncode, done.stderr, told)
+                count += failed
+                self.assertFalse(failed if file in OPTIONAL else not failed and file in NEEDED, done.stderr)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertGreater(number, least, name)
+        self.assertGreaterEqual(count, least_failed, name)
+
+    def test_threads_of_pretrain(self):
+        self.check_threads("pretrain", 25, 14)
+
+    def test_threads_of_finetune(self):
+        self.check_threads("finetune", 45, 20)
+
+    def test_threads_of_generate(self):
+        self.check_threads("generate", 20, 8)
+
+    def test_threads_of_requests(self):
+        self.check_threads("requests", 20, 10)
+
+    def test_threads_of_score(self):
+        self.check_threads("score", 15, 6)
+
+    def test_threads_of_preprocess(self):
+        self.check_threads("preprocess", 20, 8)
 
     @needs_mpirun
     def test_one_process(self):

@@ -13,6 +13,7 @@ from finetune_support import METHODS, P, Tuning, hash_tree, values
 from model_support import PRECISIONS, run, without_program
 from pretrain_support import LONG, sign_state
 
+AT_ONCE = 4
 BEST = f"--train.precision={PRECISIONS[-1]}"
 
 LSTM = ["--peft.encoder_reparameterization_type=LSTM", "--peft.encoder_hidden_size=8", "--peft.encoder_dropout=0.2"]

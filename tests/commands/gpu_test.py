@@ -59,7 +59,7 @@ class Tool(unittest.TestCase):
         self.assertEqual(len(set(outcomes)), 2)
 
     def test_figures_that_differ_fail(self):
-        """A program whose card computes something else."""
+        """A program whose GPU computes something else."""
         program = self.root / "program"
         program.write_text(f'#!/bin/sh\n{CAMBIUM} "$@" | case "$*" in *cuda) sed "s/-3\\./-3.9/" ;; *) cat ;; esac\n')
         program.chmod(0o755)

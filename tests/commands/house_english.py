@@ -11,13 +11,16 @@ import tokenize
 
 from house_support import ROOMS, ROOT, files_under, read
 
-MOST_WORDS = 30
+MOST_WORDS = 30  # of a sentence
+MOST_WORDS_OF_DOCS = 25
 OPENING = re.compile(r"(What|Of|Who|Behind|Where)\b")
 C_TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"(?:\s*"(?:\\.|[^"\\\n])*")*|\'(?:\\.|[^\'\\\n])*\'', re.S)
 # Words that a newcomer has to ask about, in comments and in identifiers of C. The field has words for all of them.
 HOME_MADE = re.compile(r"\b(stems?|told|kin|trainees?|news|go(?:es|ing|ne)? on|went on)\b", re.I)
 # Uses that every reader knows: things are told apart, and somebody is told to stop, or that a rank is gone.
 WELL_KNOWN = re.compile(r"\btold (apart|from|otherwise|that|to (?!rank))", re.I)
+# Words that read as translated: "only", "its own", "GPU", "maximum" and "minimum" say it as a native speaker does.
+TRANSLATED = re.compile(r"\b(alone|of (?:its|their|his|your|our) own|(?<!model )(?<!design )(?:c)ards?(?!\.(?:json|c))|(?<!at )(?:most|least)(?! (?:of|recent|\w+ly)\b))\b", re.I)
 HEADING = re.compile(r"/\* ---- .* ---- \*/")
 
 
@@ -103,7 +106,7 @@ def paragraphs_of(text):
 # ---- counting ----
 
 def sentences(text):
-    return re.split(r"(?<=[.!?])[)\"]?\s+(?=[A-Z`\"'(*])", text)
+    return re.split(r"(?<=[.!?])[)\"]?\s+(?=[A-Z`\"'(*\[])", text)
 
 
 def without_values(text):
@@ -182,7 +185,8 @@ def count_file(path, group="code"):
         if is_comment or group != "tests":
             faults["home-made words"] += home_made(text)
             prose = text if is_comment else without_values(text)
-            faults["long sentences"] += [one[:60] for one in sentences(prose) if len(one.split()) > MOST_WORDS]
+            most = MOST_WORDS_OF_DOCS if group == "docs" else MOST_WORDS
+            faults["long sentences"] += [one[:60] for one in sentences(prose) if len(one.split()) > most]
     if path.endswith((".c", ".h", ".cu", ".cuh")):
         faults["home-made words"] += [name for name, words in identifiers_of_c(read(path)).items() if home_made(words)]
     if group == "code" and path.endswith(".h") and not path.endswith("-internal.h"):
@@ -198,3 +202,9 @@ def count(group):
             all_faults.setdefault(fault, []).extend((os.path.relpath(path, ROOT), one) for one in found)
     all_faults["home-made words"] = list({one: (name, one) for name, one in reversed(all_faults["home-made words"])}.values())
     return all_faults
+
+
+def translated(group):
+    """(file, where it is) of each word of a group of files that reads as translated."""
+    return [(os.path.relpath(path, ROOT), text[max(0, match.start() - 30):match.end() + 20])
+            for path in files_of(group) for _, text in texts_of(path) for match in TRANSLATED.finditer(text)]

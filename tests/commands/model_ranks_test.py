@@ -9,6 +9,8 @@ import unittest
 from model_support import CAMBIUM, EXPECTED, TINY, read_safetensors, rows, run, without_notices, write_reciting_model, write_safetensors
 from mpi_support import HAS_MPIRUN, MPIRUN
 
+AT_ONCE = 2
+
 TENSOR, PIPELINE = "--parallel.tensor_model_parallel_size", "--parallel.pipeline_model_parallel_size"
 LINES = [{"text": "The cat sat on the mat."}, {"tokens": EXPECTED["whole"]["tokens"]}, {"text": ""}, {"text": "Où est"}, {"tokens": [1]},
          {"tokens": list(range(40))}]

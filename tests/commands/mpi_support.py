@@ -5,6 +5,8 @@ from model_support import SANITIZED
 from pretrain_support import CAMBIUM
 
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]  # more ranks than cores
+# Once a rank has failed, mpirun gives the others a second to end. Here the rank that fails has said why before.
+AT_ONCE_ENDED = ["--mca", "odls_base_sigkill_timeout", "0"]
 os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
 HAS_MPIRUN = shutil.which("mpirun") is not None and not SANITIZED  # Open MPI's own leaks would be reported
 needs_mpirun = unittest.skipUnless(HAS_MPIRUN, "there is no mpirun, or a sanitizer that would report its leaks")
@@ -16,10 +18,10 @@ def start(run, ranks, *arguments, launcher=MPIRUN, stderr=subprocess.PIPE, **key
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
-def run_each(*commands, seconds=60, **keys):
+def run_each(*commands, seconds=240, **keys):
     """Runs a command line for each rank in one launch. A launch that does not end by itself is ended, and is a failure."""
     words = [word for command in commands for word in (":", "-n", "1", *map(str, command))][1:]
-    with subprocess.Popen([*MPIRUN, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", **keys) as process:
+    with subprocess.Popen([*MPIRUN, *AT_ONCE_ENDED, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", **keys) as process:
         try:
             output, errors = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -56,11 +58,11 @@ def rank_processes(word, variable="OMPI_COMM_WORLD_RANK"):
     found = {}
     for directory in pathlib.Path("/proc").glob("[0-9]*"):
         try:
-            if word not in (directory / "cmdline").read_bytes().decode().split("\0"):
+            if word not in (directory / "cmdline").read_bytes().decode(errors="replace").split("\0"):
                 continue
             if not os.path.samefile(directory / "exe", CAMBIUM):
                 continue
-            environment = dict(e.split("=", 1) for e in (directory / "environ").read_bytes().decode().split("\0") if "=" in e)
+            environment = dict(e.split("=", 1) for e in (directory / "environ").read_bytes().decode(errors="replace").split("\0") if "=" in e)
         except OSError:
             continue
         if variable in environment:

@@ -1,4 +1,4 @@
-"""--device cuda on several cards: ranks that are processes or threads have a card each and sum by NCCL. Both are libraries
+"""--device cuda on several GPUs: ranks that are processes or threads have a GPU each and sum by NCCL. Both are libraries
 that stand in for NVIDIA's; the one for NCCL ends a process whose ranks' calls differ or wait for each other."""
 import json
 import os
@@ -96,7 +96,7 @@ class Training(Cards):
         self.assertEqual(found, expected)
         self.assertNotEqual(found, plain)
 
-    @unittest.skipUnless(LONG, "the threads of one card show it")
+    @unittest.skipUnless(LONG, "the threads of one GPU show it")
     def test_over_the_host_no_library_is_opened(self):
         os.environ["CAMBIUM_NCCL_REPORT"] = str(self.run_of.directory / "calls")
         self.launch(2, "host", [*CUDA, "--collectives", "host"], **SHORT)
@@ -105,7 +105,7 @@ class Training(Cards):
 
 @unittest.skipIf(SANITIZED, "the counts are the same")
 class Messages(Cards):
-    """The messages of one step are the difference between two runs, one of which has a step more. Ranks are threads with a card
+    """The messages of one step are the difference between two runs, one of which has a step more. Ranks are threads with a GPU
     each. The bytes are those that all ranks send at least in such calls; a launch is a call, or a group of calls."""
     HIDDEN, POSITIONS, ROWS = 64, 16, 2
 
@@ -177,7 +177,7 @@ class Refusals(Cards):
         self.assertFalse((self.run_of.directory / "run" / "latest").exists())
 
     def refused(self, text):
-        """By two threads with a card each."""
+        """By two threads with a GPU each."""
         self.check(self.run_of.run("run", [*CUDA, "--ranks", "2"], expect=1, **SHORT).stderr, text)
 
     @needs_mpirun
@@ -220,7 +220,7 @@ class Refusals(Cards):
 
 @needs_mpirun
 class Lost(Cards):
-    """A rank is killed or stopped while the others wait for it on their cards: a line names it, and nothing runs on."""
+    """A rank is killed or stopped while the others wait for it on their GPUs: a line names it, and nothing runs on."""
 
     def check(self, command, sign, seconds, **environment):
         with tempfile.TemporaryDirectory(dir=self.run_of.directory) as own:  # mpirun's: several that begin at once would share one

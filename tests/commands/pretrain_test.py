@@ -7,6 +7,9 @@ from pretrain_support import (CAMBIUM, KEYS, LONG, SOURCE, VOCAB, Run, read_even
                               write_dataset)
 
 
+AT_ONCE = 3
+
+
 class Learning(unittest.TestCase):
     def test_loss_falls_on_a_tiny_text(self):
         for precision in PRECISIONS:

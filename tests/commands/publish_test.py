@@ -8,6 +8,8 @@ from model_support import CAMBIUM, run
 from mpi_support import needs_mpirun, run_each
 from pretrain_support import LONG
 
+AT_ONCE = 3
+
 CALLS = os.environ.get("CAMBIUM_CALLS")  # a library that is loaded before the program: tests/support/failing/calls.c
 WITHIN = ("old", "gone", "done", "link")  # names in a box that are on their way out, or to another
 

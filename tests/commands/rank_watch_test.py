@@ -18,6 +18,8 @@ from mpi_support import MPIRUN, is_running, needs_mpirun, rank_processes, strike
 from pretrain_support import LONG, wait_for
 from requests_support import ADAPTERS, BASE, as_lines
 
+AT_ONCE = 2
+
 TENSOR = ("--parallel.tensor_model_parallel_size", "2")
 PIPELINE = ("--parallel.pipeline_model_parallel_size", "2", "--parallel.decoder_first_pipeline_num_layers", "1")
 PATIENCE = 60  # seconds, for what takes at most 5 where nothing is wrong

@@ -5,6 +5,8 @@ from model_support import PRECISIONS
 from mpi_support import needs_mpirun, start
 from pretrain_support import Run, assert_same_run, timeless, wait_for
 
+AT_ONCE = 2
+
 TP2 = dict(parallel__tensor_model_parallel_size=2)
 ZERO = dict(parallel__use_distributed_optimizer="true")
 SHARDED = dict(parallel__data_parallel_sharding_strategy="optim_grads_params")

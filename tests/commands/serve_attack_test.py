@@ -23,6 +23,7 @@ from model_support import TINY, write_byte_model
 from serve_grpc_support import Client, grpc
 from serve_support import Server as Serving
 
+AT_ONCE = 2  # much of it is waiting
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
@@ -80,6 +81,8 @@ class Attacks(unittest.TestCase):
 
 @unittest.skipUnless(hpack, "python3-hpack is not installed")
 class Floods(Attacks):
+    limits = {"write_timeout": 8}  # after which who reads nothing is stopped
+
     def test_rapid_reset(self):
         with self.attack(), Http2(self.server) as client:
             block = client.block("/wait")

@@ -23,6 +23,7 @@ from serve_grpc_support import Client, grpc
 from serve_ranks_support import RankServer
 from serve_support import PATIENCE, Server, write_prompt
 
+AT_ONCE = 4  # most of it is waiting
 TIMEOUT = 2  # --rank-timeout
 WORDS = ("--rank-timeout", TIMEOUT, "--kv-cache-memory", "64M")
 ENDLESS = {"prompt": "It was", "max_tokens": 90_000, "ignore_eos": True}
@@ -283,11 +284,13 @@ class Hung(Faults):
         self.hang(server, server.process.pid, server.process.pid, 0)
 
     def test_a_thread_that_hangs_is_the_rank_that_is_named(self):
-        for layout, victim, is_idle in ((TENSOR, 1, False), (TENSOR, 0, False), (PIPELINE, 1, True), (PIPELINE, 0, True)):
-            with self.subTest(layout=layout, victim=victim, is_idle=is_idle):
-                server = Server(*WORDS, "--ranks", 2, *layout, model=self.model)
-                pid = server.process.pid
-                self.hang(server, pid, rank_thread(pid, victim), victim, is_idle)
+        def strike(layout, victim, is_idle):
+            server = Server(*WORDS, "--ranks", 2, *layout, model=self.model)
+            pid = server.process.pid
+            self.hang(server, pid, rank_thread(pid, victim), victim, is_idle)
+
+        strike_all(self, strike, [dict(layout=TENSOR, victim=1, is_idle=False), dict(layout=TENSOR, victim=0, is_idle=False),
+                                  dict(layout=PIPELINE, victim=1, is_idle=True), dict(layout=PIPELINE, victim=0, is_idle=True)], at_once=2)
 
     def test_lines_of_json_name_the_rank(self):
         server = Server(*WORDS, "--ranks", 2, *TENSOR, "--log-format", "json", model=self.model)

@@ -14,6 +14,8 @@ from model_support import write_byte_model
 from serve_grpc_support import grpc, needs_grpcio
 from serve_support import PATIENCE, Server, Stream, read_metrics, write_prompt
 
+AT_ONCE = 3
+
 LONG = 16000  # tokens, seconds of work for the model below
 ROUTES = [("POST", path) for path in ("/v1/completions", "/v1/chat/completions", "/completions", "/tokenize", "/detokenize")] + \
          [("GET", path) for path in ("/v1/models", "/models", "/v1/models/x", "/tokenizer_info", "/version", "/metrics")]

@@ -12,6 +12,8 @@ import unittest
 from model_support import SANITIZED, write_byte_model
 from serve_support import PATIENCE, Server
 
+AT_ONCE = 3
+
 OVER, WITHIN = 18 << 20, 1 << 20  # bytes: over the limit of a body, and more than a window of HTTP/2 but within it
 TURNS = 5 if SANITIZED else 20  # of a refusal that could come too late for its client
 PROTOCOLS = ("--http1.1", "--http2-prior-knowledge")

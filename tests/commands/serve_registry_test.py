@@ -16,6 +16,8 @@ from serve_adapters_support import AdapterRoot
 from serve_grpc_support import Client, grpc
 from serve_swap_support import damaged, weights_of
 
+AT_ONCE = 3
+
 SHORT = {"prompt": [3, 4, 5], "max_tokens": 2, "ignore_eos": True, "temperature": 0}
 ENDLESS = SHORT | {"max_tokens": 90_000}
 GIB = 1 << 30

@@ -18,6 +18,8 @@ from model_support import TINY, write_byte_model
 from serve_grpc_support import grpc, needs_grpcio
 from serve_support import PATIENCE, Server
 
+AT_ONCE = 3
+
 LONG = "CAMBIUM_TEST_LONG" in os.environ
 RESTARTS, REQUESTS, CLIENTS = (20, 10000, 32) if LONG else (2, 300, 32)
 DELAY = 2  # seconds, in which the balancer asks some twenty times

@@ -13,6 +13,8 @@ from interop_support import (ACK, CANCEL, DATA, END_STREAM, GOAWAY, HEADERS, INT
                              PRIORITY, PROTOCOL_ERROR, RST_STREAM, STREAM_CLOSED, Gone, Http2, Server, frame, hpack,
                              head_frames, read_all, read_until, settings, window_update)
 
+AT_ONCE = 2
+
 needs_hpack = unittest.skipUnless(hpack, "python3-hpack is not installed")
 GET = b"GET %s HTTP/1.1\r\nHost: a\r\n%s\r\n"
 CLOSE = b"Connection: close\r\n"

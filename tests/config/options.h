@@ -85,7 +85,8 @@ static inline struct config_command make_command(bool takes_words) {
         .section_row_count = run_row_count,
         .section_offset = offsetof(struct options, run),
         .config_flag = "config",
-        .positional_offset = takes_words ? offsetof(struct options, words) : SIZE_MAX,
+        .takes_words = takes_words,
+        .words_offset = offsetof(struct options, words),
     };
 }
 

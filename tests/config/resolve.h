@@ -23,8 +23,7 @@ static inline struct config_command make_command(void) {
                                    .row_count = 1,
                                    .section_rows = run_rows,
                                    .section_row_count = run_row_count,
-                                   .config_flag = "config",
-                                   .positional_offset = SIZE_MAX};
+                                   .config_flag = "config"};
 }
 
 static char *directory;

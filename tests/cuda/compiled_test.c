@@ -16,7 +16,7 @@ static struct ptx_module *compiled(struct machine *machine, const char *name) {
     fclose(file);
     image[bytes] = 0;
     const char *text;
-    assert_int_equal(fatbin_ptx(image, 79, &text, &length), -1); /* nothing for a card that old */
+    assert_int_equal(fatbin_ptx(image, 79, &text, &length), -1); /* nothing for a GPU that old */
     assert_int_equal(fatbin_ptx(image, 90, &text, &length), 0);
     char *copy = strndup(text, length);
     struct ptx_module *module = kernel_module(machine, copy);

@@ -1,22 +1,22 @@
-/* libcuda.so.1 for tests: the calls of NVIDIA's driver API that the program makes, on cards of the interpreter's.
+/* libcuda.so.1 for tests: the calls of NVIDIA's driver API that the program makes, on GPUs of the interpreter's.
  *
- * The environment decides, read when the cards are opened. CAMBIUM_CUDA_CARDS is their number, 1 when not given, and
+ * The environment decides, read when the GPUs are opened. CAMBIUM_CUDA_CARDS is their number, 1 when not given, and
  * CUDA_VISIBLE_DEVICES hides all but one. CAMBIUM_CUDA_SEED sets the order of streams, blocks and warps.
  * CAMBIUM_CUDA_REPORT names a file for the counts of calls and of each kernel, written at the end of the process.
  * CAMBIUM_CUDA_ORDER replaces the random order of streams: "urgent" runs the stream with the highest priority that is
  * ready, and "patient" the one with the lowest. CAMBIUM_CUDA_TRACE names a file, for a line of what a host asks for.
- * The line has the card, the stream's priority, and what. "wait" is a wait of the host. "edge 3" is the third time that
+ * The line has the GPU, the stream's priority, and what. "wait" is a wait of the host. "edge 3" is the third time that
  * a stream waits for an event that has not come, and for work that it does not wait for already. CAMBIUM_CUDA_MEMORY is
- * a card's memory in MiB. A fault goes to standard error in words, and every later call on its card fails with its
+ * a GPU's memory in MiB. A fault goes to standard error in words, and every later call on its GPU fails with its
  * number.
  *
  * CAMBIUM_CUDA_FAIL, read at each call, lists calls that fail: "alloc:3,launch:10,copy:2" is the third allocation of a
- * card, its tenth launch and its second copy since the variable was set. "bus:10": the card leaves the bus at its tenth
+ * GPU, its tenth launch and its second copy since the variable was set. "bus:10": the GPU leaves the bus at its tenth
  * launch, and all later calls fail. "wait:2" plants a fault in the program: the second wait of the host that has to
- * wait returns at once. "event:1": a stream does not wait at edge 1. "launch:10@1" is about card 1 alone.
+ * wait returns at once. "event:1": a stream does not wait at edge 1. "launch:10@1" is about GPU 1 alone.
  *
- * A card is closed to the others: it knows neither their memory nor their streams. A thread calls with the context of
- * one card, as it does with NVIDIA's driver. */
+ * A GPU is closed to the others: it knows neither their memory nor their streams. A thread calls with the context of
+ * one GPU, as it does with NVIDIA's driver. */
 #include "cuda/card.h"
 #include "cuda/library.h"
 
@@ -132,7 +132,7 @@ static int write_calls(const struct card *card, const char *path) {
     return fclose(file) ? -1 : 0;
 }
 
-/* A process that ends may still have threads on a card. Then its memory stays. */
+/* A process that ends may still have threads on a GPU. Then its memory stays. */
 __attribute__((destructor)) static void close_cards(void) {
     const char *path = getenv("CAMBIUM_CUDA_REPORT");
     for (struct card *card = cards; card < cards + card_count; card++) {
@@ -152,7 +152,7 @@ struct stream *card_stream(const struct card *card, CUstream name) {
     return stream->streams == &card->streams ? stream : NULL;
 }
 
-/* ---- the driver and its cards ---- */
+/* ---- the driver and its GPUs ---- */
 
 API CUresult cuInit(unsigned flags) {
     pthread_mutex_lock(&opening);

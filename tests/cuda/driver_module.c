@@ -211,7 +211,7 @@ API CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_
         result = CUDA_ERROR_INVALID_VALUE;
     }
     if (!result && card_fails(card, CALL_BUS)) {
-        machine_fail(&card->machine, "card %d has left the bus", card->slot);
+        machine_fail(&card->machine, "GPU %d has left the bus", card->slot);
     } else if (!result) {
         struct work work = {.kind = WORK_LAUNCH,
                             .fails = card_fails(card, CALL_LAUNCH),

@@ -192,7 +192,7 @@ static void remove_first(struct stream *stream) {
     free_work(work);
 }
 
-/* How often a card with the order "urgent" looks whether other ranks have come to a meeting, before it runs less urgent
+/* How often a GPU with the order "urgent" looks whether other ranks have come to a meeting, before it runs less urgent
  * work. */
 enum { HOLDS_MOST = 150 };
 

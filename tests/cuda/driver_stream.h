@@ -58,7 +58,7 @@ struct stream {
     struct work *first, **last;
     struct graph *captured;  /* receives the work instead of the queue; NULL: the stream is not captured */
     bool is_joined;          /* of a stream that an event brought into a capture: a later event has its last work */
-    struct streams *streams; /* its card's */
+    struct streams *streams; /* its GPU's */
     bool is_passed_over;     /* its meeting waits for others */
     int priority;            /* the lower, the more urgent; 0 is the least urgent */
     int number;              /* from 1 on */
@@ -80,7 +80,7 @@ struct streams {
     bool has_helper, is_ending; /* the thread that runs work for other ranks */
     enum { ORDER_RANDOM, ORDER_URGENT, ORDER_PATIENT } order;
     int trace; /* a file, or -1 */
-    int slot;  /* of the card */
+    int slot;  /* of the GPU */
 };
 
 /* Makes a stream; NULL where there is no memory. */

@@ -1,4 +1,4 @@
-/* libnccl.so.2 for tests: the calls of NCCL that the program makes, between cards of the stand-in for the driver. Ranks
+/* libnccl.so.2 for tests: the calls of NCCL that the program makes, between GPUs of the stand-in for the driver. Ranks
  * are threads or processes of one machine.
  *
  * Calls that are captured are issued at each launch of their graph. Calls run in the order of their stream and of their
@@ -179,7 +179,7 @@ enum progress { NEW, POSTED, DONE };
 
 struct part {
     struct board_call call;
-    uint64_t send, receive; /* addresses on the card */
+    uint64_t send, receive; /* addresses on the GPU */
     uint64_t number;
     enum progress progress;
     struct board_post *post;

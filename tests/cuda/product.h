@@ -12,7 +12,7 @@ struct product_matrix {
 };
 
 /* C = epilogue(alpha * scales * op(A) op(B) + beta * added + bias). Sums are in fp32. Bias, aux
- * and what is added have C's type, which is fp32 or bf16. Two flags make it less exact, as the library is on a card. */
+ * and what is added have C's type, which is fp32 or bf16. Two flags make it less exact, as the library is on a GPU. */
 struct product {
     struct product_matrix a, b, c, added; /* added may be C */
     bool a_transposed, b_transposed;

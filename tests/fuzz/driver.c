@@ -1,5 +1,5 @@
 /* Runs a fuzz target without a fuzzing engine: every seed unchanged, then mutations of the seeds from a fixed seed. It
- * runs for a number of seconds, five times as many in the long form. A target defines LLVMFuzzerTestOneInput, so
+ * takes a given number of inputs, five times as many in the long form. A target defines LLVMFuzzerTestOneInput, so
  * libFuzzer and AFL++ can drive it too. It finds crashes and sanitizer reports; the input that was running is kept in
  * ./fuzz-failure.bin. */
 #include "support/test.h"
@@ -106,18 +106,18 @@ static void run(void) {
 }
 
 int main(int argc, char **argv) {
-    double limit = 10;
+    uint64_t inputs = 100000;
     const char *corpus = NULL;
     for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--seconds") && i + 1 < argc)
-            limit = atof(argv[++i]);
+        if (!strcmp(argv[i], "--inputs") && i + 1 < argc)
+            inputs = strtoull(argv[++i], NULL, 10);
         else
             corpus = argv[i];
     }
     char **names;
     size_t count;
     if (!corpus || file_list(corpus, &names, &count)) {
-        fprintf(stderr, "usage: %s [--seconds S] CORPUS_DIRECTORY\n", argv[0]);
+        fprintf(stderr, "usage: %s [--inputs N] CORPUS_DIRECTORY\n", argv[0]);
         return 2;
     }
     for (size_t i = 0; i < count && seed_count < MAX_SEEDS; i++) {
@@ -132,23 +132,20 @@ int main(int argc, char **argv) {
     }
     signal(SIGABRT, keep_failure);
     signal(SIGSEGV, keep_failure);
-    double start = clock_seconds();
-    limit *= test_is_long() ? 5 : 1;
-    uint64_t runs = 0;
-    for (size_t i = 0; i < seed_count; i++, runs++) {
+    for (size_t i = 0; i < seed_count; i++) {
         current_size = seeds[i].length;
         memcpy(current, strbuf_text(&seeds[i]), current_size);
         run();
     }
-    while (clock_seconds() - start < limit) {
+    inputs *= test_is_long() ? 5 : 1;
+    for (uint64_t i = 0; i < inputs; i++) {
         const struct strbuf *seed = &seeds[draw((uint32_t)seed_count)];
         current_size = seed->length;
         memcpy(current, strbuf_text(seed), current_size);
         mutate();
         run();
-        runs++;
     }
-    printf("%llu runs of %zu seeds, no failure\n", (unsigned long long)runs, seed_count);
+    printf("%zu seeds and %llu mutations, no failure\n", seed_count, (unsigned long long)inputs);
     for (size_t i = 0; i < seed_count; i++)
         strbuf_free(&seeds[i]);
     return 0;

@@ -1,6 +1,7 @@
 /* Any bytes as a stream of messages: cut anywhere they give the same messages and the same end, and none is over the
  * limit. The first byte says whether messages may be packed, the second where the bytes are cut. */
 #include "serve/grpc_frames.h"
+#include "serve/gunzip.h"
 
 #include "base/base.h"
 
@@ -29,9 +30,12 @@ static enum grpc_frame read_stream(const uint8_t *data, size_t size, size_t step
         const unsigned char *bytes = data + at;
         size_t left = size - at < step ? size - at : step;
         while ((frame = grpc_frames_take(&frames, &bytes, &left)) == GRPC_FRAME_WHOLE) {
-            if (grpc_frames_is_packed(&frames) &&
-                (frame = grpc_message_unpack(&frames.message, LIMIT)) != GRPC_FRAME_WHOLE)
+            enum gunzip unpacked =
+                grpc_frames_is_packed(&frames) ? gunzip_replace(&frames.message, LIMIT) : GUNZIP_WHOLE;
+            if (unpacked) {
+                frame = GRPC_FRAME_MEMORY + unpacked; /* an end that is none of the frames' own */
                 break;
+            }
             check(frames.message.length <= LIMIT, "a message over the limit");
             strbuf_format(out, "%zu:", frames.message.length);
             strbuf_add(out, strbuf_text(&frames.message), frames.message.length);

@@ -3,6 +3,8 @@
  * with one line. */
 #include "jinja-internal.h"
 
+#include "support/jinja_operations.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +18,7 @@ enum { MAX_DEPTH = 7, MAX_BYTES = 1 << 14, MAX_OPERATIONS = 256 };
 struct choices {
     const uint8_t *at, *end;
     struct strbuf text;
-    struct jinja_operation operations[MAX_OPERATIONS];
+    struct operation operations[MAX_OPERATIONS];
     size_t count;
 };
 
@@ -50,7 +52,7 @@ static void add_list(struct choices *c, int depth, const char *open, const char 
 
 /* A filter, test, method, function, operator or access of the table. */
 static void add_operation(struct choices *c, int depth) {
-    const struct jinja_operation *operation = &c->operations[choose(c, (unsigned)c->count)];
+    const struct operation *operation = &c->operations[choose(c, (unsigned)c->count)];
     const char *group = operation->group, *name = operation->name;
     bool is_word = (*name >= 'a' && *name <= 'z') && !strchr(name, '[') && !strchr(name, ' ') && !strchr(name, '.');
     add(c, "(");
@@ -198,7 +200,7 @@ static void render(const struct jinja *jinja, const struct strbuf *template) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct choices c = {.at = data, .end = data + size};
     struct jinja *jinja;
-    while (c.count < MAX_OPERATIONS && jinja_operation(c.count, &c.operations[c.count]))
+    while (c.count < MAX_OPERATIONS && find_operation(c.count, &c.operations[c.count]))
         c.count++;
     add(&c, "{% set s = namespace(v=[1]) %}{% set x = 'ab' %}");
     while (c.at < c.end && c.text.length < MAX_BYTES)

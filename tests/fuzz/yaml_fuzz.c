@@ -25,8 +25,7 @@ static int read_bytes(const void *bytes, size_t size, struct options *options, s
                                            .row_count = 1,
                                            .section_rows = run_rows,
                                            .section_row_count = run_row_count,
-                                           .config_flag = "config",
-                                           .positional_offset = SIZE_MAX};
+                                           .config_flag = "config"};
     int descriptor = memfd_create("yaml", 0);
     if (descriptor < 0 || file_write_all(descriptor, bytes, size, "memfd"))
         exit(1);

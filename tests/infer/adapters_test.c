@@ -71,13 +71,12 @@ struct served {
     const int32_t *greedy; /* [8] */
 };
 
-static struct generate_options greedy_options(const struct engine *engine, const int32_t *prompt) {
-    return (struct generate_options){.prompt = prompt,
-                                     .prompt_length = 3,
-                                     .slot = engine_opened_slot(engine),
-                                     .max_new_tokens = 8,
-                                     .samples = 1,
-                                     .sampling = {.top_p = 1, .repetition_penalty = 1}};
+static struct generate_options greedy_options(const struct engine *engine, const int32_t *prompt, struct ask *ask) {
+    ask_begin(ask);
+    ask->max_tokens = 8;
+    ask->sampling.temperature = 0;
+    return (struct generate_options){
+        .prompt = prompt, .prompt_length = 3, .slot = engine_opened_slot(engine), .ask = ask};
 }
 
 static int serve_rank(struct comm *world, void *context) {
@@ -109,7 +108,8 @@ static int serve_rank(struct comm *world, void *context) {
             status = status_fail(STATUS_INVALID, "token %lld: %.9g, of one rank %.9g", (long long)i, (double)ours[i],
                                  (double)served->expected[i]);
     if (!status) {
-        const struct generate_options greedy = greedy_options(engine, (int32_t[]){3, 1, 4});
+        struct ask ask;
+        const struct generate_options greedy = greedy_options(engine, (int32_t[]){3, 1, 4}, &ask);
         status = generate(engine, NULL, &greedy, &text);
     }
     if (!status && memcmp(text.tokens.ids, served->greedy, 8 * sizeof(int32_t)))
@@ -131,7 +131,8 @@ static void layouts_serve_what_one_rank_serves(void **state) {
         struct served served = {.stack = served_stacks[s]};
         struct engine *engine =
             open_engine(served.stack, (struct engine_options){.threads = 1, .max_rows = 7, .max_sequences = 1});
-        struct generate_options greedy = greedy_options(engine, (int32_t[]){3, 1, 4});
+        struct ask ask;
+        struct generate_options greedy = greedy_options(engine, (int32_t[]){3, 1, 4}, &ask);
         struct generated text;
         float expected[POSITIONS];
         test_ok(score(engine, 1, longest_text(served.stack), expected));
@@ -249,12 +250,13 @@ static void a_text_does_not_depend_on_the_texts_beside_it(void **state) {
     (void)state;
     struct engine *engine =
         open_engine(&mixed, (struct engine_options){.threads = 1, .max_rows = 16, .max_sequences = 4});
-    struct generate_options options = greedy_options(engine, (int32_t[]){3, 1, 4});
-    options.sampling = (struct sampling){.temperature = 1, .top_p = 1, .repetition_penalty = 1.3, .seed = 5};
+    struct ask ask;
+    struct generate_options options = greedy_options(engine, (int32_t[]){3, 1, 4}, &ask);
+    ask.sampling = (struct sampling){.temperature = 1, .top_p = 1, .repetition_penalty = 1.3, .seed = 5};
     struct generated together[4], alone;
-    options.samples = 4;
+    ask.choices = 4;
     test_ok(generate(engine, NULL, &options, together));
-    options.samples = 1;
+    ask.choices = 1;
     test_ok(generate(engine, NULL, &options, &alone));
     assert_int_equal(alone.tokens.count, 8);
     assert_memory_equal(alone.tokens.ids, together[0].tokens.ids, 8 * sizeof(int32_t));
@@ -341,7 +343,8 @@ static void virtual_tokens_take_positions(void **state) {
     struct engine_row rows[POSITIONS + 1];
     struct engine_result results[POSITIONS + 1];
     struct generated text;
-    struct generate_options options = greedy_options(engine, (int32_t[]){3, 1, 4});
+    struct ask ask;
+    struct generate_options options = greedy_options(engine, (int32_t[]){3, 1, 4}, &ask);
     assert_int_equal(room, 14);
     test_ok(engine_check_tokens(engine, engine_opened_slot(engine), "", prompt, room));
     test_fails(engine_check_tokens(engine, engine_opened_slot(engine), "the prompt has ", prompt, room + 1),
@@ -368,7 +371,7 @@ static void virtual_tokens_take_positions(void **state) {
     rows[0].token = V;
     test_fails(engine_step(engine, rows, 1, results), STATUS_INVALID, "vocabulary");
     engine_sequence_close(engine, sequence);
-    options.max_new_tokens = 100;
+    ask.max_tokens = 100;
     test_ok(generate(engine, NULL, &options, &text));
     assert_int_equal(text.tokens.count, room - 3 + 1); /* the token after the last position is drawn, and not run */
     generated_free(&text);

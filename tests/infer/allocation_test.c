@@ -9,8 +9,12 @@
 
 static int use_engine(struct engine *engine) {
     static const int32_t prompt[] = {3, 1, 4};
+    struct ask ask;
+    ask_begin(&ask);
+    ask.max_tokens = 4;
+    ask.choices = 2;
     struct generate_options options = {
-        .prompt = prompt, .prompt_length = 3, .slot = engine_opened_slot(engine), .max_new_tokens = 4, .samples = 2};
+        .prompt = prompt, .prompt_length = 3, .slot = engine_opened_slot(engine), .ask = &ask};
     struct generated texts[2] = {0};
     float logprobs[3];
     int status = generate(engine, NULL, &options, texts);

@@ -330,15 +330,20 @@ static void scores_equal_the_uncached_path(void **state) {
     engine_close(engine);
 }
 
+static struct ask ask_for(int64_t max_tokens, int64_t choices, double temperature) {
+    struct ask ask;
+    ask_begin(&ask);
+    ask.max_tokens = max_tokens;
+    ask.choices = choices;
+    ask.sampling.temperature = temperature;
+    return ask;
+}
+
 static void run_generate(struct engine *engine, double temperature, uint64_t seed, int64_t samples,
                          struct generated *out) {
-    struct generate_options options = {
-        .prompt = (int32_t[]){3, 1, 4},
-        .prompt_length = 3,
-        .slot = -1,
-        .max_new_tokens = 12,
-        .samples = samples,
-        .sampling = {.temperature = temperature, .top_p = 1, .repetition_penalty = 1, .seed = seed}};
+    struct ask ask = ask_for(12, samples, temperature);
+    ask.sampling.seed = seed;
+    struct generate_options options = {.prompt = (int32_t[]){3, 1, 4}, .prompt_length = 3, .slot = -1, .ask = &ask};
     test_ok(generate(engine, NULL, &options, out));
 }
 
@@ -372,21 +377,16 @@ static void equal_seeds_give_equal_texts(void **state) {
 static void a_text_ends_at_the_last_position_or_at_its_end_token(void **state) {
     (void)state;
     struct engine *engine = open_engine(-1, 2);
-    struct generate_options options = {.prompt = (int32_t[]){3, 1, 4},
-                                       .prompt_length = 3,
-                                       .slot = -1,
-                                       .max_new_tokens = 100,
-                                       .samples = 1,
-                                       .sampling = {.top_p = 1, .repetition_penalty = 1}};
+    const struct ask ask = ask_for(100, 1, 0);
+    struct generate_options options = {.prompt = (int32_t[]){3, 1, 4}, .prompt_length = 3, .slot = -1, .ask = &ask};
     struct generated out;
     test_ok(generate(engine, NULL, &options, &out));
     assert_int_equal(out.tokens.count, T - 3 + 1); /* the token after the last position is drawn, and not run */
     assert_int_equal(out.reason, FINISH_LENGTH);
-    int32_t ends[] = {V + 1, out.tokens.ids[4]};
-    options.end_ids = ends;
-    options.end_count = 2;
+    const struct ask_ends ends = {.prompt = {.ids = {V - 1, out.tokens.ids[4]}, .count = 2}};
+    options.ends = &ends;
     size_t first = 0;
-    while (out.tokens.ids[first] != ends[1])
+    while (out.tokens.ids[first] != ends.prompt.ids[0] && out.tokens.ids[first] != ends.prompt.ids[1])
         first++;
     generated_free(&out);
     test_ok(generate(engine, NULL, &options, &out));
@@ -410,12 +410,8 @@ static void more_samples_than_sequences_are_written_in_turn(void **state) {
                                      .max_sequences = 2};
     struct engine *engine;
     struct generated out[5], large[5];
-    struct generate_options texts = {.prompt = (int32_t[]){3, 1, 4},
-                                     .prompt_length = 3,
-                                     .slot = -1,
-                                     .max_new_tokens = 6,
-                                     .samples = 5,
-                                     .sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1}};
+    const struct ask ask = ask_for(6, 5, 1);
+    struct generate_options texts = {.prompt = (int32_t[]){3, 1, 4}, .prompt_length = 3, .slot = -1, .ask = &ask};
     test_ok(engine_open(&options, &engine));
     test_ok(generate(engine, NULL, &texts, out));
     engine_close(engine);
@@ -434,12 +430,9 @@ static void more_samples_than_sequences_are_written_in_turn(void **state) {
 static void a_penalty_changes_what_was_seen(void **state) {
     (void)state;
     struct engine *engine = open_engine(-1, 1);
-    struct generate_options options = {.prompt = (int32_t[]){3, 1, 4},
-                                       .prompt_length = 3,
-                                       .slot = -1,
-                                       .max_new_tokens = 8,
-                                       .samples = 1,
-                                       .sampling = {.top_p = 1, .repetition_penalty = 100}};
+    struct ask ask = ask_for(8, 1, 0);
+    ask.sampling.repetition_penalty = 100;
+    struct generate_options options = {.prompt = (int32_t[]){3, 1, 4}, .prompt_length = 3, .slot = -1, .ask = &ask};
     struct generated out;
     test_ok(generate(engine, NULL, &options, &out));
     bool seen[V] = {[1] = true, [3] = true, [4] = true};

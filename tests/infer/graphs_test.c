@@ -247,7 +247,7 @@ static void run_schedule(uint32_t schedule, int precision, int steps, int texts)
 static void a_recorded_step_has_the_bits_of_the_same_step_without_a_record(void **state) {
     (void)state;
     bool is_long = test_is_long(), is_late = !strcmp(recording_device(), "late");
-    int steps = is_long ? 400 : is_late ? EVERY_STACK : 60; /* a card's stand-in takes its time */
+    int steps = is_long ? 400 : is_late ? EVERY_STACK : 60; /* a GPU's stand-in takes its time */
     int texts = is_long || is_late ? TEXTS : STANDIN_TEXTS;
     for (uint32_t schedule = 0; schedule < (is_long ? 5 : 2); schedule++)
         run_schedule(schedule, schedule % 2 ? PRECISION_BF16 : PRECISION_FP32, steps, texts);

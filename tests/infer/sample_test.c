@@ -15,17 +15,18 @@ static void check_vector(struct engine *engine, json_t *vector, size_t number) {
     assert_int_equal(json_array_size(texts), SAMPLES);
     for (size_t i = 0; i < json_array_size(prompt); i++)
         ids[i] = (int32_t)json_integer_value(json_array_get(prompt, i));
+    struct ask ask;
+    ask_begin(&ask);
+    ask.max_tokens = (int64_t)json_array_size(json_array_get(texts, 0));
+    ask.choices = SAMPLES;
+    ask.sampling =
+        (struct sampling){.temperature = json_real_value(json_object_get(vector, "temperature")),
+                          .top_p = json_real_value(json_object_get(vector, "top_p")),
+                          .repetition_penalty = json_real_value(json_object_get(vector, "repetition_penalty")),
+                          .top_k = json_integer_value(json_object_get(vector, "top_k")),
+                          .seed = strtoull(json_string_value(json_object_get(vector, "seed")), NULL, 10)};
     struct generate_options options = {
-        .prompt = ids,
-        .prompt_length = (int64_t)json_array_size(prompt),
-        .slot = -1,
-        .max_new_tokens = (int64_t)json_array_size(json_array_get(texts, 0)),
-        .samples = SAMPLES,
-        .sampling = {.temperature = json_real_value(json_object_get(vector, "temperature")),
-                     .top_p = json_real_value(json_object_get(vector, "top_p")),
-                     .repetition_penalty = json_real_value(json_object_get(vector, "repetition_penalty")),
-                     .top_k = json_integer_value(json_object_get(vector, "top_k")),
-                     .seed = strtoull(json_string_value(json_object_get(vector, "seed")), NULL, 10)}};
+        .prompt = ids, .prompt_length = (int64_t)json_array_size(prompt), .slot = -1, .ask = &ask};
     test_ok(generate(engine, NULL, &options, out));
     for (size_t s = 0; s < SAMPLES; s++) {
         json_t *text = json_array_get(texts, s);

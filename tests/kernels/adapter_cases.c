@@ -289,11 +289,11 @@ static bool squares_supports(const struct op_run *run, const struct ops *ops, st
 
 static int squares_prepare(struct op_run *run, const struct ops *ops, const struct exec *exec) {
     struct device *device = stream_device(exec->stream);
-    struct matrix_view plain = plain_weight(run), packed;
+    struct matrix_view plain = plain_weight(run);
     if (!(run->variant & PACKED))
         return STATUS_OK;
     int status = device_alloc(device, ops->packed_bytes(device, &plain), &run->state);
-    return status ? status : ops->pack(exec, &plain, run->state, &packed);
+    return status ? status : ops->pack(exec, &(const struct pack_call){plain, run->state});
 }
 
 static void squares_release(struct op_run *run, struct device *device) {

@@ -63,10 +63,10 @@ static void squares_by(const struct scene *scene, const struct row_squares *whol
 
 /* A backend that packs nothing says so. Returns whether this one packs. */
 static bool packs(const struct scene *scene, const struct matrix_view *weight) {
-    struct matrix_view view;
     if (scene->ops->packed_bytes(scene->device, weight))
         return true;
-    test_fails(scene->ops->pack(&scene->exec, weight, NULL, &view), STATUS_UNSUPPORTED, "pack: weights stay plain");
+    test_fails(scene->ops->pack(&scene->exec, &(const struct pack_call){.plain = *weight}), STATUS_UNSUPPORTED,
+               "has no operation pack");
     return false;
 }
 
@@ -78,8 +78,10 @@ static void check_packed(struct scene *scene, enum dtype type) {
     struct matrix_view weight = matrix_plain(type, upload(scene, ROWS * COLS, type), ROWS, COLS), view = weight;
     test_ok(device_alloc(scene->device, scene->ops->packed_bytes(scene->device, &weight), &packed));
     test_ok(device_alloc(scene->device, ROWS * sizeof(float), &squares));
-    if (packs(scene, &weight))
-        test_ok(scene->ops->pack(&scene->exec, &weight, packed, &view));
+    if (packs(scene, &weight)) {
+        test_ok(scene->ops->pack(&scene->exec, &(const struct pack_call){weight, packed}));
+        view = matrix_packed(weight, packed);
+    }
     struct row_squares plain = {.weight = weight,
                                 .rank = RANK,
                                 .up = upload(scene, ROWS * RANK, type),

@@ -74,7 +74,7 @@ static int cast_call(const struct op_run *run, const struct ops *ops, const stru
             .rows = run->shape[0], .cols = run->shape[1], .stride = t[X].stride, .x = t[X].data, .to = output_of(run)});
 }
 
-/* Writes a matrix as a card has it. Rows are filled with zeros to multiples of 16 numbers. The transpose follows in the
+/* Writes a matrix as a GPU has it. Rows are filled with zeros to multiples of 16 numbers. The transpose follows in the
  * same way, and then the inverse of the scale. */
 static void expect_bytes(const struct op_run *run, const double *x, double *y) {
     const int64_t rows = run->shape[0], cols = run->shape[1], down = (rows + 15) / 16 * 16,

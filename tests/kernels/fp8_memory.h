@@ -1,4 +1,4 @@
-/* A matrix in FP8 as cases see it: on the CPU bf16 by rows, and on a card the bytes that it has of the matrix. */
+/* A matrix in FP8 as cases see it: on the CPU bf16 by rows, and on a GPU the bytes that it has of the matrix. */
 #ifndef CAMBIUM_TESTS_KERNELS_FP8_MEMORY_H
 #define CAMBIUM_TESTS_KERNELS_FP8_MEMORY_H
 

@@ -74,7 +74,7 @@ static void setup_fp8(struct op_run *run) {
         .name = "one", .role = OP_IN, .type = DTYPE_F32, .rows = 1, .cols = 1, .center = 1, .spread = 0x1p-40};
 }
 
-/* A card adds 32 products of FP8 at a time to a sum, and keeps 14 bits of the largest (DeepSeek-V3, arXiv 2412.19437,
+/* A GPU adds 32 products of FP8 at a time to a sum, and keeps 14 bits of the largest (DeepSeek-V3, arXiv 2412.19437,
  * 3.3.2). An H200's error was 2^-13 of the sum of all sizes. For a gradient, it adds such sums of 128 in fp32. */
 static double fp8_bound(const struct op_run *run) {
     int64_t steps = (run->shape[2] + 31) / 32, together = run->variant & B_TRANSPOSED ? steps : 128 / 32;
@@ -82,7 +82,7 @@ static double fp8_bound(const struct op_run *run) {
     return is_on_card ? 0x1p-13 * (double)(steps < together ? steps : together) : 0;
 }
 
-/* A card rounds a product to bf16, by at most 2^-8 of itself, before it multiplies by a GELU's gradient. So it rounds
+/* A GPU rounds a product to bf16, by at most 2^-8 of itself, before it multiplies by a GELU's gradient. So it rounds
  * deltas before it adds them; here, they are no larger than sums. Both are so if rows are whole accesses of 16 bytes.
  */
 static double bf16_bound(const struct op_run *run) {
@@ -198,7 +198,9 @@ static int prepare_packed(struct op_run *run, const struct ops *ops, const struc
     void *memory = NULL;
     int status = packed ? device_alloc(device, bytes, &memory) : status_fail(STATUS_MEMORY, "out of memory");
     if (!status)
-        status = ops->pack(exec, &plain, memory, packed);
+        status = ops->pack(exec, &(const struct pack_call){plain, memory});
+    if (packed)
+        *packed = matrix_packed(plain, memory);
     run->state = packed;
     return status;
 }

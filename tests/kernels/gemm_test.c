@@ -80,12 +80,12 @@ static void rows_of_a_packed_product(const char *level, enum dtype type, int64_t
          *bias = numbers(&scene, type, n, 3), *all = numbers(&scene, type, ROWS * n, 0),
          *c = numbers(&scene, type, ROWS * n, 0);
     if (ops) {
-        struct matrix_view plain = matrix_plain(type, b, n, k), packed;
+        struct matrix_view plain = matrix_plain(type, b, n, k);
         void *memory;
         test_ok(device_alloc(scene.device, ops->packed_bytes(scene.device, &plain), &memory));
-        test_ok(ops->pack(&scene.exec, &plain, memory, &packed));
+        test_ok(ops->pack(&scene.exec, &(const struct pack_call){plain, memory}));
         struct gemm g = {.a = matrix_plain(type, a, ROWS, k),
-                         .b = packed,
+                         .b = matrix_packed(plain, memory),
                          .b_transposed = true,
                          .c = matrix_plain(type, all, ROWS, n),
                          .bias = bias,
@@ -344,7 +344,8 @@ static void check_deltas(struct scene *scene, const struct ops *ops, const struc
                      .bias = bias};
     if (is_packed) {
         test_ok(device_alloc(scene->device, ops->packed_bytes(scene->device, &plain), &form));
-        test_ok(ops->pack(&scene->exec, &plain, form, &g.b));
+        test_ok(ops->pack(&scene->exec, &(const struct pack_call){plain, form}));
+        g.b = matrix_packed(plain, form);
     }
     struct gemm with = g;
     with.c.data = c;
@@ -392,7 +393,8 @@ static void check_unpacked(struct scene *scene, const struct ops *ops, enum dtyp
     void *c[] = {numbers(scene, type, M * (out + in), 0), numbers(scene, type, M * (out + in), 0)};
     struct matrix_view b[] = {matrix_plain(type, w, first + out + 3, in), {0}};
     test_ok(device_alloc(scene->device, ops->packed_bytes(scene->device, &b[0]), &form));
-    test_ok(ops->pack(&scene->exec, &b[0], form, &b[1]));
+    test_ok(ops->pack(&scene->exec, &(const struct pack_call){b[0], form}));
+    b[1] = matrix_packed(b[0], form);
     for (int i = 0; i < 2; i++) {
         struct gemm forward = {.a = matrix_plain(type, x, M, in),
                                .b = matrix_rows(b[i], first, out),

@@ -120,8 +120,8 @@ const struct op_family *op_family_at(int index);
 int op_check_reference(const struct op_family *family, const char *device, bool is_long);
 /* Kinds with a loss: sampled elements of every tensor with gradient_of. */
 int op_check_gradients(const struct op_family *family, const char *device, bool is_long);
-/* The same bits for 1, 2 and 3 threads. On a card, where threads of the host compute nothing, in 6 calls (20 in the
- * long suite). The stand-in for a card runs each in another order of blocks and warps. */
+/* The same bits for 1, 2 and 3 threads. On a GPU, where threads of the host compute nothing, in 6 calls (20 in the
+ * long suite). The stand-in for a GPU runs each in another order of blocks and warps. */
 int op_check_threads(const struct op_family *family, const char *device, bool is_long);
 /* Checks the tested cases of all families that `chooses` takes, on one opened device: reference, gradients, and the
  * same bits in three calls. `report` gets the status of each, whose text is the thread's error; what it returns, if not

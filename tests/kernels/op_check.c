@@ -305,7 +305,7 @@ int op_check_reference(const struct op_family *family, const char *backend, bool
     return check_family(family, backend, is_long, check_case_reference, true);
 }
 
-/* Calls give the same bits. A stand-in for a card runs the blocks and warps of each one in another order. */
+/* Calls give the same bits. A stand-in for a GPU runs the blocks and warps of each one in another order. */
 static int check_case_calls(struct op_scene *scene, struct op_run *run, int count) {
     unsigned char *first = NULL;
     size_t bytes = 0;

@@ -16,7 +16,7 @@ struct copy {
     struct op_scene scene;
 };
 
-/* One call, between two events: on a card the host would count its own wait. */
+/* One call, between two events: on a GPU the host would count its own wait. */
 static int time_call(const struct copy *copy, struct event *const events[2], double *seconds) {
     struct stream *stream = copy->scene.stream;
     int status = event_record(events[0], stream);

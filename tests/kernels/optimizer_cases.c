@@ -221,12 +221,12 @@ static void squares_setup(struct op_run *run) {
 }
 
 static int squares_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
-    return ops->sum_of_squares(exec, run->shape[0], run->tensor[X].data, run->variant & ACCUMULATE,
-                               run->tensor[SUM].data);
+    return ops->sum_of_squares(exec, &(const struct sum_of_squares){run->shape[0], run->tensor[X].data,
+                                                                    run->variant & ACCUMULATE, run->tensor[SUM].data});
 }
 
 static size_t squares_workspace(const struct op_run *run, const struct ops *ops, struct device *device) {
-    return ops->sum_of_squares_workspace(device, run->shape[0]);
+    return ops->sum_of_squares_workspace(device, &(const struct sum_of_squares){.count = run->shape[0]});
 }
 
 static void squares_reference(struct op_run *run) {
@@ -246,7 +246,8 @@ static void weighted_setup(struct op_run *run) {
 
 static int weighted_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
     const struct op_tensor *t = run->tensor;
-    return ops->weighted_sum(exec, run->shape[0], t[X].data, t[WEIGHT].data, run->variant & ACCUMULATE, t[SUM].data);
+    return ops->weighted_sum(exec, &(const struct weighted_sum){run->shape[0], t[X].data, t[WEIGHT].data,
+                                                                run->variant & ACCUMULATE, t[SUM].data});
 }
 
 static void weighted_reference(struct op_run *run) {

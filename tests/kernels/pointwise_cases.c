@@ -296,7 +296,7 @@ static void add_setup(struct op_run *run) {
 }
 
 static int add_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
-    return ops->add(exec, run->shape[0], run->type, run->tensor[X].data, run->tensor[Y].data);
+    return ops->add(exec, &(const struct add_call){run->shape[0], run->type, run->tensor[X].data, run->tensor[Y].data});
 }
 
 static void add_reference(struct op_run *run) {
@@ -311,8 +311,8 @@ static void cast_setup(struct op_run *run) {
 }
 
 static int cast_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
-    return ops->cast(exec, run->shape[0], run->type, run->tensor[X].data, (enum dtype)run->variant,
-                     run->tensor[Y].data);
+    return ops->cast(exec, &(const struct cast_call){run->shape[0], run->type, (enum dtype)run->variant,
+                                                     run->tensor[X].data, run->tensor[Y].data});
 }
 
 static void cast_reference(struct op_run *run) {
@@ -337,7 +337,8 @@ static void gather_setup(struct op_run *run) {
 
 static int gather_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
     const struct op_tensor *t = run->tensor;
-    return ops->gather_rows(exec, run->shape[0], run->shape[1], run->type, t[X].data, t[INDEX].data, t[Y].data);
+    return ops->gather_rows(exec, &(const struct gather_rows){run->shape[0], run->shape[1], run->type, t[X].data,
+                                                              t[INDEX].data, t[Y].data});
 }
 
 static void gather_reference(struct op_run *run) {

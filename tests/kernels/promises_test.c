@@ -42,29 +42,30 @@ static void check_casts(const struct scene *scene) {
     float *wide = malloc(PATTERNS * sizeof *wide);
     uint16_t *narrow = malloc(PATTERNS * sizeof *narrow), *other = malloc(PATTERNS * sizeof *other);
     fill_floats(wide);
-    test_ok(ops->cast(&scene->exec, PATTERNS, DTYPE_F32, wide, DTYPE_BF16, narrow));
+    test_ok(ops->cast(&scene->exec, &(const struct cast_call){PATTERNS, DTYPE_F32, DTYPE_BF16, wide, narrow}));
     for (int i = 0; i < PATTERNS; i++)
         assert_int_equal(narrow[i], bf16_from_float(wide[i]));
-    test_ok(ops->cast(&scene->exec, PATTERNS, DTYPE_F32, wide, DTYPE_F16, narrow));
+    test_ok(ops->cast(&scene->exec, &(const struct cast_call){PATTERNS, DTYPE_F32, DTYPE_F16, wide, narrow}));
     for (int i = 0; i < PATTERNS; i++)
         assert_int_equal(narrow[i], f16_from_float(wide[i]));
     for (int i = 0; i < PATTERNS; i++)
         narrow[i] = (uint16_t)i;
-    test_ok(ops->cast(&scene->exec, PATTERNS, DTYPE_F16, narrow, DTYPE_F32, wide));
+    test_ok(ops->cast(&scene->exec, &(const struct cast_call){PATTERNS, DTYPE_F16, DTYPE_F32, narrow, wide}));
     for (int i = 0; i < PATTERNS; i++)
         assert_int_equal(to_bits(wide[i]), to_bits(f16_to_float((uint16_t)i)));
-    test_ok(ops->cast(&scene->exec, PATTERNS, DTYPE_BF16, narrow, DTYPE_F32, wide));
+    test_ok(ops->cast(&scene->exec, &(const struct cast_call){PATTERNS, DTYPE_BF16, DTYPE_F32, narrow, wide}));
     for (int i = 0; i < PATTERNS; i++)
         assert_int_equal(to_bits(wide[i]), (uint32_t)i << 16);
-    test_ok(ops->cast(&scene->exec, PATTERNS, DTYPE_BF16, narrow, DTYPE_F16, other));
+    test_ok(ops->cast(&scene->exec, &(const struct cast_call){PATTERNS, DTYPE_BF16, DTYPE_F16, narrow, other}));
     for (int i = 0; i < PATTERNS; i++)
         assert_int_equal(other[i], f16_from_float(bf16_to_float((uint16_t)i)));
-    test_ok(ops->cast(&scene->exec, PATTERNS, DTYPE_F16, narrow, DTYPE_BF16, other));
+    test_ok(ops->cast(&scene->exec, &(const struct cast_call){PATTERNS, DTYPE_F16, DTYPE_BF16, narrow, other}));
     for (int i = 0; i < PATTERNS; i++)
         assert_int_equal(other[i], bf16_from_float(f16_to_float((uint16_t)i)));
-    test_ok(ops->cast(&scene->exec, PATTERNS, DTYPE_BF16, narrow, DTYPE_BF16, other));
+    test_ok(ops->cast(&scene->exec, &(const struct cast_call){PATTERNS, DTYPE_BF16, DTYPE_BF16, narrow, other}));
     assert_memory_equal(other, narrow, PATTERNS * sizeof *narrow);
-    test_fails(ops->cast(&scene->exec, 1, DTYPE_I64, wide, DTYPE_F32, wide), STATUS_UNSUPPORTED, "int64");
+    test_fails(ops->cast(&scene->exec, &(const struct cast_call){1, DTYPE_I64, DTYPE_F32, wide, wide}),
+               STATUS_UNSUPPORTED, "int64");
     free(wide);
     free(narrow);
     free(other);

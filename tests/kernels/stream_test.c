@@ -161,15 +161,15 @@ static void a_failure_stays_with_its_device(void **state) {
     open_scene(&s, "late");
     const struct ops *ops = ops_for(s.device);
     test_ok(device_status(s.device));
-    test_ok(ops->cast(&s.exec[0], COUNT, DTYPE_I64, s.x, DTYPE_F32, s.y));
+    test_ok(ops->cast(&s.exec[0], &(const struct cast_call){COUNT, DTYPE_I64, DTYPE_F32, s.x, s.y}));
     test_ok(event_record(s.event, s.exec[0].stream));
     test_ok(stream_wait_event(s.exec[1].stream, s.event));
-    test_ok(ops->add(&s.exec[1], COUNT, DTYPE_I64, s.x, s.y));
+    test_ok(ops->add(&s.exec[1], &(const struct add_call){COUNT, DTYPE_I64, s.x, s.y}));
     check_failed(stream_wait(s.exec[0].stream));
     status_fail(STATUS_IO, "another text");
     check_failed(stream_wait(s.exec[1].stream));
     check_failed(stream_wait(s.exec[0].stream));
-    check_failed(ops->add(&s.exec[1], COUNT, DTYPE_F32, s.x, s.y));
+    check_failed(ops->add(&s.exec[1], &(const struct add_call){COUNT, DTYPE_F32, s.x, s.y}));
     check_failed(stream_copy_to_host(s.exec[1].stream, s.host, s.x, BYTES));
     check_failed(stream_zero(s.exec[1].stream, s.x, BYTES));
     check_failed(event_record(s.event, s.exec[1].stream));
@@ -184,7 +184,8 @@ static void a_failure_stays_with_its_device(void **state) {
 }
 
 static int sum_columns(const struct scene *s, int stream) {
-    return ops_for(s->device)->sum_of_squares(&s->exec[stream], COUNT, s->x, false, (double *)s->y);
+    return ops_for(s->device)->sum_of_squares(&s->exec[stream],
+                                              &(const struct sum_of_squares){COUNT, s->x, false, (double *)s->y});
 }
 
 /* Their work may run at the same time. */
@@ -193,7 +194,8 @@ static void streams_share_no_workspace(void **state) {
     struct scene s;
     void *memory[2];
     open_scene(&s, "late");
-    size_t bytes = ops_for(s.device)->sum_of_squares_workspace(s.device, COUNT);
+    size_t bytes =
+        ops_for(s.device)->sum_of_squares_workspace(s.device, &(const struct sum_of_squares){.count = COUNT});
     assert_true(bytes > 0);
     zero(&s, s.x);
     for (int i = 0; i < 2; i++) {
@@ -219,7 +221,7 @@ static int double_numbers(struct scene *s) {
     if (!status)
         status = stream_copy(stream, s->y, s->x, BYTES);
     if (!status)
-        status = ops_for(s->device)->add(&s->exec[0], COUNT, DTYPE_F32, s->x, s->y);
+        status = ops_for(s->device)->add(&s->exec[0], &(const struct add_call){COUNT, DTYPE_F32, s->x, s->y});
     return status ? status : stream_copy_to_host(stream, s->host + COUNT, s->y, BYTES);
 }
 

@@ -141,7 +141,7 @@ static void the_lowest_of_equal_ids_is_greedy(void **state) {
     }
     struct cross_entropy p = rank_call(there, 0, there->joined);
     p.is_greedy = there->joined_greedy;
-    test_ok(scene.ops->cross_entropy_join(&scene.exec, &p, RANKS, there->parts[0]));
+    test_ok(scene.ops->cross_entropy_join(&scene.exec, &(const struct cross_entropy_join){p, RANKS, there->parts[0]}));
     fetch(&scene, &memory);
     check_ties(&memory);
     close_scene(&scene);
@@ -170,7 +170,8 @@ static void parts_of_a_loss_join_to_the_whole(void **state) {
     }
     for (int r = 0; r < RANKS; r++) {
         struct cross_entropy p = rank_call(there, r, there->joined);
-        test_ok(scene.ops->cross_entropy_join(&scene.exec, &p, RANKS, there->parts[0]));
+        test_ok(
+            scene.ops->cross_entropy_join(&scene.exec, &(const struct cross_entropy_join){p, RANKS, there->parts[0]}));
         test_ok(scene.ops->cross_entropy_part_backward(&scene.exec, &p));
     }
     fetch(&scene, &memory);

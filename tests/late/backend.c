@@ -26,17 +26,15 @@ static int run_copy(const struct exec *exec, const void *arguments) {
 }
 
 static int late_copy(struct stream *stream, const struct copy_call *copy) {
-    static const size_t to[] = {offsetof(struct copy_call, to)}, from[] = {offsetof(struct copy_call, from)},
-                        both[] = {offsetof(struct copy_call, to), offsetof(struct copy_call, from)};
-    static const size_t *const pointers[] = {[COPY_TO_DEVICE] = to, [COPY_TO_HOST] = from, [COPY_ON_DEVICE] = both};
-    return late_queue(&(const struct exec){.stream = stream},
-                      &(const struct late_work){.name = "copy",
-                                                .kind = LATE_COPY,
-                                                .run = run_copy,
-                                                .arguments = copy,
-                                                .bytes = sizeof *copy,
-                                                .pointers = pointers[copy->kind],
-                                                .pointer_count = copy->kind == COPY_ON_DEVICE ? 2 : 1});
+    const void *const pointers[] = {copy->kind == COPY_TO_HOST ? NULL : copy->to,
+                                    copy->kind == COPY_TO_DEVICE ? NULL : copy->from};
+    return late_queue(&(const struct exec){.stream = stream}, &(const struct late_work){.name = "copy",
+                                                                                        .kind = LATE_COPY,
+                                                                                        .run = run_copy,
+                                                                                        .arguments = copy,
+                                                                                        .bytes = sizeof *copy,
+                                                                                        .pointers = pointers,
+                                                                                        .pointer_count = 2});
 }
 
 struct zero {
@@ -50,7 +48,7 @@ static int run_zero(const struct exec *exec, const void *arguments) {
 }
 
 static int late_zero(struct stream *stream, void *memory, size_t bytes) {
-    static const size_t pointer = offsetof(struct zero, memory);
+    const void *const pointer = memory;
     struct zero zero = {.memory = memory, .bytes = bytes};
     return late_queue(&(const struct exec){.stream = stream}, &(const struct late_work){.name = "zero",
                                                                                         .run = run_zero,

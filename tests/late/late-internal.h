@@ -104,8 +104,9 @@ struct late_work {
     int (*run)(const struct exec *exec, const void *arguments); /* `exec` is the CPU's */
     const void *arguments;                                      /* copied */
     size_t bytes;
-    const size_t *pointers; /* offsets of the arguments that point to device memory, or are NULL */
+    const void *const *pointers; /* of the arguments: they lead to device memory, or are NULL */
     int pointer_count;
+    bool is_once; /* a recording cannot have it */
     enum late_kind kind;
 };
 

@@ -325,13 +325,10 @@ int late_queue_entry(struct late_stream *stream, const struct late_entry *entry)
 static int check_pointers(struct late_device *device, const struct exec *exec, const struct late_work *work) {
     if (exec->workspace && exec->workspace_bytes && !late_owns(device, exec->workspace))
         return status_fail(STATUS_INVALID, "%s: the workspace is not device memory", work->name);
-    for (int i = 0; i < work->pointer_count; i++) {
-        const void *pointer;
-        memcpy(&pointer, (const char *)work->arguments + work->pointers[i], sizeof pointer);
-        if (pointer && !late_owns(device, pointer))
-            return status_fail(STATUS_INVALID, "%s: the pointer at byte %zu of its arguments is not device memory",
-                               work->name, work->pointers[i]);
-    }
+    for (int i = 0; i < work->pointer_count; i++)
+        if (work->pointers[i] && !late_owns(device, work->pointers[i]))
+            return status_fail(STATUS_INVALID, "%s: pointer %d of its arguments (ops.h) is not device memory",
+                               work->name, i);
     return STATUS_OK;
 }
 
@@ -345,6 +342,8 @@ int late_queue(const struct exec *exec, const struct late_work *work) {
         status = status_fail(STATUS_INVALID, "%s: more arguments than an entry holds", work->name);
     if (!status && stream->recording && (work->kind == LATE_MARK || work->kind == LATE_AWAIT))
         status = status_fail(STATUS_INVALID, "%s: a recording cannot have events", work->name);
+    if (!status && stream->recording && work->is_once)
+        status = status_fail(STATUS_INVALID, "%s: a recording cannot have this operation", work->name);
     if (status)
         return status;
     struct late_entry entry = {.name = work->name, .kind = work->kind, .run = work->run, .exec = *exec};

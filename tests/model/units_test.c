@@ -201,7 +201,7 @@ static void check(const struct scene *layout, const struct model_recompute *reco
     run(&scene);
 }
 
-/* The order of units is the host's, and the stand-in for a card computes slowly: it has each layout once, and each
+/* The order of units is the host's, and the stand-in for a GPU computes slowly: it has each layout once, and each
  * recomputation. */
 static void units_are_whole_while_they_are_read_in_every_layout(void **state) {
     bool is_slow = !strcmp(test_device(), "cuda");

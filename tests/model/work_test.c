@@ -28,11 +28,11 @@ static void plan(struct test_model *t, const struct model_options *options, stru
 static const struct rank_grid alone = {1, 1, 1, 1, 1};
 
 /* FLOPs of one operation in one part. */
-static double flops_of(const struct test_model *t, const char *name, enum work_part part) {
+static double flops_of(const struct test_model *t, enum op op, enum work_part part) {
     double flops = 0;
     for (int i = 0; i < t->rank.work.count; i++) {
         const struct work_item *item = &t->rank.work.items[i];
-        if (item->part == part && !strcmp(item->name, name))
+        if (item->part == part && item->op == op)
             flops += (double)item->count * item->work.flops;
     }
     return flops;
@@ -56,10 +56,10 @@ static void the_flops_of_a_step_are_the_formula(void **state) {
     for (int precision = 0; precision < 2; precision++) {
         options.dtype = precision ? DTYPE_BF16 : DTYPE_F32;
         plan(&t, &options, alone, 0, false);
-        is_about(flops_of(&t, "gemm", WORK_FORWARD), 2 * ROWS * layers);
-        is_about(flops_of(&t, "gemm", WORK_BACKWARD), ROWS * (4 * layers + 6 * head));
-        is_about(flops_of(&t, "attention_forward", WORK_FORWARD), LAYERS * 2 * 2 * pairs * C);
-        is_about(flops_of(&t, "attention_backward", WORK_BACKWARD), LAYERS * 5 * 2 * pairs * C);
+        is_about(flops_of(&t, OP_gemm, WORK_FORWARD), 2 * ROWS * layers);
+        is_about(flops_of(&t, OP_gemm, WORK_BACKWARD), ROWS * (4 * layers + 6 * head));
+        is_about(flops_of(&t, OP_attention_forward, WORK_FORWARD), LAYERS * 2 * 2 * pairs * C);
+        is_about(flops_of(&t, OP_attention_backward, WORK_BACKWARD), LAYERS * 5 * 2 * pairs * C);
         test_model_close(&t);
     }
 }
@@ -98,8 +98,8 @@ static void recomputation_is_counted_in_the_backward(void **state) {
     plan(&kept, &options, alone, 0, false);
     options.train.recompute = (struct model_recompute){.how = RECOMPUTE_UNIFORM, .num_layers = 1};
     plan(&again, &options, alone, 0, false);
-    is_about(flops_of(&again, "gemm", WORK_FORWARD), flops_of(&kept, "gemm", WORK_FORWARD));
-    is_about(flops_of(&again, "gemm", WORK_BACKWARD) - flops_of(&kept, "gemm", WORK_BACKWARD),
+    is_about(flops_of(&again, OP_gemm, WORK_FORWARD), flops_of(&kept, OP_gemm, WORK_FORWARD));
+    is_about(flops_of(&again, OP_gemm, WORK_BACKWARD) - flops_of(&kept, OP_gemm, WORK_BACKWARD),
              (LAYERS - 1) * 2 * ROWS * (BLOCK - C * F));
     test_model_close(&kept);
     test_model_close(&again);
@@ -111,8 +111,8 @@ static void a_frozen_model_has_no_weight_gradients(void **state) {
     struct model_options options = train_options();
     options.train.is_frozen = true;
     plan(&t, &options, alone, 0, false);
-    is_about(flops_of(&t, "gemm", WORK_FORWARD), 2 * ROWS * LAYERS * BLOCK);
-    is_about(flops_of(&t, "gemm", WORK_BACKWARD), 4 * ROWS * 4 * V * C); /* the head, and the gradient of its input */
+    is_about(flops_of(&t, OP_gemm, WORK_FORWARD), 2 * ROWS * LAYERS * BLOCK);
+    is_about(flops_of(&t, OP_gemm, WORK_BACKWARD), 4 * ROWS * 4 * V * C); /* the head, and the gradient of its input */
     is_about(work_sum(&t.rank.work, WORK_GRADIENTS).bytes + 1, 1);
     test_model_close(&t);
 }
@@ -128,7 +128,7 @@ static void tensor_ranks_share_the_work_and_sum(void **state) {
     for (int r = 0; r < 4; r++) {
         bool is_sequence_parallel = r / 2;
         plan(&part, &options, (struct rank_grid){2, 1, 1, 1, 1}, r % 2, is_sequence_parallel);
-        products[r / 2] += flops_of(&part, "gemm", WORK_FORWARD) + flops_of(&part, "gemm", WORK_BACKWARD);
+        products[r / 2] += flops_of(&part, OP_gemm, WORK_FORWARD) + flops_of(&part, OP_gemm, WORK_BACKWARD);
         /* Each sum of the stream becomes a reduce-scatter and an all-gather, forward and backward. */
         double stream = ROWS * C * sizeof(float), times = is_sequence_parallel ? 2 : 1;
         is_about(work_group_bytes(&part.rank.work, WORK_FORWARD, RANK_TENSOR),
@@ -139,7 +139,7 @@ static void tensor_ranks_share_the_work_and_sum(void **state) {
                  times * 2 * LAYERS * stream + again + ends + 2 * ROWS * (double)sizeof(struct cross_entropy_part));
         test_model_close(&part);
     }
-    double all = flops_of(&whole, "gemm", WORK_FORWARD) + flops_of(&whole, "gemm", WORK_BACKWARD);
+    double all = flops_of(&whole, OP_gemm, WORK_FORWARD) + flops_of(&whole, OP_gemm, WORK_BACKWARD);
     is_about(products[0], all);
     is_about(products[1], all);
     test_model_close(&whole);

@@ -21,7 +21,7 @@ static void a_sketch_plans_the_workspace_of_its_device(void **state) {
                           : device_open(facts.kind, DEVICE_FIRST, facts.threads, &device));
         rank_sketch(&rank, &alone, 0, device);
         struct norm norm = norm_call(300);
-        test_ok(rank_run_scratch(&rank, PHASE_NORM, norm_backward, &norm));
+        test_ok(rank_run(&rank, PHASE_NORM, norm_backward, &norm));
         needed[is_sketch] = work_scratch(&rank.work);
         rank_close(&rank);
         device_close(device);
@@ -43,8 +43,7 @@ static void planning_finds_an_operation_that_is_missing(void **state) {
     ops.norm_backward = ops_absent.norm_backward;
     rank.ops = &ops;
     test_fails(rank_run(&rank, PHASE_NORM, norm_forward, &norm), STATUS_UNSUPPORTED, "no operation norm_forward");
-    test_fails(rank_run_scratch(&rank, PHASE_NORM, norm_backward, &norm), STATUS_UNSUPPORTED,
-               "no operation norm_backward");
+    test_fails(rank_run(&rank, PHASE_NORM, norm_backward, &norm), STATUS_UNSUPPORTED, "no operation norm_backward");
     rank_close(&rank);
     device_close(device);
 }

@@ -84,6 +84,10 @@ void registry_start(struct server *server, const struct registry_change *change)
     snprintf(fake_change_name, sizeof fake_change_name, "%s %s", change->name, change->path ? change->path : "-");
 }
 
+bool text_job_may_encode(const struct server *server, struct error *error) {
+    return server->model.tokenizer || error_set(error, ERROR_ARGUMENT, NULL, "the model has no tokenizer");
+}
+
 size_t text_job_short_bytes(const struct server *server) {
     (void)server;
     return 4096;

@@ -41,9 +41,13 @@ struct plain {
     long long left; /* pieces of /stream */
 };
 
-static void on_close(struct exchange *exchange, bool is_whole) {
-    struct plain *plain = exchange->context;
+static void on_closed(struct exchange *exchange, bool is_whole) {
+    (void)exchange;
     is_whole ? counts.whole++ : counts.broken++;
+}
+
+static void on_close(struct exchange *exchange) {
+    struct plain *plain = exchange->context;
     if (exchange == last_wait)
         last_wait = NULL;
     strbuf_free(&plain->body);
@@ -128,6 +132,7 @@ static void plain_begin(struct exchange *exchange) {
     counts.begun++;
     exchange->context = plain;
     exchange->handler = &only_close;
+    exchange->on_closed = on_closed;
     if (!strcmp(path, "/echo")) {
         exchange->handler = &echo;
     } else if (!strcmp(path, "/stream")) {

@@ -211,7 +211,7 @@ static void ask_from(struct fake *fake, enum listener_kind listener, const char 
 }
 
 static void only_pages_of_an_origin_that_is_named_may_read(void **state) {
-    static const char *const origins[] = {"https://app.example", "localhost"};
+    static const char *origins[] = {"https://app.example", "localhost"};
     static const char *const allowed[] = {"https://app.example", "http://localhost:3000", "http://127.0.0.1",
                                           "https://[::1]:8443"};
     static const char *const denied[] = {"http://app.example",
@@ -225,8 +225,8 @@ static void only_pages_of_an_origin_that_is_named_may_read(void **state) {
                                          "ftp://localhost"};
     struct fake fake;
     (void)state;
-    options.cors_origins = origins;
-    options.cors_origin_count = 2;
+    options.cors_origins.items = origins;
+    options.cors_origins.count = 2;
     for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++) {
         char expected[128];
         snprintf(expected, sizeof expected, "access-control-allow-origin: %s\n", allowed[i]);
@@ -249,11 +249,11 @@ static void only_pages_of_an_origin_that_is_named_may_read(void **state) {
 }
 
 static void a_page_may_ask_before_it_has_a_key(void **state) {
-    static const char *const origins[] = {"https://app.example"};
+    static const char *origins[] = {"https://app.example"};
     struct fake fake;
     (void)state;
-    options.cors_origins = origins;
-    options.cors_origin_count = 1;
+    options.cors_origins.items = origins;
+    options.cors_origins.count = 1;
     write_keys("ann sesame\n");
     ask_from(&fake, LISTENER_DATA, "OPTIONS", "/v1/completions", origins[0]);
     assert_int_equal(fake.status, 200);
@@ -304,10 +304,10 @@ static int status_of_page(enum listener_kind listener, const char *method, const
 
 static void a_page_from_elsewhere_sends_nothing(void **state) {
     static const char *const types[] = {NULL, "application/json", "text/plain", "multipart/form-data; boundary=a"};
-    static const char *const origins[] = {"https://app.example"};
+    static const char *origins[] = {"https://app.example"};
     (void)state;
-    options.cors_origins = origins;
-    options.cors_origin_count = 1;
+    options.cors_origins.items = origins;
+    options.cors_origins.count = 1;
     for (int kind = 0; kind < LISTENER_COUNT; kind++) {
         enum listener_kind listener = (enum listener_kind)kind;
         for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
@@ -357,10 +357,10 @@ static void a_name_that_is_not_the_servers_is_misdirected(void **state) {
                                       "192.168.0.1",
                                       "localhost:8001:8001",
                                       "::1"};
-    static const char *const names[] = {"box", "[fd00::1]"}, *const paths[] = {"/health", "/", "/v1/adapters", "/none"};
+    static const char *names[] = {"box", "[fd00::1]"}, *const paths[] = {"/health", "/", "/v1/adapters", "/none"};
     (void)state;
-    options.allowed_hosts = names;
-    options.allowed_host_count = 2;
+    options.allowed_hosts.items = names;
+    options.allowed_hosts.count = 2;
     server.checks_names[LISTENER_CONTROL] = true;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
         if (status_by_name("/health", good[i]) != 200)
@@ -384,7 +384,7 @@ static void names_are_checked_where_a_page_could_reach_the_server(void **state) 
                 {"0.0.0.0:8000", true, true, false},    {"127.0.1.1:8000", false, false, true}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        options.allowed_host_count = rows[i].has_names;
+        options.allowed_hosts.count = rows[i].has_names;
         assert_int_equal(origin_checks_names(&options, rows[i].address, rows[i].has_keys), rows[i].checks);
     }
 }

@@ -17,7 +17,7 @@ extern void *__libc_calloc(size_t count, size_t bytes);
 extern void *__libc_realloc(void *memory, size_t bytes);
 extern void *__libc_memalign(size_t alignment, size_t bytes);
 
-/* Libraries whose allocations are their own: also the driver of a card, and its library of products. */
+/* Libraries whose allocations are their own: also the driver of a GPU, and its library of products. */
 static const char *const others[] = {"libdnnl", "libstdc++", "libgomp", "libcuda.", "libcublasLt."};
 
 static void count(const void *caller) {

@@ -14,6 +14,10 @@
 
 #include <cmocka.h>
 
+#ifdef main /* the name by which a program of several groups calls this one (tests/programs.cmake) */
+int main(void);
+#endif
+
 /* Fails the test with the thread's error text when `status` is not 0. */
 void test_ok(int status);
 /* Fails the test unless `status` is `expected` and the error text contains `part`. */

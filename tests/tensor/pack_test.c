@@ -81,11 +81,10 @@ static void compare(const struct task *t, const void *found, const void *expecte
 
 static void check_packed(struct task *t, struct exec *exec, int i, const struct matrix_view *plain) {
     size_t bytes = t->plain.ops->packed_bytes(t->device, plain);
-    struct matrix_view packed;
     void *expected;
     assert_true(bytes > 0);
     test_ok(device_alloc(t->device, bytes, &expected));
-    test_ok(t->plain.ops->pack(exec, plain, expected, &packed));
+    test_ok(t->plain.ops->pack(exec, &(const struct pack_call){*plain, expected}));
     struct matrix_view found = param_borrow_linear(&t->packed, i);
     assert_int_equal(found.form, MATRIX_PACKED);
     compare(t, found.data, expected, bytes);

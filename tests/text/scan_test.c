@@ -74,7 +74,7 @@ static struct characters characters_read(void) {
                     changed++;
                     continue;
                 }
-                characters.points[i] = array_grow(characters.points[i], &capacity, characters.counts[i] + 1, 4);
+                test_ok(array_reserve(&characters.points[i], &capacity, characters.counts[i] + 1, 4));
                 characters.points[i][characters.counts[i]++] = point;
                 known++;
             }

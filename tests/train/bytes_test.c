@@ -26,11 +26,11 @@ static int expect_planned(struct trainer *trainer, const char *when) {
 }
 
 /* Returns the bytes of a kind of planned message among the data ranks, once for a global batch. */
-static double planned_messages(const struct rank *rank, const char *name) {
+static double planned_messages(const struct rank *rank, enum work_message message) {
     double bytes = 0;
     for (int i = 0; i < rank->work.count; i++) {
         const struct work_item *item = &rank->work.items[i];
-        if (item->group == RANK_BUCKETS && !strcmp(item->name, name))
+        if (item->group == RANK_BUCKETS && item->message == message)
             bytes += item->work.bytes * (double)item->count;
     }
     return bytes;
@@ -41,12 +41,12 @@ static int expect_messages(struct trainer *trainer, const struct param_store *st
     struct sharded_counts counts = sharded_counts(store);
     const struct rank *rank = trainer_rank(trainer);
     double summed = counts.summed * sizeof(float), gathered = counts.gathered * (double)dtype_bytes(store->map.type);
-    if (param_cuts_gradients(store) && fabs(summed - planned_messages(rank, "reduce_scatter")) > 0)
+    if (param_cuts_gradients(store) && fabs(summed - planned_messages(rank, WORK_REDUCE_SCATTER)) > 0)
         return status_fail(STATUS_INVALID, "%.0f bytes are summed, %.0f planned", summed,
-                           planned_messages(rank, "reduce_scatter"));
-    if (sharded_cuts_weights(store) && fabs(gathered - planned_messages(rank, "all_gather")) > 0)
+                           planned_messages(rank, WORK_REDUCE_SCATTER));
+    if (sharded_cuts_weights(store) && fabs(gathered - planned_messages(rank, WORK_ALL_GATHER)) > 0)
         return status_fail(STATUS_INVALID, "%.0f bytes are gathered, %.0f planned", gathered,
-                           planned_messages(rank, "all_gather"));
+                           planned_messages(rank, WORK_ALL_GATHER));
     return STATUS_OK;
 }
 

@@ -317,7 +317,7 @@ static struct model_options small_options(void) {
         .train.fp8 = {.is_on = true, .history_length = LENGTH}};
 }
 
-/* Returns the status of a sketch of the small model on a card of this architecture. */
+/* Returns the status of a sketch of the small model on a GPU of this architecture. */
 static int sketch_on(const char *kind) {
     const struct device_facts facts = {.kind = kind, .threads = 1};
     const struct rank_grid grid = {1, 1, 1, 1, 1};

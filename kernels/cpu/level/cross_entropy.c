@@ -137,8 +137,10 @@ int LEVEL(cpu_cross_entropy_part)(const struct exec *exec, const struct cross_en
     return every_row(exec, &(struct pieces){"cross_entropy_part", a->type, a->rows, a->vocab, a, .row = part_row_of});
 }
 
-int LEVEL(cpu_cross_entropy_join)(const struct exec *exec, const struct cross_entropy *a, int ranks,
-                                  const struct cross_entropy_part *parts) {
+int LEVEL(cpu_cross_entropy_join)(const struct exec *exec, const struct cross_entropy_join *join) {
+    const struct cross_entropy *a = &join->call;
+    const struct cross_entropy_part *parts = join->parts;
+    int ranks = join->ranks;
     (void)exec;
     for (int64_t i = 0; i < a->rows; i++) {
         struct cross_entropy_part whole = {.max = -INFINITY};

@@ -70,15 +70,17 @@ static bool is_float(enum dtype type) {
     return type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16;
 }
 
-int LEVEL(cpu_cast)(const struct exec *exec, int64_t count, enum dtype from_type, const void *from, enum dtype to_type,
-                    void *to) {
+int LEVEL(cpu_cast)(const struct exec *exec, const struct cast_call *a) {
+    enum dtype from_type = a->from_type, to_type = a->to_type;
+    const void *from = a->from;
+    void *to = a->to;
     if (!is_float(from_type) || !is_float(to_type))
         return status_fail(STATUS_UNSUPPORTED, "cast: no %s to %s on the cpu (fp32, bf16 and fp16 only)",
                            dtype_name(from_type), dtype_name(to_type));
     (void)exec;
-#pragma omp parallel for num_threads(threads_for(exec, count)) schedule(static)
-    for (int64_t first = 0; first < count; first += CHUNK) {
-        int64_t n = count - first < CHUNK ? count - first : CHUNK;
+#pragma omp parallel for num_threads(threads_for(exec, a->count)) schedule(static)
+    for (int64_t first = 0; first < a->count; first += CHUNK) {
+        int64_t n = a->count - first < CHUNK ? a->count - first : CHUNK;
         size_t size = dtype_bytes(from_type);
         if (from_type == to_type)
             memcpy((char *)to + (size_t)first * size, (const char *)from + (size_t)first * size, (size_t)n * size);
@@ -100,16 +102,16 @@ TYPED_BODY void add_chunk(const void *x, void *y, int64_t first, int64_t count, 
         store(to, i, type, load(to, i, type) + load(from, i, type));
 }
 
-int LEVEL(cpu_add)(const struct exec *exec, int64_t count, enum dtype type, const void *x, void *y) {
-    TRY(require_activation("add", type));
+int LEVEL(cpu_add)(const struct exec *exec, const struct add_call *a) {
+    TRY(require_activation("add", a->type));
     (void)exec;
-#pragma omp parallel for num_threads(threads_for(exec, count)) schedule(static)
-    for (int64_t first = 0; first < count; first += CHUNK) {
-        int64_t n = count - first < CHUNK ? count - first : CHUNK;
-        if (type == DTYPE_F32)
-            add_chunk(x, y, first, n, DTYPE_F32);
+#pragma omp parallel for num_threads(threads_for(exec, a->count)) schedule(static)
+    for (int64_t first = 0; first < a->count; first += CHUNK) {
+        int64_t n = a->count - first < CHUNK ? a->count - first : CHUNK;
+        if (a->type == DTYPE_F32)
+            add_chunk(a->x, a->y, first, n, DTYPE_F32);
         else
-            add_chunk(x, y, first, n, DTYPE_BF16);
+            add_chunk(a->x, a->y, first, n, DTYPE_BF16);
     }
     return STATUS_OK;
 }
@@ -157,16 +159,15 @@ int LEVEL(cpu_scale_add)(const struct exec *exec, const struct scale_add *a) {
     return STATUS_OK;
 }
 
-int LEVEL(cpu_gather_rows)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
-                           const int32_t *index, void *out) {
-    size_t bytes = (size_t)cols * dtype_bytes(type);
+int LEVEL(cpu_gather_rows)(const struct exec *exec, const struct gather_rows *a) {
+    size_t bytes = (size_t)a->cols * dtype_bytes(a->type);
     (void)exec;
-#pragma omp parallel for num_threads(threads_for(exec, rows *cols)) schedule(static)
-    for (int64_t i = 0; i < rows; i++)
-        if (index[i] < 0)
-            memset((char *)out + (size_t)i * bytes, 0, bytes);
+#pragma omp parallel for num_threads(threads_for(exec, a->rows * a->cols)) schedule(static)
+    for (int64_t i = 0; i < a->rows; i++)
+        if (a->index[i] < 0)
+            memset((char *)a->out + (size_t)i * bytes, 0, bytes);
         else
-            memcpy((char *)out + (size_t)i * bytes, (const char *)x + (size_t)index[i] * bytes, bytes);
+            memcpy((char *)a->out + (size_t)i * bytes, (const char *)a->x + (size_t)a->index[i] * bytes, bytes);
     return STATUS_OK;
 }
 

@@ -18,7 +18,7 @@ static const char *source_row(const void *base, int64_t row, int64_t stride, int
     return (const char *)base + (size_t)(row * stride) * bytes->element + (size_t)head * bytes->head_row;
 }
 
-/* Writes a key: 32-bit units of 16 tokens, and a last odd bf16 feature alone. */
+/* Writes a key: 32-bit units of 16 tokens, and a last odd bf16 feature by itself. */
 static void put_key(char *page, int token, const char *key, const struct row_bytes *bytes) {
     size_t units = bytes->head_row / 4;
     for (size_t u = 0; u < units; u++)

@@ -7,12 +7,8 @@
 
 #include <math.h>
 
-static inline int64_t heads_of(const struct norm *a) {
-    return a->heads > 1 ? a->heads : 1;
-}
-
 static inline int64_t stride_of(const struct norm *a, int64_t stride) {
-    return stride ? stride : heads_of(a) * a->cols;
+    return stride ? stride : heads_of_norm(a) * a->cols;
 }
 
 /* Prefetches the next row of heads, which the processor does not foresee if it is part of a longer row. */
@@ -89,12 +85,12 @@ TYPED_BODY void forward_head(const struct norm *a, int64_t i, int64_t head, enum
     if (!a->rstd)
         return;
     if (kind == NORM_LAYER)
-        a->mean[i * heads_of(a) + head] = s.mean;
-    a->rstd[i * heads_of(a) + head] = s.rstd;
+        a->mean[i * heads_of_norm(a) + head] = s.mean;
+    a->rstd[i * heads_of_norm(a) + head] = s.rstd;
 }
 
 TYPED_BODY void forward_kind(const struct norm *a, int64_t i, enum dtype type) {
-    for (int64_t head = 0; head < heads_of(a); head++)
+    for (int64_t head = 0; head < heads_of_norm(a); head++)
         if (a->kind == NORM_RMS)
             forward_head(a, i, head, type, NORM_RMS);
         else
@@ -104,7 +100,7 @@ TYPED_BODY void forward_kind(const struct norm *a, int64_t i, enum dtype type) {
 TYPED_ROW(forward_kind, norm)
 
 int LEVEL(cpu_norm_forward)(const struct exec *exec, const struct norm *a) {
-    int64_t cols = heads_of(a) * a->cols;
+    int64_t cols = heads_of_norm(a) * a->cols;
     struct norm call = *a;
     call.y = a->is_fp8_alone ? a->fp8.y : a->y;
     int status =
@@ -140,7 +136,7 @@ int LEVEL(cpu_grouped_norm)(const struct exec *exec, const struct grouped_norm *
 /* With h = (x - mean) rstd and g = dy gain: dx = rstd (g - mean(g) - h mean(g h)); RMSNorm's has no mean(g). */
 TYPED_BODY void backward_head(const struct norm *a, int64_t i, int64_t head, float *dgain, float *dbias,
                               enum dtype type, enum norm_kind kind) {
-    int64_t within = head * a->cols, vector = i * heads_of(a) + head;
+    int64_t within = head * a->cols, vector = i * heads_of_norm(a) + head;
     int64_t at_dx = i * stride_of(a, a->dx_stride) + within;
     const void *x = at_const(a->x, i * stride_of(a, a->x_stride) + within, type), *gain = a->gain;
     const void *dy = at_const(a->dy, i * stride_of(a, a->y_stride) + within, type);
@@ -183,7 +179,7 @@ TYPED_BODY void backward_head(const struct norm *a, int64_t i, int64_t head, flo
 }
 
 TYPED_BODY void backward_kind(const struct norm *a, int64_t i, float *dgain, float *dbias, enum dtype type) {
-    for (int64_t head = 0; head < heads_of(a); head++)
+    for (int64_t head = 0; head < heads_of_norm(a); head++)
         if (a->kind == NORM_RMS)
             backward_head(a, i, head, dgain, dbias, type, NORM_RMS);
         else
@@ -204,7 +200,7 @@ int LEVEL(cpu_norm_backward)(const struct exec *exec, const struct norm *a) {
     TRY(require_activation("norm_backward", a->type));
     int64_t step = row_block(a->rows), blocks = row_blocks(a->rows), cols = a->cols, sums = block_sums(a);
     float *partial = a->dgain ? exec->workspace : NULL;
-#pragma omp parallel for num_threads(threads_for(exec, a->rows *heads_of(a) * cols)) schedule(static)
+#pragma omp parallel for num_threads(threads_for(exec, a->rows *heads_of_norm(a) * cols)) schedule(static)
     for (int64_t b = 0; b < blocks; b++) {
         float *dgain = partial ? partial + b * sums : NULL, *dbias = partial ? dgain + cols : NULL;
         int64_t end = (b + 1) * step < a->rows ? (b + 1) * step : a->rows;

@@ -24,7 +24,7 @@ enum {
     UNROLL = 4,                        /* steps; panels are padded to it */
     LINES = UNROLL * PANEL / 16,       /* cache lines of an unrolled step */
     WIDEST = 2,                        /* panels side by side */
-    WIDE_ROWS = TILE_ROWS / 2 - 1,     /* the most rows that leave registers for two panels */
+    WIDE_ROWS = TILE_ROWS / 2 - 1,     /* the maximum number of rows that leave registers for two panels */
     SLICE_STEPS = 256,                 /* of packed rows: at most 14 KB, which stay in the first-level cache */
     FEW_BLOCKS = 2,
     A_BYTES = 1 << 20,     /* of packed rows at a time: at most half of a second-level cache */
@@ -65,7 +65,8 @@ static inline uint32_t unit_at(enum dtype type, const void *row, int64_t k, int6
     return odd << 16 | even;
 }
 
-int LEVEL(cpu_pack)(const struct exec *exec, const struct matrix_view *plain, void *out, struct matrix_view *packed) {
+int LEVEL(cpu_pack)(const struct exec *exec, const struct pack_call *a) {
+    const struct matrix_view *plain = &a->plain;
     if (plain->form != MATRIX_PLAIN || plain->scale || (plain->type != DTYPE_F32 && plain->type != DTYPE_BF16))
         return status_fail(STATUS_UNSUPPORTED, "pack: needs a plain fp32 or bf16 weight, not %s",
                            dtype_name(plain->type));
@@ -74,7 +75,7 @@ int LEVEL(cpu_pack)(const struct exec *exec, const struct matrix_view *plain, vo
     (void)exec;
 #pragma omp parallel for num_threads(exec_threads(exec)) schedule(static)
     for (int64_t p = 0; p < panels; p++) {
-        uint32_t *panel = (uint32_t *)out + p * steps * PANEL;
+        uint32_t *panel = (uint32_t *)a->out + p * steps * PANEL;
         for (int64_t j = 0; j < PANEL; j++) {
             bool is_row = p * PANEL + j < plain->rows;
             const char *row = (const char *)plain->data + (is_row ? (size_t)(p * PANEL + j) * row_bytes : 0);
@@ -82,9 +83,6 @@ int LEVEL(cpu_pack)(const struct exec *exec, const struct matrix_view *plain, vo
                 panel[s * PANEL + j] = is_row ? unit_at(plain->type, row, plain->columns, s) : 0;
         }
     }
-    *packed = *plain;
-    packed->form = MATRIX_PACKED;
-    packed->data = out;
     return STATUS_OK;
 }
 

@@ -84,8 +84,8 @@ static inline int every_chunk(const struct exec *exec, const struct pieces *p, i
 
 /* ---- sums over rows ----
  *
- * Rows are summed within blocks, and then the blocks in order. The number of rows in a block depends on the shape
- * alone, so that the sum does not depend on the number of threads. */
+ * Rows are summed within blocks, and then the blocks in order. The number of rows in a block depends only on the shape,
+ * so that the sum does not depend on the number of threads. */
 enum { ROW_BLOCKS_MAX = 64, ROW_BLOCK_MIN = 8 };
 
 /* Returns the rows of a block. */

@@ -1,4 +1,4 @@
-/* Sums of squares, weighted sums, sums of columns, and the clip factor. The order of additions depends on sizes alone,
+/* Sums of squares, weighted sums, sums of columns, and the clip factor. The order of additions depends only on sizes,
  * never on the number of threads. */
 #include "cpu/level/rows.h"
 
@@ -27,22 +27,22 @@ static double block_squares(const float *x, int64_t count) {
     return (s0 + s1) + (s2 + s3);
 }
 
-size_t LEVEL(cpu_sum_of_squares_workspace)(struct device *device, int64_t count) {
+size_t LEVEL(cpu_sum_of_squares_workspace)(struct device *device, const struct sum_of_squares *a) {
     (void)device;
-    return (size_t)squares_blocks(count) * sizeof(double);
+    return (size_t)squares_blocks(a->count) * sizeof(double);
 }
 
-int LEVEL(cpu_sum_of_squares)(const struct exec *exec, int64_t count, const float *x, bool accumulate, double *sum) {
-    double *partial = exec->workspace, total = accumulate ? *sum : 0;
-    int64_t blocks = squares_blocks(count);
-#pragma omp parallel for num_threads(threads_for(exec, count)) schedule(static)
+int LEVEL(cpu_sum_of_squares)(const struct exec *exec, const struct sum_of_squares *a) {
+    double *partial = exec->workspace, total = a->accumulate ? *a->sum : 0;
+    int64_t blocks = squares_blocks(a->count);
+#pragma omp parallel for num_threads(threads_for(exec, a->count)) schedule(static)
     for (int64_t b = 0; b < blocks; b++) {
-        int64_t first = b * SQUARES_BLOCK, remaining = count - first;
-        partial[b] = block_squares(x + first, remaining < SQUARES_BLOCK ? remaining : SQUARES_BLOCK);
+        int64_t first = b * SQUARES_BLOCK, remaining = a->count - first;
+        partial[b] = block_squares(a->x + first, remaining < SQUARES_BLOCK ? remaining : SQUARES_BLOCK);
     }
     for (int64_t b = 0; b < blocks; b++)
         total += partial[b];
-    *sum = total;
+    *a->sum = total;
     return STATUS_OK;
 }
 
@@ -55,13 +55,12 @@ int LEVEL(cpu_clip_factor)(const struct exec *exec, const struct clip_factor *a)
     return STATUS_OK;
 }
 
-int LEVEL(cpu_weighted_sum)(const struct exec *exec, int64_t count, const float *x, const float *weight,
-                            bool accumulate, double *sum) {
+int LEVEL(cpu_weighted_sum)(const struct exec *exec, const struct weighted_sum *a) {
     (void)exec;
     double total = 0;
-    for (int64_t i = 0; i < count; i++)
-        total += (double)x[i] * (double)weight[i];
-    *sum = (accumulate ? *sum : 0) + total;
+    for (int64_t i = 0; i < a->count; i++)
+        total += (double)a->x[i] * (double)a->weight[i];
+    *a->sum = (a->accumulate ? *a->sum : 0) + total;
     return STATUS_OK;
 }
 

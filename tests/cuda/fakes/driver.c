@@ -1,4 +1,4 @@
-/* A driver without a card: its device memory is the host's, and a call does its work before it returns. FAKE_DRIVER in
+/* A driver without a GPU: its device memory is the host's, and a call does its work before it returns. FAKE_DRIVER in
  * the environment names the fault that it shows; each call looks there. It runs no kernels. */
 #include "cuda/driver.h"
 
@@ -25,7 +25,7 @@ FAKE(cuDriverGetVersion, (int *version)) {
 }
 FAKE(cuInit, (unsigned flags)) {
     (void)flags;
-    return shows("no card") ? CUDA_NO_DEVICE : shows("start") ? REFUSED : 0;
+    return shows("no GPU") ? CUDA_NO_DEVICE : shows("start") ? REFUSED : 0;
 }
 FAKE(cuGetErrorString, (unsigned result, const char **text)) {
     *text = result == REFUSED ? "a fault of the test" : NULL;

@@ -1,5 +1,5 @@
-/* The engine on several cards over NCCL. Texts of adapters run together, and the adapters are replaced under their
- * names meanwhile. Each text has the bits that it gets alone on these cards, by the generation that it began with. Its
+/* The engine on several GPUs over NCCL. Texts of adapters run together, and the adapters are replaced under their
+ * names meanwhile. Each text has the bits that it gets alone on these GPUs, by the generation that it began with. Its
  * tokens are the CPU's. This holds on two tensor ranks in each of two stages. On two tensor ranks, decode steps that
  * are replayed with their sums have the bits of steps that are not. */
 #include "infer/mixed.h"

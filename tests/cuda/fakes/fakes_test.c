@@ -18,7 +18,7 @@ static void a_fault_of_the_driver_is_one_line(void **state) {
         const char *fault, *name, *text;
     } cases[] = {
         {"stub", "cuda", "--device cuda: no NVIDIA driver: libcuda.so.1 is the CUDA toolkit's stub"},
-        {"no card", "cuda", "--device cuda: this machine has no NVIDIA GPU"},
+        {"no GPU", "cuda", "--device cuda: this machine has no NVIDIA GPU"},
         {"start", "cuda", "--device cuda: the NVIDIA driver does not start: a fault of the test (999)"},
         {"old", "cuda", "the NVIDIA driver is too old: it supports CUDA 11.8, and this program is built with CUDA 1"},
         {"", "cuda:3", "cuda:3: this machine has 2 GPUs (cuda:0 to cuda:1)"},
@@ -260,8 +260,8 @@ static void no_operation_is_missing(void **state) {
     open_scene(&s, 8);
     const struct exec exec = {.stream = s.stream};
     assert_null(ops_missing(ops_for(s.device), 0));
-    test_fails(ops_for(s.device)->pack(&exec, NULL, NULL, NULL), STATUS_UNSUPPORTED,
-               "pack: weights stay plain on cuda:1");
+    test_fails(ops_for(s.device)->pack(&exec, NULL), STATUS_UNSUPPORTED, "device 'cuda' has no operation pack");
+    assert_int_equal(ops_for(s.device)->packed_bytes(s.device, NULL), 0);
     close_scene(&s);
 }
 

@@ -1,4 +1,4 @@
-/* A card without memory. On command the stand-in lets the n-th allocation fail, for every n that a training and a
+/* A GPU without memory. On command the stand-in lets the n-th allocation fail, for every n that a training and a
  * decode have. Each ends with one line, and what it had is freed. */
 #include "support/device.h"
 #include "train/support.h"
@@ -43,7 +43,7 @@ static int decode(void *context) {
     return status;
 }
 
-/* Returns the bytes that nobody uses of a card. The call also ends a fault. */
+/* Returns the bytes that nobody uses of a GPU. The call also ends a fault. */
 static size_t free_bytes(struct device *device) {
     size_t bytes;
     void *memory;

@@ -1,4 +1,4 @@
-/* Collectives over the stand-in for NCCL, with ranks as threads that each have a card. tests/comm/mpi_ranks.c has the
+/* Collectives over the stand-in for NCCL, with ranks as threads that each have a GPU. tests/comm/mpi_ranks.c has the
  * same body for processes. */
 #include "nccl-internal.h"
 
@@ -55,7 +55,7 @@ static const struct {
 
 enum { FAILING_RANKS = 2 };
 
-/* The cards stay open from one failure to the next. */
+/* The GPUs stay open from one failure to the next. */
 static int run_on_open_card(struct comm *world, void *context) {
     struct device *const *devices = context;
     struct device_cases cases = {.device = devices[world->rank], .open_channel = open_channel};

@@ -1,5 +1,5 @@
 /* Sums of gradients over NCCL travel beside the backward, in the order of events. Two ranks, which are threads with a
- * card each, train three steps. Each run is a process of its own, in which the stand-in runs streams in the order that
+ * GPU each, train three steps. Each run is a process of its own, in which the stand-in runs streams in the order that
  * hurts most. Buckets have a layer each.
  *
  * Then each edge between two streams is removed once: a stream does not wait for an event. The figures are wrong then,
@@ -109,7 +109,7 @@ struct trace {
     int count;
 };
 
-/* Reads the lines of one card. */
+/* Reads the lines of one GPU. */
 static struct trace read_trace(const char *path, int card) {
     struct trace trace = {.lines = calloc(LINES, sizeof *trace.lines)};
     FILE *file = fopen(path, "r");
@@ -185,7 +185,7 @@ static void check_products(const struct trace *trace) {
         whole += !are_under_way;
         spared += are_under_way;
     }
-    print_message("%d products on a whole card, %d beside sums\n", whole, spared);
+    print_message("%d products on a whole GPU, %d beside sums\n", whole, spared);
     assert_true(whole > 0 && spared > 0);
 }
 

@@ -14,7 +14,7 @@ static void products_are_right_whatever_the_librarys_gelu_hides(void **state) {
     test_ok(op_check_reference(&gemm_family, "cuda", false)); /* packed and int8 ones are refused */
 }
 
-/* Only products of packed and int8 weights are missing on a card. */
+/* Only products of packed and int8 weights are missing on a GPU. */
 static void every_product_of_plain_matrices_is_there(void **state) {
     struct device *device;
     struct stream *stream;
@@ -76,7 +76,7 @@ static uint16_t *product_at(struct device *device, struct stream *stream, int64_
 }
 
 /* The library takes no bias at an odd address, so a kernel adds it, in the second shape to two pieces of rows. On a
- * card the library may choose an algorithm by the address; the stand-in has one order. */
+ * GPU the library may choose an algorithm by the address; the stand-in has one order. */
 static void products_at_odd_addresses_have_the_same_bits(void **state) {
     static const int64_t shapes[][3] = {{5, 24, 40}, {4100, 2048, 1}};
     struct device *device;

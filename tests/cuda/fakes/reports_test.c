@@ -14,7 +14,7 @@
 
 enum { RANKS = 3, COUNT = 8, REPORT_STATUS = 90, REPORT_BYTES = 4096 };
 
-/* A rank, a stream of its card, and two communicators of all ranks. */
+/* A rank, a stream of its GPU, and two communicators of all ranks. */
 struct scene {
     struct nccl_library nccl;
     int rank;
@@ -28,7 +28,7 @@ static int check(unsigned result) {
     return result ? status_fail(STATUS_IO, "the library gives %u", result) : STATUS_OK;
 }
 
-/* Makes the card current to the calling thread. */
+/* Makes the GPU current to the calling thread. */
 static int enter(struct scene *s) {
     void *handle = NULL;
     int status = stream_handle(s->stream, &handle);
@@ -162,7 +162,7 @@ static const struct fault {
     {"threads", threads, {"rank 1: two threads use communicator 0 at once, in nccl", "ncclAllReduce", "ncclBroadcast"}},
 };
 
-/* The cards were opened before the process began. */
+/* The GPUs were opened before the process began. */
 struct trial {
     const struct fault *fault;
     struct device *devices[RANKS];

@@ -1,4 +1,4 @@
-/* Faults planted between the host and the card. On command the stand-in lets a wait of the host return at once. Then a
+/* Faults planted between the host and the GPU. On command the stand-in lets a wait of the host return at once. Then a
  * result is read before it is there, or a buffer is filled again before its copy has run. Or a stream does not wait for
  * an event: then work runs before what it needs. The program runs unchanged. */
 #include "train/support.h"
@@ -98,7 +98,7 @@ static void results_that_are_read_too_early_are_found(void **state) {
 
 enum { RANKS = 2, SUM_EVENTS = 2 * RANKS, COUNT = 64, ROUNDS = 40 };
 
-/* Sums of two ranks on one card, in which the wait of a stream of this number is missing. */
+/* Sums of two ranks on one GPU, in which the wait of a stream of this number is missing. */
 struct sums {
     int number;
     atomic_int wrong; /* rounds and ranks with another sum */

@@ -1,4 +1,4 @@
-/* The stand-in for a card counts the work of kernels, which is compared with the least possible. It counts bytes of
+/* The stand-in for a GPU counts the work of kernels, which is compared with the least possible. It counts bytes of
  * global memory that a launch touches, sectors of 32 bytes, and passes through shared memory. */
 #include "op_cases-internal.h"
 

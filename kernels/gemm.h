@@ -1,0 +1,72 @@
+/* Arguments of products, and of packing a weight for them (ops.h). */
+#ifndef CAMBIUM_KERNELS_GEMM_H
+#define CAMBIUM_KERNELS_GEMM_H
+
+#include "kernels/matrix.h"
+
+enum gemm_epilogue {
+    EPILOGUE_NONE,
+    EPILOGUE_GELU_TANH, /* C = gelu(AB + bias); the GELU's input is rounded to `type`, and aux, if given, receives it */
+    EPILOGUE_GELU_EXACT,
+    EPILOGUE_DGELU_TANH, /* C = AB * gelu'(aux); aux is read. A GPU may round AB to bf16 if C is bf16 */
+    EPILOGUE_DGELU_EXACT,
+};
+
+/* A low-rank product in fp32 that an adapter adds to C's columns first .. first + count - 1. */
+struct gemm_delta {
+    int64_t rank;
+    int64_t first, count;
+    const float *left;  /* [m, rank] */
+    const float *right; /* [count, rank] */
+};
+enum { GEMM_DELTAS_MOST = 12 };
+
+/* C[m,n] = epilogue(scale * op(A)[m,k] op(B)[k,n] + bias) (+ C when accumulate), accumulated in fp32. With deltas, C is
+ * op(A) op(B) + bias + the sum of left right' over the deltas, all in fp32 and rounded once. A GPU may round that sum
+ * to bf16 before it is added. A delta whose right is zero does not change the bits. A, B, bias and aux have one type; B
+ * may also be int8 with a scale for each row. A and B may be FP8 together, but not both E5M2. Their two scales then
+ * multiply the sums, and bias and aux are bf16. TF32 is fp32 with 10 bits of fraction; a backend with tensor cores has
+ * it.
+ *
+ * On the CPU without AVX-512, the library divides sums among threads. There, the bits of plain products depend on the
+ * number of threads (those of packed products do not), and bf16 products exist only packed. */
+struct gemm {
+    struct matrix_view a; /* [m,k], or [k,m] when a_transposed; plain or FP8 */
+    struct matrix_view b; /* [k,n], or [n,k] when b_transposed (a weight [out, in] used forward) */
+    struct matrix_view c; /* [m,n], written; plain, of A's type (for FP8: bf16) or fp32 */
+    bool a_transposed;    /* a weight gradient: C is fp32, no epilogue */
+    bool b_transposed;    /* forward. A packed B may be either, but A is then not transposed */
+    bool mixes_rows;      /* with a packed B: a row's bits may depend on the other rows, as with a plain one */
+    bool accumulate;      /* C +=, without bias or epilogue; the sum is rounded once */
+    bool is_scaled;       /* without bias or epilogue; plain matrices only */
+    float scale;          /* read if is_scaled; 0 is allowed */
+    bool is_tf32;         /* A and B are fp32, and may be rounded to TF32 before they are multiplied */
+    const void *bias;     /* [n] or NULL */
+    const void *residual; /* [m,n] of C's type and row stride, added before C is rounded; or NULL. Not on the CPU, and
+                             only without epilogue, deltas, scale and accumulation */
+    int delta_count;      /* above 0 only for a bf16 C without epilogue, scale or accumulation */
+    struct gemm_delta delta[GEMM_DELTAS_MOST];
+    enum gemm_epilogue epilogue;
+    void *aux;            /* [m,n] with C's row stride */
+    float *bias_gradient; /* [m] += sums of op(A)'s rows over k: db beside dW = dY^T X; or NULL. Not for FP8 */
+};
+
+/* Writes the packed form of a plain weight to `out`, which the caller owns; matrix_packed gives its view. The packed
+ * form multiplies any number of rows, and a row's bits do not depend on that number. */
+struct pack_call {
+    struct matrix_view plain;
+    void *out; /* packed_bytes of memory */
+};
+
+/* Return the sizes of op(A) op(B): rows, columns, and the inner dimension. */
+static inline int64_t gemm_m(const struct gemm *gemm) {
+    return gemm->c.rows;
+}
+static inline int64_t gemm_n(const struct gemm *gemm) {
+    return gemm->c.columns;
+}
+static inline int64_t gemm_k(const struct gemm *gemm) {
+    return gemm->a_transposed ? gemm->a.rows : gemm->a.columns;
+}
+
+#endif

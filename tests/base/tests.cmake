@@ -1,0 +1,2 @@
+# durable replaces fsync.
+room_tests(base SEPARATE durable)

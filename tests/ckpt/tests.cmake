@@ -1,0 +1,1 @@
+room_tests(ckpt LINKS parallel) # checkpoints of any layout

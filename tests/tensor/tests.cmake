@@ -1,0 +1,5 @@
+set(without "")
+if(NOT CAMBIUM_COUNT_LOANS)
+    set(without loans)
+endif()
+room_tests(tensor WITHOUT ${without})

@@ -1,0 +1,1 @@
+room_tests(text INSIDE added regex scan)
