@@ -22,8 +22,7 @@ static struct server *server_of(const struct grpc_call *call) {
 }
 
 static bool refuse(struct error *error, const char *field) {
-    error_of_status(error, ERROR_ARGUMENT, field);
-    return false;
+    return error_of_status(error, ERROR_ARGUMENT, field);
 }
 
 /* ---- names ---- */

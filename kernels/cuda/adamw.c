@@ -10,11 +10,7 @@ enum { BLOCKS_EACH = 4, THREADS = 256 };
 static int launch(const struct exec *exec, enum cuda_kernel kernel, enum dtype type, int64_t range_count,
                   const void *arguments) {
     int64_t blocks = (int64_t)cuda(exec->stream->device)->multiprocessors * BLOCKS_EACH;
-    return cuda_launch(exec, &(const struct cuda_launch){.kernel = kernel,
-                                                         .type = type,
-                                                         .blocks = range_count ? blocks : 0,
-                                                         .threads = THREADS,
-                                                         .arguments = arguments});
+    return cuda_launch_blocks(exec, kernel, type, range_count ? blocks : 0, THREADS, arguments);
 }
 
 static struct adamw_pair pair(double value) {

@@ -26,12 +26,8 @@ static const struct tile_kernels tf32_kernels[] = {ATTENTION_TF32_SIZES(TF32_KER
 /* `shares` warps for each row or key. */
 static int launch_rows(const struct exec *exec, enum cuda_kernel kernel, const struct attention *a, int64_t rows,
                        int64_t shares, const void *arguments) {
-    return cuda_launch(exec,
-                       &(const struct cuda_launch){.kernel = kernel,
-                                                   .type = a->type,
-                                                   .blocks = (rows + ATTENTION_WARPS - 1) / ATTENTION_WARPS * shares,
-                                                   .threads = ATTENTION_WARPS * 32,
-                                                   .arguments = arguments});
+    int64_t blocks = (rows + ATTENTION_WARPS - 1) / ATTENTION_WARPS * shares;
+    return cuda_launch_blocks(exec, kernel, a->type, blocks, ATTENTION_WARPS * 32, arguments);
 }
 
 /* One warp for each row, or key, of each of `heads` heads, and for each slab of features. */

@@ -1,13 +1,7 @@
-/* Launches of the embedding. Backward sorts the rows by their tokens, and again by their positions. Then a block sums
- * the rows of each one that occurs, so that the sums have the CPU's order. */
+/* Launches of the embedding's backward. It sorts the rows by their tokens, and again by their positions. Then a block
+ * sums the rows of each one that occurs, so that the sums have the CPU's order. */
 #include "cuda/embedding.h"
 #include "cuda/kernels.h"
-
-int cuda_embedding_forward(const struct exec *exec, const struct embedding *a) {
-    return cuda_launch_rows(
-        exec, &(const struct cuda_launch){.kernel = CUDA_embedding_forward, .type = a->type, .arguments = a}, a->rows,
-        a->cols);
-}
 
 /* Two sorted orders, each of rows and runs. */
 size_t cuda_embedding_backward_workspace(struct device *device, const struct embedding *a) {
@@ -16,18 +10,12 @@ size_t cuda_embedding_backward_workspace(struct device *device, const struct emb
 }
 
 static int sort(const struct exec *exec, const struct embedding_order *order) {
-    return cuda_launch(exec,
-                       &(const struct cuda_launch){.kernel = CUDA_embedding_backward_order,
-                                                   .type = DTYPE_F32,
-                                                   .blocks = (order->rows + EMBEDDING_THREADS - 1) / EMBEDDING_THREADS,
-                                                   .threads = EMBEDDING_THREADS,
-                                                   .arguments = order});
+    int64_t blocks = (order->rows + EMBEDDING_THREADS - 1) / EMBEDDING_THREADS;
+    return cuda_launch_blocks(exec, CUDA_embedding_backward_order, DTYPE_F32, blocks, EMBEDDING_THREADS, order);
 }
 
 static int scatter(const struct exec *exec, const struct embedding *a, const struct embedding_scatter *call) {
-    return cuda_launch_rows(
-        exec, &(const struct cuda_launch){.kernel = CUDA_embedding_backward, .type = a->type, .arguments = call},
-        a->rows, a->cols);
+    return cuda_launch_rows(exec, CUDA_embedding_backward, a->type, a->rows, a->cols, call);
 }
 
 int cuda_embedding_backward(const struct exec *exec, const struct embedding *a) {

@@ -25,12 +25,8 @@ static struct fp8_cast_call cast_call(const struct fp8_output *to, int64_t rows,
 int cuda_fp8_cast(const struct exec *exec, const struct fp8_cast *a) {
     struct fp8_cast_call call = cast_call(&a->to, a->rows, a->cols, a->x);
     call.stride = a->stride;
-    return cuda_launch(
-        exec, &(const struct cuda_launch){.kernel = a->to.type == DTYPE_E4M3 ? CUDA_fp8_cast_e4m3 : CUDA_fp8_cast_e5m2,
-                                          .type = DTYPE_F32,
-                                          .blocks = tiles(a->rows, FP8_TILE_ROWS) * tiles(a->cols, FP8_TILE_COLS),
-                                          .threads = FP8_CAST_THREADS,
-                                          .arguments = &call});
+    return cuda_launch_blocks(exec, a->to.type == DTYPE_E4M3 ? CUDA_fp8_cast_e4m3 : CUDA_fp8_cast_e5m2, DTYPE_F32,
+                              tiles(a->rows, FP8_TILE_ROWS) * tiles(a->cols, FP8_TILE_COLS), FP8_CAST_THREADS, &call);
 }
 
 /* ---- results of operations, by tiles ---- */
@@ -38,12 +34,8 @@ int cuda_fp8_cast(const struct exec *exec, const struct fp8_cast *a) {
 /* Launches a kernel of fp8_results.cu, whose blocks have tiles of `across` columns of `cols`. */
 static int launch_result(const struct exec *exec, enum cuda_kernel kernel, const struct fp8_result_call *call,
                          int64_t cols, int64_t across) {
-    return cuda_launch(exec,
-                       &(const struct cuda_launch){.kernel = kernel,
-                                                   .type = DTYPE_F32,
-                                                   .blocks = tiles(call->to.rows, FP8_TILE_ROWS) * tiles(cols, across),
-                                                   .threads = FP8_CAST_THREADS,
-                                                   .arguments = call});
+    int64_t blocks = tiles(call->to.rows, FP8_TILE_ROWS) * tiles(cols, across);
+    return cuda_launch_blocks(exec, kernel, DTYPE_F32, blocks, FP8_CAST_THREADS, call);
 }
 
 int cuda_fp8_gelu(const struct exec *exec, const struct gelu *a, bool is_backward) {
@@ -81,9 +73,5 @@ int cuda_fp8_norm(const struct exec *exec, const struct norm *a) {
 }
 
 int cuda_fp8_scales(const struct exec *exec, const struct fp8_scales *a) {
-    return cuda_launch(exec, &(const struct cuda_launch){.kernel = CUDA_fp8_scales,
-                                                         .type = DTYPE_F32,
-                                                         .blocks = a->count,
-                                                         .threads = FP8_SCALES_THREADS,
-                                                         .arguments = a});
+    return cuda_launch_blocks(exec, CUDA_fp8_scales, DTYPE_F32, a->count, FP8_SCALES_THREADS, a);
 }

@@ -17,8 +17,14 @@ static bool is_aligned(const void *memory) {
 
 /* ---- what the library computes ---- */
 
-static uint8_t alignment_of(const void *memory) {
-    return (uint8_t)(((uintptr_t)memory | ALIGNMENT) & -((uintptr_t)memory | ALIGNMENT));
+/* Returns the bytes, up to ALIGNMENT, that all addresses in these bits are multiples of. */
+static uint8_t alignment_of(uintptr_t bits) {
+    return (uint8_t)((bits | ALIGNMENT) & -(bits | ALIGNMENT));
+}
+
+/* Returns the bits of a matrix's address and, for any of its rows, of its stride. */
+static uintptr_t bits_of(const struct matrix_view *m, bool is_any_row) {
+    return (uintptr_t)m->data | (is_any_row ? (uintptr_t)m->stride * dtype_bytes(m->type) : 0);
 }
 
 /* Returns the copy of an FP8 matrix whose rows go along the inner dimension, as the library wants both factors. Zeros
@@ -33,39 +39,13 @@ static struct matrix_view along_inner(const struct matrix_view *matrix, bool by_
     return along;
 }
 
-/* The product as the library takes it. In FP8, both factors lie along the inner dimension, whatever the product's flags
- * say. */
-static struct gemm library_product(const struct gemm *g) {
-    struct gemm product = *g;
-    if (gemm_is_fp8(g)) {
-        product.a = along_inner(&g->a, g->a_transposed);
-        product.b = along_inner(&g->b, !g->b_transposed);
-    }
-    return product;
-}
-
-/* As alignment_of, and where any row begins, so that the first one does not matter. */
-static uint8_t alignment_of_rows(const struct matrix_view *m) {
-    uintptr_t stride = (uintptr_t)m->stride * dtype_bytes(m->type);
-    return alignment_of((const void *)((uintptr_t)m->data | stride));
-}
-
-/* Returns the multiprocessors that a product may run on, or 0 for all. */
-static uint16_t multiprocessors_for(const struct device *device) {
-    const struct cuda_device *own = cuda(device);
-    return own->spared == 0                     ? 0
-           : own->spared < own->multiprocessors ? (uint16_t)(own->multiprocessors - own->spared)
-                                                : 1;
-}
-
 /* The library's product without an epilogue, into `c`. Forward products in FP8 are summed fast, as TransformerEngine
  * does. */
 static struct gemm_form form_of(const struct exec *exec, const struct gemm *g, const struct matrix_view *c) {
     bool is_fp8 = gemm_is_fp8(g);
     bool is_any_row = exec->stream->device->is_batch_invariant;
-    uint8_t a_alignment = is_any_row ? alignment_of_rows(&g->a) : alignment_of(g->a.data);
-    uint8_t c_alignment = is_any_row ? alignment_of_rows(c) : alignment_of(c->data);
-    uint8_t r_alignment = alignment_of(g->residual);
+    const struct cuda_device *own = cuda(exec->stream->device);
+    int spared = own->spared < own->multiprocessors ? own->multiprocessors - own->spared : 1;
     return (struct gemm_form){.m = c->rows,
                               .n = c->columns,
                               .k = is_fp8 ? g->a.columns : gemm_k(g),
@@ -78,14 +58,14 @@ static struct gemm_form form_of(const struct exec *exec, const struct gemm *g, c
                               .type = (uint8_t)g->a.type,
                               .b_type = (uint8_t)g->b.type,
                               .c_type = (uint8_t)c->type,
-                              .a_alignment = a_alignment,
-                              .b_alignment = alignment_of(g->b.data),
-                              .c_alignment = c_alignment < r_alignment ? c_alignment : r_alignment,
+                              .a_alignment = alignment_of(bits_of(&g->a, is_any_row)),
+                              .b_alignment = alignment_of((uintptr_t)g->b.data),
+                              .c_alignment = alignment_of(bits_of(c, is_any_row) | (uintptr_t)g->residual),
                               .epilogue = CUBLASLT_NO_EPILOGUE,
                               .is_tf32 = g->is_tf32,
                               .is_one_pass = is_any_row,
                               .is_batch_invariant = is_any_row,
-                              .multiprocessors = multiprocessors_for(exec->stream->device)};
+                              .multiprocessors = (uint16_t)(own->spared ? spared : 0)};
 }
 
 static struct gemm_pointers pointers_of(const struct exec *exec, const struct gemm *g, const struct matrix_view *c) {
@@ -136,12 +116,6 @@ static bool takes_aux(const struct gemm *g) {
     return is_aligned(g->aux) && g->c.stride % 8 == 0;
 }
 
-/* Returns true if the library's FP8 products can write C: its rows begin and end at multiples of 16 bytes. */
-static bool takes_c(const struct gemm_form *form) {
-    int64_t bytes = (int64_t)dtype_bytes((enum dtype)form->c_type);
-    return form->c_alignment == ALIGNMENT && form->ldc * bytes % ALIGNMENT == 0 && form->n * bytes % ALIGNMENT == 0;
-}
-
 /* Makes the whole product one of the library's. False if it needs a kernel. The library's GELU is the tanh one.
  * It takes rounded sums where rows are not whole accesses. Others measured that GPUs before sm_90 are slower with it
  * in the product than with a kernel. */
@@ -151,8 +125,10 @@ static bool is_library_alone(const struct exec *exec, const struct gemm *g, stru
     bool is_bf16 = gemm_type(g) == DTYPE_BF16 && g->c.type == DTYPE_BF16;
     *form = form_of(exec, g, &g->c);
     *pointers = pointers_of(exec, g, &g->c);
-    if (g->delta_count || !add_bias(exec, g, form, pointers) || (gemm_is_fp8(g) && !takes_c(form)))
+    if (g->delta_count || !add_bias(exec, g, form, pointers))
         return false;
+    if (gemm_is_fp8(g) && (!has_accesses(&g->c) || !is_aligned(g->residual)))
+        return false; /* its FP8 products write C only where rows begin and end at multiples of 16 bytes */
     if (g->residual && !all_have_accesses(g))
         return false; /* the library may round before it adds */
     if (g->residual) {
@@ -255,11 +231,7 @@ static int write_deltas(const struct exec *exec, const struct gemm *g) {
         .rows = gemm_m(g), .cols = gemm_n(g), .c = gemm_c(g), .stride = g->c.stride, .delta_count = g->delta_count};
     memcpy(call.delta, g->delta, (size_t)g->delta_count * sizeof *g->delta);
     int64_t down = (call.rows + DELTAS_ROWS - 1) / DELTAS_ROWS, across = (call.cols + DELTAS_COLS - 1) / DELTAS_COLS;
-    return cuda_launch(exec, &(const struct cuda_launch){.kernel = CUDA_gemm_deltas,
-                                                         .type = DTYPE_F32,
-                                                         .blocks = down * across,
-                                                         .threads = 32 * DELTAS_WARPS,
-                                                         .arguments = &call});
+    return cuda_launch_blocks(exec, CUDA_gemm_deltas, DTYPE_F32, down * across, 32 * DELTAS_WARPS, &call);
 }
 
 /* Applies the GELU or its gradient to a product. */
@@ -272,18 +244,6 @@ static int run_gelu(const struct exec *exec, const struct gemm *g, const struct 
                               .dy = product->data,
                               .dx = gemm_c(g)};
     return gemm_is_dgelu(g) ? cuda_gelu_backward(exec, &call) : cuda_gelu_forward(exec, &call);
-}
-
-/* Runs the product by itself, then the kernel. The library adds to deltas that lie in C. */
-static int run_alone(const struct exec *exec, const struct gemm *g, const struct matrix_view *product,
-                     const struct gemm_form *form, struct gemm_pointers *pointers) {
-    int status = STATUS_OK;
-    if (g->delta_count) {
-        pointers->beta = 1;
-        status = write_deltas(exec, g);
-    }
-    THEN(status, cuda_gemm_cache_run(exec, form, pointers));
-    return status || g->delta_count ? status : run_gelu(exec, g, product);
 }
 
 /* ---- sums that a kernel finishes ---- */
@@ -306,24 +266,6 @@ static size_t stage_bytes(const struct gemm *g) {
     return is_possible ? (size_t)(piece_rows(g) * gemm_n(g)) * sizeof(float) : 0;
 }
 
-/* Returns the place of the sums of some rows. */
-static struct matrix_view sums_of(const struct gemm *g, float *stage) {
-    if (is_staged(g))
-        return matrix_plain(DTYPE_F32, stage, gemm_m(g), gemm_n(g));
-    bool is_aux = g->aux && g->a.type == DTYPE_F32 && !gemm_is_dgelu(g);
-    return matrix_strided(DTYPE_F32, is_aux ? g->aux : g->c.data, gemm_m(g), gemm_n(g), g->c.stride);
-}
-
-/* Returns the columns of a thread. `bytes`: of an element of A. */
-static int finish_width(const struct gemm_finish *f, size_t bytes) {
-    uintptr_t others =
-        (uintptr_t)f->bias | (uintptr_t)f->residual | (uintptr_t)f->aux | (f->is_c_fp32 ? 0 : (uintptr_t)f->c);
-    uintptr_t sums = (uintptr_t)f->sums | (f->is_c_fp32 ? (uintptr_t)f->c : 0);
-    bool is_whole = (f->cols | f->sums_stride | f->stride) % FINISH_WIDTH == 0 &&
-                    sums % (FINISH_WIDTH * sizeof(float)) == 0 && others % (FINISH_WIDTH * bytes) == 0;
-    return is_whole ? FINISH_WIDTH : 1;
-}
-
 static int finish_rows(const struct exec *exec, const struct gemm *g, const struct matrix_view *sums, bool has_bias) {
     struct gemm_finish call = {.rows = gemm_m(g),
                                .cols = gemm_n(g),
@@ -338,13 +280,15 @@ static int finish_rows(const struct exec *exec, const struct gemm *g, const stru
                                .is_c_fp32 = g->c.type == DTYPE_F32,
                                .delta_count = g->delta_count};
     memcpy(call.delta, g->delta, (size_t)g->delta_count * sizeof *g->delta);
-    call.width = finish_width(&call, dtype_bytes(gemm_type(g)));
+    uintptr_t c = (uintptr_t)call.c, in_fp32 = (uintptr_t)call.sums | (call.is_c_fp32 ? c : 0);
+    uintptr_t others = (uintptr_t)call.bias | (uintptr_t)call.residual | (uintptr_t)call.aux | (call.is_c_fp32 ? 0 : c);
+    bool is_whole = (call.cols | call.sums_stride | call.stride) % FINISH_WIDTH == 0 &&
+                    in_fp32 % (FINISH_WIDTH * sizeof(float)) == 0 &&
+                    others % (FINISH_WIDTH * dtype_bytes(gemm_type(g))) == 0;
+    call.width = is_whole ? FINISH_WIDTH : 1;
     int64_t threads = (call.rows + FINISH_ROWS - 1) / FINISH_ROWS * (call.cols / call.width);
-    return cuda_launch(exec, &(const struct cuda_launch){.kernel = CUDA_gemm_finish,
-                                                         .type = gemm_type(g),
-                                                         .blocks = (threads + FINISH_THREADS - 1) / FINISH_THREADS,
-                                                         .threads = FINISH_THREADS,
-                                                         .arguments = &call});
+    return cuda_launch_blocks(exec, CUDA_gemm_finish, gemm_type(g), (threads + FINISH_THREADS - 1) / FINISH_THREADS,
+                              FINISH_THREADS, &call);
 }
 
 /* Sums of k into `sums`, in two parts if the last columns of A are cut off. */
@@ -354,20 +298,22 @@ static int run_sums(const struct exec *exec, const struct gemm *g, const struct 
     struct gemm_form form = form_of(exec, &first, sums);
     struct gemm_pointers pointers = pointers_of(exec, &first, sums);
     *has_bias = add_bias(exec, &first, &form, &pointers);
-    int status = cuda_gemm_cache_run(exec, &form, &pointers);
-    if (status || !is_cut)
-        return status;
+    TRY(cuda_gemm_cache_run(exec, &form, &pointers));
+    if (!is_cut)
+        return STATUS_OK;
     form = form_of(exec, &rest, sums);
     pointers = pointers_of(exec, &rest, sums);
     return cuda_gemm_cache_run(exec, &form, &pointers);
 }
 
+/* The sums of all rows lie in the stage, or in aux or C. */
 static int run_rows(const struct exec *exec, const struct gemm *g, float *stage) {
-    struct matrix_view sums = sums_of(g, stage);
-    bool has_bias;
-    int status = run_sums(exec, g, &sums, &has_bias);
+    bool is_aux = g->aux && g->a.type == DTYPE_F32 && !gemm_is_dgelu(g), has_bias;
+    struct matrix_view sums = is_staged(g) ? matrix_plain(DTYPE_F32, stage, gemm_m(g), gemm_n(g)) : g->c;
+    sums.data = !is_staged(g) && is_aux ? g->aux : sums.data;
+    TRY(run_sums(exec, g, &sums, &has_bias));
     bool is_done = !is_staged(g) && has_bias && !g->residual && !g->delta_count && g->epilogue == EPILOGUE_NONE;
-    return status || is_done ? status : finish_rows(exec, g, &sums, has_bias);
+    return is_done ? STATUS_OK : finish_rows(exec, g, &sums, has_bias);
 }
 
 static int run_pieces(const struct exec *exec, const struct gemm *g) {
@@ -407,14 +353,14 @@ size_t cuda_gemm_workspace(struct device *device, const struct gemm *g) {
 }
 
 static int check(const struct exec *exec, const struct gemm *g) {
-    int status = gemm_check(g);
+    TRY(gemm_check(g));
     const char *lacks = lack(exec->stream->device, g);
-    if (!status && lacks)
-        status = status_fail(STATUS_UNSUPPORTED, "gemm: %s", lacks);
-    size_t needed = status ? 0 : cuda_gemm_workspace(exec->stream->device, g);
+    if (lacks)
+        return status_fail(STATUS_UNSUPPORTED, "gemm: %s", lacks);
+    size_t needed = cuda_gemm_workspace(exec->stream->device, g);
     if (exec->workspace_bytes < needed)
-        status = status_fail(STATUS_INVALID, "gemm: %zu bytes of workspace, needs %zu", exec->workspace_bytes, needed);
-    return status;
+        return status_fail(STATUS_INVALID, "gemm: %zu bytes of workspace, needs %zu", exec->workspace_bytes, needed);
+    return STATUS_OK;
 }
 
 /* Batch-invariant sums of a bf16 C are always finished by a kernel. C is fp32 where a row has an adapter, and the
@@ -422,8 +368,8 @@ static int check(const struct exec *exec, const struct gemm *g) {
 static int run(const struct exec *exec, const struct gemm *g) {
     struct gemm first, rest, alone;
     if (cut_result(g, &first, &rest)) {
-        int status = run(exec, &first);
-        return status ? status : run(exec, &rest);
+        TRY(run(exec, &first));
+        return run(exec, &rest);
     }
     struct gemm_form form;
     struct gemm_pointers pointers;
@@ -432,9 +378,14 @@ static int run(const struct exec *exec, const struct gemm *g) {
     bool needs_sums = is_possible && (is_finished_here || cut_sums(g, &first, &rest));
     if (!needs_sums && is_library_alone(exec, g, &form, &pointers))
         return cuda_gemm_cache_run(exec, &form, &pointers);
-    if (!needs_sums && make_alone(g, &alone) && is_library_alone(exec, &alone, &form, &pointers))
-        return run_alone(exec, g, &alone.c, &form, &pointers);
-    return run_pieces(exec, g);
+    if (needs_sums || !make_alone(g, &alone) || !is_library_alone(exec, &alone, &form, &pointers))
+        return run_pieces(exec, g);
+    if (g->delta_count) { /* the library adds to deltas that lie in C */
+        pointers.beta = 1;
+        TRY(write_deltas(exec, g));
+    }
+    TRY(cuda_gemm_cache_run(exec, &form, &pointers));
+    return g->delta_count ? STATUS_OK : run_gelu(exec, g, &alone.c);
 }
 
 int cuda_gemm(const struct exec *exec, const struct gemm *call) {
@@ -443,8 +394,12 @@ int cuda_gemm(const struct exec *exec, const struct gemm *call) {
         return status;
     if (cuda_few_rows_takes(exec->stream->device, call))
         return cuda_few_rows(exec, call);
-    const struct gemm product = library_product(call), *g = &product;
-    struct column_sum sums = gemm_bias_sums(g);
-    status = run(exec, g);
-    return status || !g->bias_gradient ? status : cuda_column_sum(exec, &sums);
+    struct gemm product = *call;
+    struct column_sum sums = gemm_bias_sums(call);
+    if (gemm_is_fp8(call)) { /* from here on, both factors lie along the inner dimension, whatever the flags say */
+        product.a = along_inner(&call->a, call->a_transposed);
+        product.b = along_inner(&call->b, !call->b_transposed);
+    }
+    TRY(run(exec, &product));
+    return call->bias_gradient ? cuda_column_sum(exec, &sums) : STATUS_OK;
 }

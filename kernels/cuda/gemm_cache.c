@@ -52,20 +52,15 @@ static int check(struct device *device, unsigned status, const char *what) {
 static int make_descriptors(struct device *device) {
     struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
     const struct cublaslt *library = &cache->library;
-    static const char what[] = "opening cuBLASLt";
-    int status = check(device, library->create(&cache->context), what);
-    if (!status)
-        status =
-            check(device, library->operation_create(&cache->operation, CUBLASLT_COMPUTE_FP32, CUBLASLT_FP32), what);
-    struct cublaslt_layout **layouts[] = {&cache->a, &cache->b, &cache->c};
-    for (int i = 0; i < 3 && !status; i++)
-        status = check(device, library->layout_create(layouts[i], CUBLASLT_FP32, 1, 1, 1), what);
-    THEN(status, check(device, library->preference_create(&cache->preference), what));
     uint64_t bytes = gemm_library_bytes(device);
-    return status
-               ? status
-               : check(device,
-                       library->preference_set(cache->preference, CUBLASLT_MOST_WORKSPACE, &bytes, sizeof bytes), what);
+    unsigned status = library->create(&cache->context);
+    THEN(status, library->operation_create(&cache->operation, CUBLASLT_COMPUTE_FP32, CUBLASLT_FP32));
+    THEN(status, library->layout_create(&cache->a, CUBLASLT_FP32, 1, 1, 1));
+    THEN(status, library->layout_create(&cache->b, CUBLASLT_FP32, 1, 1, 1));
+    THEN(status, library->layout_create(&cache->c, CUBLASLT_FP32, 1, 1, 1));
+    THEN(status, library->preference_create(&cache->preference));
+    THEN(status, library->preference_set(cache->preference, CUBLASLT_MOST_WORKSPACE, &bytes, sizeof bytes));
+    return check(device, status, "opening cuBLASLt");
 }
 
 int cuda_gemm_cache_open(struct device *device) {
@@ -103,17 +98,14 @@ void cuda_gemm_cache_close(struct device *device) {
 
 /* ---- descriptors ---- */
 
-static unsigned library_type(uint8_t type) {
-    return type == DTYPE_BF16   ? CUBLASLT_BF16
-           : type == DTYPE_E4M3 ? CUBLASLT_E4M3
-           : type == DTYPE_E5M2 ? CUBLASLT_E5M2
-                                : CUBLASLT_FP32;
-}
-
 /* Describes rows of `columns` elements. */
 static unsigned set_layout(const struct cublaslt *library, struct cublaslt_layout *layout, uint8_t type, int64_t rows,
                            int64_t columns, int64_t stride) {
-    uint32_t element = library_type(type);
+    static const uint32_t types[DTYPE_COUNT] = {[DTYPE_F32] = CUBLASLT_FP32,
+                                                [DTYPE_BF16] = CUBLASLT_BF16,
+                                                [DTYPE_E4M3] = CUBLASLT_E4M3,
+                                                [DTYPE_E5M2] = CUBLASLT_E5M2};
+    uint32_t element = types[type];
     uint64_t height = (uint64_t)columns, width = (uint64_t)rows;
     unsigned status = library->layout_set(layout, CUBLASLT_LAYOUT_TYPE, &element, sizeof element);
     THEN(status, library->layout_set(layout, CUBLASLT_LAYOUT_ROWS, &height, sizeof height));
@@ -202,18 +194,12 @@ static int describe(struct device *device, const struct gemm_form *form, const s
 
 /* ---- plans ---- */
 
-/* FNV-1a. */
-static uint32_t hash_of(const struct gemm_form *form) {
-    const unsigned char *bytes = (const void *)form;
-    uint32_t hash = 2166136261u;
-    for (size_t i = 0; i < sizeof *form; i++)
-        hash = (hash ^ bytes[i]) * 16777619u;
-    return hash;
-}
-
 /* Returns the form's plan, or the place for it: a free one, or that of the form which is forgotten for it. */
 static struct plan *place_of(struct cuda_gemm_cache *cache, const struct gemm_form *form) {
-    uint32_t hash = hash_of(form);
+    const unsigned char *bytes = (const void *)form;
+    uint32_t hash = 2166136261u; /* FNV-1a */
+    for (size_t i = 0; i < sizeof *form; i++)
+        hash = (hash ^ bytes[i]) * 16777619u;
     for (uint32_t i = 0; i < WAYS; i++) {
         struct plan *plan = &cache->plans[(hash + i) % PLANS];
         if (plan->form.m == 0 || !memcmp(&plan->form, form, sizeof *form))
@@ -246,15 +232,6 @@ static bool takes(struct device *device, const struct gemm_form *form, const str
            result.workspace_bytes <= gemm_library_bytes(device);
 }
 
-/* Returns true if the library can run the algorithm for one row of C and for many. */
-static bool takes_any_rows(struct device *device, const struct gemm_form *form,
-                           const struct cublaslt_algorithm *algorithm) {
-    struct gemm_form one = *form, many = *form;
-    one.m = 1;
-    many.m = MANY_ROWS;
-    return takes(device, &one, algorithm) && takes(device, &many, algorithm);
-}
-
 /* Stores the algorithm that was chosen for the form, or else the first one that the library proposes. The form is
  * described. */
 static int find_first(struct device *device, const struct gemm_form *form, struct plan *plan) {
@@ -264,34 +241,28 @@ static int find_first(struct device *device, const struct gemm_form *form, struc
         *plan = (struct plan){.form = *form, .algorithm = choice->algorithm};
         return STATUS_OK;
     }
-    int count, status = propose(device, form, 1, &found, &count);
-    if (status)
-        return status;
+    int count;
+    TRY(propose(device, form, 1, &found, &count));
     *plan = (struct plan){.form = *form, .algorithm = found.algorithm};
     plan->is_missing = count < 1 || found.state != CUBLASLT_SUCCESS;
     return STATUS_OK;
-}
-
-/* The form of which the library is asked for one algorithm for all numbers of rows and all strides of C. */
-static struct gemm_form form_of_all_rows(const struct gemm_form *form) {
-    struct gemm_form all = *form;
-    all.m = INVARIANT_ROWS;
-    all.ldc = form->n;
-    return all;
 }
 
 /* Stores the first proposal that takes every number of rows. */
 static int find_for_all_rows(struct device *device, const struct gemm_form *form, struct plan *plan) {
     const struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
     struct cublaslt_result found[INVARIANT_PROPOSALS];
-    int count, status = check(device, set_layouts(cache, form), "describing a product");
-    THEN(status, propose(device, form, INVARIANT_PROPOSALS, found, &count));
-    if (status)
-        return status;
+    struct gemm_form one = *form, many = *form;
+    int count;
+    one.m = 1;
+    many.m = MANY_ROWS;
+    TRY(check(device, set_layouts(cache, form), "describing a product"));
+    TRY(propose(device, form, INVARIANT_PROPOSALS, found, &count));
     *plan = (struct plan){.form = *form, .is_missing = true};
     for (int i = 0; i < count && plan->is_missing; i++) {
         plan->algorithm = found[i].algorithm;
-        plan->is_missing = found[i].state != CUBLASLT_SUCCESS || !takes_any_rows(device, form, &found[i].algorithm);
+        plan->is_missing = found[i].state != CUBLASLT_SUCCESS || !takes(device, &one, &plan->algorithm) ||
+                           !takes(device, &many, &plan->algorithm);
     }
     return STATUS_OK;
 }
@@ -302,7 +273,9 @@ static bool is_of(const struct plan *plan, const struct gemm_form *form) {
 
 /* Stores the algorithm that all numbers of rows have, if the library can run it for this one. */
 static int find_invariant(struct device *device, const struct gemm_form *form, struct plan *plan) {
-    struct gemm_form all = form_of_all_rows(form);
+    struct gemm_form all = *form; /* of which the library is asked, for all numbers of rows and all strides of C */
+    all.m = INVARIANT_ROWS;
+    all.ldc = form->n;
     struct plan *first = place_of(cuda(device)->gemm_cache, &all);
     TRY(is_of(first, &all) ? STATUS_OK : find_for_all_rows(device, &all, first));
     const struct plan found = *first; /* both may have one place */
@@ -407,8 +380,7 @@ static int measure(const struct exec *exec, const struct gemm_form *form, const 
 }
 
 static const char *name_of(const struct device *device) {
-    const struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
-    return cache ? cache->name : NULL;
+    return cuda(device)->gemm_cache ? cuda(device)->gemm_cache->name : NULL;
 }
 
 static int tune(struct device *device, int proposals) {
@@ -429,28 +401,22 @@ static bool algorithm_at(const struct device *device, int number, struct device_
     return is_there;
 }
 
-/* Fails unless the library can run a choice. Its vectors are somewhere. */
-static int check_choice(struct device *device, const struct gemm_choice *choice, const char *product) {
-    static const _Alignas(16) float somewhere[4];
-    bool is_fp8 = choice->form.type == DTYPE_E4M3 || choice->form.type == DTYPE_E5M2;
-    const struct gemm_pointers pointers = {.bias = somewhere,
-                                           .aux = (void *)(uintptr_t)somewhere,
-                                           .a_scale = is_fp8 ? somewhere : NULL,
-                                           .b_scale = is_fp8 ? somewhere : NULL};
-    int status = describe(device, &choice->form, &pointers);
-    if (!status && !takes(device, &choice->form, &choice->algorithm))
-        status = status_fail(STATUS_INVALID, "'%s': cuBLASLt refuses its algorithm", product);
-    return status;
-}
-
+/* Adds a choice if the library can run it. Its vectors are somewhere. */
 static int take_choice(struct device *device, const struct device_algorithm *text) {
-    struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
+    static const _Alignas(16) float somewhere[4];
+    struct gemm_choices *choices = &cuda(device)->gemm_cache->choices;
     struct gemm_choice choice;
-    int status = gemm_choice_read(text, &choice);
-    THEN(status, check_choice(device, &choice, text->product));
-    if (!status && gemm_choices_find(&cache->choices, &choice.form))
-        status = status_fail(STATUS_INVALID, "'%s' is there twice", text->product);
-    return status ? status : gemm_choices_add(&cache->choices, &choice);
+    TRY(gemm_choice_read(text, &choice));
+    bool is_fp8 = choice.form.type == DTYPE_E4M3 || choice.form.type == DTYPE_E5M2;
+    const float *scale = is_fp8 ? somewhere : NULL;
+    const struct gemm_pointers pointers = {
+        .bias = somewhere, .aux = (void *)(uintptr_t)somewhere, .a_scale = scale, .b_scale = scale};
+    TRY(describe(device, &choice.form, &pointers));
+    if (!takes(device, &choice.form, &choice.algorithm))
+        return status_fail(STATUS_INVALID, "'%s': cuBLASLt refuses its algorithm", text->product);
+    if (gemm_choices_find(choices, &choice.form))
+        return status_fail(STATUS_INVALID, "'%s' is there twice", text->product);
+    return gemm_choices_add(choices, &choice);
 }
 
 static int take(struct device *device, const struct device_algorithm *algorithms, int count) {

@@ -15,12 +15,6 @@ int cuda_grouped_gemm(const struct exec *exec, const struct grouped_gemm *a) {
     call.tiles = a->count ? (a->rows + call.tile_rows - 1) / call.tile_rows : 0;
     while (call.split_bits < SPLIT_BITS_MOST && call.tiles << call.split_bits < BLOCKS)
         call.split_bits++;
-    if (a->c_type != DTYPE_F32 && a->c_type != DTYPE_BF16)
-        return status_fail(STATUS_UNSUPPORTED, "grouped_gemm: no %s activations on cuda (fp32, bf16)",
-                           dtype_name(a->c_type));
-    return cuda_launch(exec, &(const struct cuda_launch){.kernel = CUDA_grouped_gemm,
-                                                         .type = a->a_type,
-                                                         .blocks = call.tiles << call.split_bits,
-                                                         .threads = GROUP_COLS,
-                                                         .arguments = &call});
+    TRY(cuda_require_activation("grouped_gemm", a->c_type));
+    return cuda_launch_blocks(exec, CUDA_grouped_gemm, a->a_type, call.tiles << call.split_bits, GROUP_COLS, &call);
 }

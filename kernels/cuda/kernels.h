@@ -153,10 +153,16 @@ struct cuda_launch {
  * operation's name. */
 int cuda_launch(const struct exec *exec, const struct cuda_launch *launch);
 
-/* Launches for elements or rows of 16-byte accesses: one thread for each access, and for a row one block as large as it
- * needs. Both fail as cuda_launch. */
-int cuda_launch_elements(const struct exec *exec, const struct cuda_launch *launch, int64_t count);
-int cuda_launch_rows(const struct exec *exec, const struct cuda_launch *launch, int64_t rows, int64_t cols);
+/* The same without shared memory. For elements or rows of 16-byte accesses: one thread for each access, and for a row
+ * one block as large as it needs. All fail as cuda_launch. */
+int cuda_launch_blocks(const struct exec *exec, enum cuda_kernel kernel, enum dtype type, int64_t blocks, int threads,
+                       const void *arguments);
+int cuda_launch_elements(const struct exec *exec, enum cuda_kernel kernel, enum dtype type, int64_t count,
+                         const void *arguments);
+int cuda_launch_rows(const struct exec *exec, enum cuda_kernel kernel, enum dtype type, int64_t rows, int64_t cols,
+                     const void *arguments);
+/* Fails as cuda_launch does for types of another operand. */
+int cuda_require_activation(const char *op, enum dtype type);
 /* Returns the threads of a block for one row. */
 int cuda_row_threads(enum dtype type, int64_t cols);
 

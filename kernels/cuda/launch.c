@@ -89,12 +89,15 @@ static int64_t access_elements(enum dtype type) {
     return ACCESS_BYTES / (type == DTYPE_F32 ? 4 : 2);
 }
 
-int cuda_launch_elements(const struct exec *exec, const struct cuda_launch *launch, int64_t count) {
-    struct cuda_launch elements = *launch;
-    int64_t share = THREADS * access_elements(launch->type);
-    elements.blocks = (count + share - 1) / share;
-    elements.threads = THREADS;
-    return cuda_launch(exec, &elements);
+int cuda_launch_blocks(const struct exec *exec, enum cuda_kernel kernel, enum dtype type, int64_t blocks, int threads,
+                       const void *arguments) {
+    return cuda_launch(exec, &(const struct cuda_launch){kernel, type, blocks, threads, .arguments = arguments});
+}
+
+int cuda_launch_elements(const struct exec *exec, enum cuda_kernel kernel, enum dtype type, int64_t count,
+                         const void *arguments) {
+    int64_t share = THREADS * access_elements(type);
+    return cuda_launch_blocks(exec, kernel, type, (count + share - 1) / share, THREADS, arguments);
 }
 
 int cuda_row_threads(enum dtype type, int64_t cols) {
@@ -102,9 +105,7 @@ int cuda_row_threads(enum dtype type, int64_t cols) {
     return accesses <= 32 ? 32 : accesses <= 128 ? 128 : THREADS;
 }
 
-int cuda_launch_rows(const struct exec *exec, const struct cuda_launch *launch, int64_t rows, int64_t cols) {
-    struct cuda_launch row = *launch;
-    row.blocks = cols ? rows : 0;
-    row.threads = cuda_row_threads(launch->type, cols);
-    return cuda_launch(exec, &row);
+int cuda_launch_rows(const struct exec *exec, enum cuda_kernel kernel, enum dtype type, int64_t rows, int64_t cols,
+                     const void *arguments) {
+    return cuda_launch_blocks(exec, kernel, type, cols ? rows : 0, cuda_row_threads(type, cols), arguments);
 }

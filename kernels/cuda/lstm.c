@@ -3,12 +3,8 @@
 #include "cuda/kernels.h"
 
 static int launch(const struct exec *exec, enum cuda_kernel kernel, const struct lstm *a, const void *arguments) {
-    return cuda_launch(
-        exec, &(const struct cuda_launch){.kernel = kernel,
-                                          .type = DTYPE_F32,
-                                          .blocks = a->steps && a->hidden,
-                                          .threads = 32 * (a->hidden < LSTM_WARPS ? (int)a->hidden : LSTM_WARPS),
-                                          .arguments = arguments});
+    int warps = a->hidden < LSTM_WARPS ? (int)a->hidden : LSTM_WARPS;
+    return cuda_launch_blocks(exec, kernel, DTYPE_F32, a->steps && a->hidden, 32 * warps, arguments);
 }
 
 int cuda_lstm_forward(const struct exec *exec, const struct lstm *a) {

@@ -80,11 +80,8 @@ int cuda_norm_forward(const struct exec *exec, const struct norm *a) {
 
 /* A block for each row, which may have fewer columns to normalise: their number is in device memory. */
 int cuda_grouped_norm(const struct exec *exec, const struct grouped_norm *a) {
-    return cuda_launch(exec, &(const struct cuda_launch){.kernel = CUDA_grouped_norm,
-                                                         .type = a->type,
-                                                         .blocks = a->count ? a->rows : 0,
-                                                         .threads = cuda_row_threads(a->type, a->ldx),
-                                                         .arguments = a});
+    return cuda_launch_blocks(exec, CUDA_grouped_norm, a->type, a->count ? a->rows : 0,
+                              cuda_row_threads(a->type, a->ldx), a);
 }
 
 /* Returns the sums of one block: of the gain, and of the bias if there is one. */

@@ -29,12 +29,9 @@ size_t cuda_paged_attention_workspace(struct device *device, const struct paged_
 static int launch(const struct exec *exec, enum cuda_kernel kernel, const struct paged_attention *a, int64_t parts,
                   const void *arguments) {
     int group = a->heads / a->kv_heads;
-    return cuda_launch(
-        exec, &(const struct cuda_launch){.kernel = kernel,
-                                          .type = a->type,
-                                          .blocks = a->rows * a->kv_heads * attention_slabs(a->head_size) * parts,
-                                          .threads = 32 * (group < PAGED_WARPS ? group : PAGED_WARPS),
-                                          .arguments = arguments});
+    int64_t blocks = a->rows * a->kv_heads * attention_slabs(a->head_size) * parts;
+    return cuda_launch_blocks(exec, kernel, a->type, blocks, 32 * (group < PAGED_WARPS ? group : PAGED_WARPS),
+                              arguments);
 }
 
 /* ---- tensor cores ---- */
@@ -103,9 +100,5 @@ int64_t cuda_kv_page_elements(struct device *device, int kv_heads, int head_size
 
 int cuda_kv_append(const struct exec *exec, const struct kv_append *a) {
     int cols = a->kv_heads * a->head_size, threads = cols <= 32 ? 32 : cols <= 128 ? 128 : 256;
-    return cuda_launch(exec, &(const struct cuda_launch){.kernel = CUDA_kv_append,
-                                                         .type = a->type,
-                                                         .blocks = a->rows * ((cols + threads - 1) / threads),
-                                                         .threads = threads,
-                                                         .arguments = a});
+    return cuda_launch_blocks(exec, CUDA_kv_append, a->type, a->rows * ((cols + threads - 1) / threads), threads, a);
 }

@@ -17,9 +17,7 @@ static int launch(const struct exec *exec, const struct residual_dropout *a, con
                                               .scale = 1.0f / (1.0f - d->p),
                                               .keys = d->keys};
     int64_t blocks = (a->first_col % DROPOUT_BLOCK + a->cols + DROPOUT_BLOCK - 1) / DROPOUT_BLOCK;
-    return cuda_launch_elements(
-        exec, &(const struct cuda_launch){.kernel = CUDA_residual_dropout, .type = a->type, .arguments = &k},
-        a->rows * blocks * DROPOUT_BLOCK);
+    return cuda_launch_elements(exec, CUDA_residual_dropout, a->type, a->rows * blocks * DROPOUT_BLOCK, &k);
 }
 
 int cuda_residual_dropout_forward(const struct exec *exec, const struct residual_dropout *a) {

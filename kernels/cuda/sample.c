@@ -6,14 +6,6 @@ static int64_t distance_stride(const struct sample *a) {
     return (a->vocab + 63) / 64 * 64;
 }
 
-/* Returns the threads of a block, each of which has at least some 16 tokens to read. */
-static int block_threads(const struct sample *a) {
-    int threads = 32;
-    while (threads < SAMPLE_THREADS_MOST && 16 * threads < a->vocab)
-        threads *= 2;
-    return threads;
-}
-
 size_t cuda_sample_workspace(struct device *device, const struct sample *a) {
     (void)device;
     return (size_t)(a->rows * distance_stride(a)) * sizeof(float);
@@ -24,8 +16,8 @@ int cuda_sample(const struct exec *exec, const struct sample *a) {
         return status_fail(STATUS_UNSUPPORTED, "sample: no vocabulary of %lld on cuda (%d at most)",
                            (long long)a->vocab, SAMPLE_VOCAB_MOST);
     const struct sample_call k = {*a, exec->workspace, distance_stride(a)};
-    return cuda_launch(
-        exec,
-        &(const struct cuda_launch){
-            .kernel = CUDA_sample, .type = a->type, .blocks = a->rows, .threads = block_threads(a), .arguments = &k});
+    int threads = 32; /* of a block, each with at least some 16 tokens to read */
+    while (threads < SAMPLE_THREADS_MOST && 16 * threads < a->vocab)
+        threads *= 2;
+    return cuda_launch_blocks(exec, CUDA_sample, a->type, a->rows, threads, &k);
 }

@@ -121,9 +121,7 @@ int cuda_zero(struct stream *stream, void *memory, size_t bytes) {
 /* The kernel takes 16 bytes in one access, as those of fp32 do. */
 int cuda_reduce(struct stream *stream, const struct reduce_call *call) {
     int64_t bytes = call->count * (int64_t)dtype_bytes(call->dtype);
-    return cuda_launch_elements(
-        &(const struct exec){.stream = stream},
-        &(const struct cuda_launch){.kernel = CUDA_reduce, .type = DTYPE_F32, .arguments = call}, (bytes + 3) / 4);
+    return cuda_launch_elements(&(const struct exec){.stream = stream}, CUDA_reduce, DTYPE_F32, (bytes + 3) / 4, call);
 }
 
 /* ---- events ---- */

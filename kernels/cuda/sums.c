@@ -10,13 +10,6 @@ static int64_t squares_blocks(int64_t count) {
     return (count + SQUARES_BLOCK - 1) / SQUARES_BLOCK;
 }
 
-static int launch(const struct exec *exec, enum cuda_kernel kernel, int64_t blocks, int threads,
-                  const void *arguments) {
-    return cuda_launch(
-        exec, &(const struct cuda_launch){
-                  .kernel = kernel, .type = DTYPE_F32, .blocks = blocks, .threads = threads, .arguments = arguments});
-}
-
 size_t cuda_sum_of_squares_workspace(struct device *device, const struct sum_of_squares *a) {
     (void)device;
     return (size_t)squares_blocks(a->count) * sizeof(double);
@@ -27,18 +20,18 @@ int cuda_sum_of_squares(const struct exec *exec, const struct sum_of_squares *a)
     const struct block_squares squares = {a->count, a->x, exec->workspace};
     const struct sum_to_one join = {
         .count = blocks, .partial = exec->workspace, .accumulate = a->accumulate, .sum = a->sum};
-    TRY(launch(exec, CUDA_sum_of_squares, blocks, THREADS, &squares));
-    return launch(exec, CUDA_sum_to_one, 1, THREADS, &join);
+    TRY(cuda_launch_blocks(exec, CUDA_sum_of_squares, DTYPE_F32, blocks, THREADS, &squares));
+    return cuda_launch_blocks(exec, CUDA_sum_to_one, DTYPE_F32, 1, THREADS, &join);
 }
 
 int cuda_weighted_sum(const struct exec *exec, const struct weighted_sum *a) {
     const struct sum_to_one call = {
         .count = a->count, .x = a->x, .weight = a->weight, .accumulate = a->accumulate, .sum = a->sum};
-    return launch(exec, CUDA_sum_to_one, 1, THREADS, &call);
+    return cuda_launch_blocks(exec, CUDA_sum_to_one, DTYPE_F32, 1, THREADS, &call);
 }
 
 int cuda_clip_factor(const struct exec *exec, const struct clip_factor *a) {
-    return launch(exec, CUDA_clip_factor, 1, 32, a);
+    return cuda_launch_blocks(exec, CUDA_clip_factor, DTYPE_F32, 1, 32, a);
 }
 
 size_t cuda_column_sum_workspace(struct device *device, const struct column_sum *a) {
@@ -56,15 +49,8 @@ int cuda_column_sum(const struct exec *exec, const struct column_sum *a) {
                                          .tiles = (cols + tile - 1) / tile,
                                          .has_accesses = has_accesses,
                                          .partial = exec->workspace};
-    int status = cuda_launch(exec, &(const struct cuda_launch){.kernel = CUDA_column_sum,
-                                                               .type = a->type,
-                                                               .blocks = parts * call.tiles,
-                                                               .threads = COLUMN_WARPS * 32,
-                                                               .arguments = &call});
-    return status || !parts
-               ? status
-               : cuda_partial_sums(
-                     exec,
-                     &(const struct partial_sums){
-                         .blocks = parts, .cols = cols, .stride = cols, .partial = exec->workspace, .out = a->out});
+    const struct partial_sums sums = {
+        .blocks = parts, .cols = cols, .stride = cols, .partial = exec->workspace, .out = a->out};
+    TRY(cuda_launch_blocks(exec, CUDA_column_sum, a->type, parts * call.tiles, COLUMN_WARPS * 32, &call));
+    return parts ? cuda_partial_sums(exec, &sums) : STATUS_OK;
 }

@@ -24,7 +24,7 @@ static __device__ __forceinline__ void from_float(float value, bf16 &x) {
 
 /* EARLY kernels (kernels.h) may run before those before them have ended. Each lets the next one do the same, and waits
  * before it touches memory that kernels before it write, or writes memory that they use. Text for other architectures
- * has the instruction as a comment, by which a test finds these kernels. */
+ * has a register of that name instead, by which a test finds these kernels. */
 static __device__ __forceinline__ void let_next_begin() {
 #if __CUDA_ARCH__ == 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -34,7 +34,7 @@ static __device__ __forceinline__ void wait_for_last() {
 #if __CUDA_ARCH__ == 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #else
-    asm volatile("// griddepcontrol.wait");
+    asm volatile("{ .reg .pred griddepcontrol_wait; }");
 #endif
 }
 static __device__ __forceinline__ void wait_for_kernels_before() {

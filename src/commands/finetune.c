@@ -367,13 +367,6 @@ static int encode_prompt_text(struct tuning *tuning, const char *text) {
 
 enum { MANY_ITERATIONS = 1000000000 };
 
-/* Takes the rows' length as that of the run, and prints it. */
-static void take_seq_length(struct options *options, const struct tuning *tuning, int64_t seq_length) {
-    options->sections.run.data.seq_length = seq_length;
-    log_info("data.seq_length is %lld, the length of the longest row%s", (long long)seq_length,
-             tuning->rows.virtual_tokens + tuning->rows.first_position ? " with its virtual tokens" : "");
-}
-
 /* Reads the rows to find their template, their memory, the length of the longest, and the iterations of the epochs. */
 static int survey_rows(struct options *options, struct tuning *tuning, bool by_epochs) {
     struct tuning_data *data;
@@ -386,8 +379,12 @@ static int survey_rows(struct options *options, struct tuning *tuning, bool by_e
     chat_template_close(tuning->template);
     tuning->template = chat_template_keep(tuning_data_template(data));
     tuning->row_bytes = tuning_data_bytes(data, iterations * batch);
-    if (tuning->fits_rows)
-        take_seq_length(options, tuning, tuning_data_seq_length(data));
+    if (tuning->fits_rows) {
+        options->sections.run.data.seq_length = tuning_data_seq_length(data);
+        log_info("data.seq_length is %lld, the length of the longest row%s",
+                 (long long)options->sections.run.data.seq_length,
+                 tuning->rows.virtual_tokens + tuning->rows.first_position ? " with its virtual tokens" : "");
+    }
     tuning_data_close(data);
     if (by_epochs)
         options->sections.run.train.train_iters = iterations;

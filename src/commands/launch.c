@@ -93,11 +93,6 @@ static int list_facts(const struct launch *launch, const struct launch_steps *st
     return status || is_answered || !steps->add_facts ? status : steps->add_facts(context, facts);
 }
 
-/* Checks that all processes have the same facts; the error names the first difference. */
-static int compare_facts(struct launch *launch, const struct launch_steps *steps, const struct facts *facts) {
-    return launch->world && !steps->may_disagree ? launch_agree(launch, comm_same(launch->world, facts)) : STATUS_OK;
-}
-
 /* ---- ranks ---- */
 
 int launch_run(const struct launch *launch, int ranks, int (*function)(struct comm *world, void *context),
@@ -150,7 +145,8 @@ int launch_command(const struct launch_steps *steps, int argc, char **argv, void
         status = steps->prepare(&launch, config, context);
     THEN(status, list_facts(&launch, steps, is_answered, context, &facts));
     status = launch_agree(&launch, status);
-    THEN(status, compare_facts(&launch, steps, &facts));
+    if (!status && launch.world && !steps->may_disagree) /* the error names the first difference */
+        status = launch_agree(&launch, comm_same(launch.world, &facts));
     facts_free(&facts);
     if (!status && !is_answered)
         status = steps->run(&launch, context);

@@ -48,13 +48,6 @@ static void print_help(FILE *out) {
                  "  cambium generate --model model --adapter adapter --prompt 'Once upon a time'\n");
 }
 
-/* Turns "help COMMAND ..." into "COMMAND ... --help". */
-static void ask_for_help(int argc, char **argv) {
-    static char help[] = "--help";
-    memmove(argv + 1, argv + 2, (size_t)(argc - 2) * sizeof *argv);
-    argv[argc - 1] = help;
-}
-
 static int flush_output(void) {
     bool is_written = !fflush(stdout) && !ferror(stdout);
     return command_exit_status(is_written ? STATUS_OK : status_fail_errno("cannot write to standard output"));
@@ -80,8 +73,11 @@ int main(int argc, char **argv) {
         return 2;
     }
     signal(SIGXFSZ, SIG_IGN); /* exceeding the limit of a file's size is then an error, like a full disk */
-    if (argc > 2 && !strcmp(argv[1], "help"))
-        ask_for_help(argc, argv);
+    static char help[] = "--help";
+    if (argc > 2 && !strcmp(argv[1], "help")) { /* "help COMMAND ..." becomes "COMMAND ... --help" */
+        memmove(argv + 1, argv + 2, (size_t)(argc - 2) * sizeof *argv);
+        argv[argc - 1] = help;
+    }
     const char *word = argv[1];
     if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help")) {
         print_help(stdout);

@@ -36,11 +36,6 @@ static void write_wrapped(FILE *out, const char *text, size_t column, size_t ind
     fputc('\n', out);
 }
 
-static const char *type_name(const struct config_row *row) {
-    static const char *const names[] = {"N", "X", "SIZE", "QUANTITY", "", "TEXT", "NAME", "WORD..."};
-    return row->metavar ? row->metavar : names[row->type];
-}
-
 static int add_facts(const struct config_row *row, struct strbuf *text) {
     char range[80];
     config_range_text(row, range, sizeof range);
@@ -66,7 +61,8 @@ static int add_facts(const struct config_row *row, struct strbuf *text) {
 }
 
 static int write_row(FILE *out, const struct config_row *row) {
-    const char *value = type_name(row);
+    static const char *const names[] = {"N", "X", "SIZE", "QUANTITY", "", "TEXT", "NAME", "WORD..."};
+    const char *value = row->metavar ? row->metavar : names[row->type];
     struct strbuf text = STRBUF_INIT;
     strbuf_add_text(&text, row->help);
     int status = add_facts(row, &text);
@@ -114,16 +110,6 @@ static int write_section(const struct config_command *command, const char *secti
     return status;
 }
 
-static int write_sections(const struct config_command *command, FILE *out) {
-    const struct config_row *row;
-    int status = STATUS_OK;
-    for (size_t i = 0; !status && (row = next_section(command, &i));) {
-        fputc('\n', out);
-        status = write_section(command, row->path, section_length(row), out);
-    }
-    return status;
-}
-
 static int fail_section(const struct config_command *command, const char *section) {
     const struct config_row *row;
     struct strbuf names = STRBUF_INIT;
@@ -145,16 +131,6 @@ static bool has_section(const struct config_command *command, const char *sectio
 }
 
 /* ---- the text ---- */
-
-static void write_usage(const struct config_command *command, FILE *out) {
-    fprintf(out, "usage: ");
-    write_wrapped(out, command->synopsis, 7, 7);
-    fputc('\n', out);
-    if (command->description) {
-        write_wrapped(out, command->description, 0, 0);
-        fputc('\n', out);
-    }
-}
 
 static int write_options(const struct config_command *command, bool has_sections, FILE *out) {
     int status = STATUS_OK;
@@ -193,7 +169,13 @@ int config_help(const struct config_command *command, const char *section, FILE 
     if (section) {
         status = write_section(command, section, strlen(section), out);
     } else {
-        write_usage(command, out);
+        fprintf(out, "usage: ");
+        write_wrapped(out, command->synopsis, 7, 7);
+        fputc('\n', out);
+        if (command->description) {
+            write_wrapped(out, command->description, 0, 0);
+            fputc('\n', out);
+        }
         status = write_options(command, has_sections, out);
     }
     if (!status && !section && command->config_flag && has_sections) {
@@ -205,8 +187,11 @@ int config_help(const struct config_command *command, const char *section, FILE 
             "An empty path (--SECTION.KEY=) removes the file's value.",
             0, 0);
     }
-    if (!status && !section)
-        status = write_sections(command, out);
+    const struct config_row *row;
+    for (size_t i = 0; !status && !section && (row = next_section(command, &i));) {
+        fputc('\n', out);
+        status = write_section(command, row->path, section_length(row), out);
+    }
     if (!status)
         write_notes(command, section, out);
     if (!status && !section && command->examples)

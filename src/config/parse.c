@@ -120,11 +120,8 @@ static int fail_word(const struct config *config, const char *word) {
                        command->name);
 }
 
-static int add_positional(struct config *config, const char *word) {
-    const struct config_command *command = &config->command;
-    if (!command->takes_words)
-        return fail_word(config, word);
-    return config_push(config, (struct config_list *)((char *)config->values + command->words_offset), word);
+static struct config_list *words_of(const struct config *config) {
+    return (struct config_list *)((char *)config->values + config->command.words_offset);
 }
 
 /* Notes a word that asks for a text. */
@@ -168,7 +165,8 @@ static int walk(struct config *config, int argc, char **argv, bool is_first, con
         } else {
             i++;
             if (!is_first)
-                status = add_positional(config, argv[i - 1]);
+                status = command->takes_words ? config_push(config, words_of(config), argv[i - 1])
+                                              : fail_word(config, argv[i - 1]);
         }
         if (status)
             return status;
@@ -193,7 +191,7 @@ static int parse(struct config *config, int argc, char **argv) {
     for (size_t i = 0; i < config_row_total(command) && !status; i++)
         status = config_set_default(config, i);
     if (command->takes_words)
-        *(struct config_list *)((char *)config->values + command->words_offset) = (struct config_list){0};
+        *words_of(config) = (struct config_list){0};
     THEN(status, walk(config, argc, argv, true, &file));
     if (status || config->question)
         return status;
@@ -266,8 +264,6 @@ bool config_is_given(const struct config *config, const char *path) {
 }
 
 size_t config_line(const struct config *config, const char *path) {
-    for (size_t i = 0; i < config_row_total(&config->command); i++)
-        if (!strcmp(config_row_at(&config->command, i)->path, path))
-            return config->lines[i];
-    return 0;
+    size_t index = config_find_row(&config->command, path, strlen(path));
+    return index < config_row_total(&config->command) ? config->lines[index] : 0;
 }

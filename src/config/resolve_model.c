@@ -12,12 +12,6 @@ static int check_dropout(const char *name, double value) {
     return status_fail(STATUS_USAGE, "%s %g: expected at least 0 and below 1", name, value);
 }
 
-static int check_dropouts(const struct model_config *model) {
-    int status = check_dropout("model.hidden_dropout", model->hidden_dropout);
-    THEN(status, check_dropout("model.attention_dropout", model->attention_dropout));
-    return status ? status : check_dropout("model.embedding_dropout", model->embedding_dropout);
-}
-
 static int check_needed(const struct model_config *model) {
     const struct {
         const char *name;
@@ -72,7 +66,7 @@ static int resolve_mlp(struct model_config *model) {
     return STATUS_OK;
 }
 
-/* Sets add_bias_linear alone when all linears have biases. */
+/* Sets only add_bias_linear when all linears have biases. */
 static void resolve_biases(struct model_config *model) {
     if (model->add_qkv_bias && model->add_projection_bias && model->add_mlp_bias)
         model->add_bias_linear = true;
@@ -191,5 +185,7 @@ int model_config_resolve(struct model_config *model) {
     resolve_biases(model);
     if (model->embedding_dropout == -1)
         model->embedding_dropout = model->hidden_dropout;
-    return status ? status : check_dropouts(model);
+    THEN(status, check_dropout("model.hidden_dropout", model->hidden_dropout));
+    THEN(status, check_dropout("model.attention_dropout", model->attention_dropout));
+    return status ? status : check_dropout("model.embedding_dropout", model->embedding_dropout);
 }

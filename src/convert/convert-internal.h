@@ -88,6 +88,8 @@ struct model_source {
 /* The names and shapes that a source's tensors may have. */
 struct model_form {
     bool (*is_there)(const struct source *source);
+    /* Makes the model of such a source. NULL: it is a directory of tensors. */
+    int (*open)(const struct convert_request *request, struct model_source *model);
     /* Makes config.json of a source without one, if the source says what is in it. NULL: it never does. */
     int (*make_config)(struct model_source *model);
     /* Checks the names and shapes of all tensors that the arrays need, as ckpt_check does. STATUS_INVALID. NULL:
@@ -150,9 +152,6 @@ int write_dcp(const struct convert_request *request, struct source *source);
 int write_model(const struct convert_request *request, struct source *source);
 
 /* ---- a GGUF file ---- */
-
-/* gguf_model.c: makes the model of a GGUF file. */
-int gguf_open_model(const struct convert_request *request, struct model_source *model);
 
 /* gguf_config.c: reads the model's configuration from the keys and from which tensors there are. */
 int gguf_read_config(const struct gguf *file, struct model_config *config);

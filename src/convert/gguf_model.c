@@ -6,7 +6,7 @@ static bool is_there(const struct source *source) {
 }
 
 /* The configuration is read back, so that none is written that could not be opened. */
-int gguf_open_model(const struct convert_request *request, struct model_source *m) {
+static int open_model(const struct convert_request *request, struct model_source *m) {
     const struct gguf *file = m->source->gguf;
     struct model_config again;
     struct model_text_ends ends;
@@ -29,4 +29,4 @@ static int read_block(const struct model_source *m, const struct ckpt_array *arr
     return gguf_weights_read(&m->weights, block, values);
 }
 
-const struct model_form gguf_form = {.is_there = is_there, .read = read_block, .is_fp32 = true};
+const struct model_form gguf_form = {.is_there = is_there, .open = open_model, .read = read_block, .is_fp32 = true};

@@ -187,7 +187,7 @@ int model_source_open(const struct convert_request *request, struct source *sour
     while (!(*form)->is_there(source))
         form++;
     *m = (struct model_source){.source = source, .form = *form};
-    return source->gguf ? gguf_open_model(request, m) : open_directory(request, m);
+    return m->form->open ? m->form->open(request, m) : open_directory(request, m);
 }
 
 void model_source_close(struct model_source *m) {

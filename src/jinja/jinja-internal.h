@@ -413,7 +413,7 @@ struct jinja_value jinja_fail_undefined(struct jinja_run *run, const struct jinj
 /* ---- calls ---- */
 
 struct jinja_call;
-/* What an operation takes as a parameter. */
+/* The kinds of parameters. */
 enum jinja_wanted {
     WANTS_NOTHING, /* there is no such parameter */
     WANTS_VALUE,   /* any value; MISSING when it is not given */

@@ -122,27 +122,20 @@ static char sign_at(const struct lexer *lexer, const char *at) {
     return at < lexer->end && (*at == '-' || *at == '+') ? *at : 0;
 }
 
-static void skip_comment(struct lexer *lexer) {
+/* Reads raw text or a comment, with its end. */
+static void read_to_end(struct lexer *lexer, bool is_raw) {
     for (const char *at = lexer->at; at < lexer->end; at++) {
-        const char *after = after_end(lexer, at, "#}", true);
-        if (after) {
-            advance(lexer, after);
-            return;
-        }
-    }
-    fail(lexer, "a comment {# without its end #}");
-}
-
-static void read_raw(struct lexer *lexer) {
-    for (const char *at = lexer->at; at < lexer->end; at++) {
-        const char *after = *at == '{' ? after_raw_tag(lexer, at, "endraw", true) : NULL;
-        if (after) {
+        const char *after = !is_raw      ? after_end(lexer, at, "#}", true)
+                            : *at == '{' ? after_raw_tag(lexer, at, "endraw", true)
+                                         : NULL;
+        if (!after)
+            continue;
+        if (is_raw)
             add_text(lexer, at, sign_at(lexer, at + 2), false);
-            advance(lexer, after);
-            return;
-        }
+        advance(lexer, after);
+        return;
     }
-    fail(lexer, "{% raw %} without its {% endraw %}");
+    fail(lexer, is_raw ? "{% raw %} without its {% endraw %}" : "a comment {# without its end #}");
 }
 
 /* ---- inside tags ---- */
@@ -348,10 +341,10 @@ static void read_all(struct lexer *lexer) {
         add_text(lexer, tag, sign_at(lexer, tag + 2), tag[1] == '{');
         if (raw) {
             advance(lexer, raw);
-            read_raw(lexer);
+            read_to_end(lexer, true);
         } else if (tag[1] == '#') {
             advance(lexer, tag + 2 + (sign_at(lexer, tag + 2) != 0));
-            skip_comment(lexer);
+            read_to_end(lexer, false);
         } else {
             read_tag(lexer, tag[1] == '{');
         }

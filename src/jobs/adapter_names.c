@@ -7,10 +7,6 @@
 
 /* ---- NAME=DIR ---- */
 
-static bool is_named(const char *item) {
-    return item[strcspn(item, "=/")] == '=';
-}
-
 static size_t name_length(const char *item) {
     return strcspn(item, "=");
 }
@@ -35,7 +31,7 @@ int adapter_names_take(struct config_list *directories, struct adapter_names *na
     if (directories->count && !taken)
         return status_no_memory();
     for (size_t i = 0; i < directories->count; i++) {
-        if (is_named(items[i]))
+        if (items[i][strcspn(items[i], "=/")] == '=')
             taken[named++] = items[i];
         else
             items[kept++] = items[i];

@@ -43,19 +43,13 @@ struct evaluator {
     int32_t *owners;                              /* [requests.count] the leader that computes each */
     struct likelihood **share;                    /* [requests.count] those of this leader, without prompts */
     struct eval_prompt *prompts, *shared_prompts; /* [prompt_count] all, and [requests.count] those of this leader */
-    int64_t *drawn;                               /* [prompt_count, 1 + most] */
+    int64_t *drawn;                               /* [prompt_count, 1 + ask.max_tokens] */
     int64_t prompt_count, next_prompt;
     double *found; /* [requests.count, FOUND] logprob, flag, cached tokens */
     int64_t room;  /* of these arrays */
 };
 
 /* ---- options ---- */
-
-/* Appends the names of all tasks, for a message. */
-static void add_names(struct strbuf *out) {
-    for (int i = 0; i < task_count; i++)
-        strbuf_format(out, i ? ", %s" : "%s", task_list[i].name);
-}
 
 int eval_tasks_read(const struct config_list *list, struct eval_task *tasks) {
     int status = STATUS_OK;
@@ -64,7 +58,8 @@ int eval_tasks_read(const struct config_list *list, struct eval_task *tasks) {
         struct strbuf names = STRBUF_INIT;
         tasks[i].task = equals ? task_find(item, (size_t)(equals - item)) : NULL;
         tasks[i].path = equals ? equals + 1 : "";
-        add_names(&names);
+        for (int k = 0; k < task_count; k++)
+            strbuf_format(&names, k ? ", %s" : "%s", task_list[k].name);
         if (equals && !tasks[i].task)
             status = status_fail(STATUS_USAGE, "--task %s: unknown task; known: %s", item, strbuf_text(&names));
         else if (!*tasks[i].path)

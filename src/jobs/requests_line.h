@@ -10,7 +10,7 @@
 
 struct answer;
 
-/* What a line of this form is answered with. */
+/* The lines that answer requests of one form. */
 struct answer_form {
     /* Writes the whole line of a finished answer. `out` has failed when memory was lacking. */
     void (*write)(struct answer *answer, struct strbuf *out);

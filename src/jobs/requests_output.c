@@ -120,18 +120,14 @@ static int resume(struct requests_output *output, struct lines *input) {
     return status;
 }
 
-static int begin(struct requests_output *output) {
-    output->descriptor = open(output->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (output->descriptor < 0)
-        return status_fail_errno("cannot make %s", output->path);
-    return lock_take(output->descriptor, output->path);
-}
-
 int requests_output_open(struct requests_output *output, const char *path, bool resumes, struct lines *input) {
     *output = (struct requests_output){.path = path, .descriptor = -1};
     if (!path)
         return STATUS_OK;
-    return resumes && file_exists(path) ? resume(output, input) : begin(output);
+    if (resumes && file_exists(path))
+        return resume(output, input);
+    output->descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    return output->descriptor < 0 ? status_fail_errno("cannot make %s", path) : lock_take(output->descriptor, path);
 }
 
 int requests_output_write(struct requests_output *output, const struct strbuf *text) {

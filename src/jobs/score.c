@@ -280,16 +280,6 @@ static int format_scores(const struct scorer *s, const struct text *text, struct
     return strbuf_status(out);
 }
 
-static int print_round(const struct scorer *s, int64_t count, struct strbuf *out) {
-    int status = STATUS_OK;
-    for (int64_t i = 0; i < count && !status; i++) {
-        status = format_scores(s, &s->texts[i], out);
-        if (!status && fwrite(out->data, 1, out->length, stdout) != out->length)
-            status = status_fail_errno("cannot write to standard output");
-    }
-    return status;
-}
-
 static int score_lines(struct scorer *s) {
     struct strbuf out = STRBUF_INIT;
     int status = STATUS_OK, read_status = STATUS_OK;
@@ -299,8 +289,11 @@ static int score_lines(struct scorer *s) {
         status = read_status ? read_status : share_round(s, &count, &read_status);
         if (!status && count)
             status = score_round(s, count, tokens);
-        if (!status && s->is_first)
-            status = print_round(s, count, &out);
+        for (int64_t i = 0; i < count && !status && s->is_first; i++) {
+            status = format_scores(s, &s->texts[i], &out);
+            if (!status && fwrite(out.data, 1, out.length, stdout) != out.length)
+                status = status_fail_errno("cannot write to standard output");
+        }
     }
     if (s->is_first && (fflush(stdout) || ferror(stdout)) && !status)
         status = status_fail_errno("cannot write to standard output");

@@ -79,15 +79,12 @@ void openai_add_head(const struct openai *request, struct strbuf *out) {
     strbuf_free(&id);
 }
 
-static void add_ids(const struct token_buffer *ids, struct strbuf *out) {
-    for (size_t i = 0; i < ids->count; i++)
-        strbuf_format(out, i ? ",%d" : "%d", ids->ids[i]);
-}
-
 static void add_prompt_facts(const struct openai *request, int64_t prompt, struct strbuf *out) {
     if (request->returns_ids) {
+        const struct token_buffer *ids = &request->asked->prompts[prompt].ids;
         strbuf_add_text(out, ",\"prompt_token_ids\":[");
-        add_ids(&request->asked->prompts[prompt].ids, out);
+        for (size_t i = 0; i < ids->count; i++)
+            strbuf_format(out, i ? ",%d" : "%d", ids->ids[i]);
         strbuf_add_char(out, ']');
     }
     if (request->prompt_tops >= 0) {
@@ -147,19 +144,15 @@ static void keep_prompt_tokens(struct openai *request, const struct call_update 
     }
 }
 
-static void take_prompt_tokens(struct openai *request, const struct call_update *update,
-                               const struct call_piece *piece) {
-    if (request->is_stream)
-        openai_add_prompt_tokens(request, &request->prompts[piece->prompt], update->tokens + piece->first_token,
-                                 piece->token_count, update->tops);
-    else
-        keep_prompt_tokens(request, update, piece);
-}
-
 void openai_take_prompts(struct openai *request, const struct call_update *update) {
-    for (int64_t i = 0; i < update->piece_count; i++)
-        if (update->pieces[i].choice < 0)
-            take_prompt_tokens(request, update, &update->pieces[i]);
+    for (int64_t i = 0; i < update->piece_count; i++) {
+        const struct call_piece *piece = &update->pieces[i];
+        if (piece->choice < 0 && request->is_stream)
+            openai_add_prompt_tokens(request, &request->prompts[piece->prompt], update->tokens + piece->first_token,
+                                     piece->token_count, update->tops);
+        else if (piece->choice < 0)
+            keep_prompt_tokens(request, update, piece);
+    }
 }
 
 /* ---- answers that are one JSON text ---- */

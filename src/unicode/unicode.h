@@ -30,6 +30,7 @@ extern const uint64_t unicode_words[];
 #define UNICODE_CLASS_KINDS  0x458e1168u
 #define UNICODE_CLASS_TRAITS 0xffedcc8887765400u
 
+/* Returns the class of a code point below UNICODE_TABLE_END. */
 static inline unsigned unicode_class_of(uint32_t point) {
     size_t block = unicode_pages[point / UNICODE_BLOCK];
     uint64_t word = unicode_words[unicode_blocks[block * UNICODE_BLOCK_WORDS + point % UNICODE_BLOCK / 16]];

@@ -1,5 +1,5 @@
-/* What a power cut would lose: which files and directories are synced, and in which order. A call of fsync is noted
- * before it is made, and fails on command. */
+/* The files and directories that are synced against a power cut, and their order. A call of fsync is noted before it is
+ * made, and fails on command. */
 #include "support/test.h"
 
 #include "base/base.h"

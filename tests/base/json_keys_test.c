@@ -101,7 +101,7 @@ static void what_is_no_object_is_refused_on_one_line(void **state) {
     assert_string_equal(json_shown("a\nbcd", sizeof word, word), "a?b");
 }
 
-/* What strict readers refuse within a string is escaped. */
+/* Strict readers refuse control characters within a string. */
 static void every_character_of_a_string_is_read_again(void **state) {
     (void)state;
     for (int c = 1; c < 0x80; c++) {

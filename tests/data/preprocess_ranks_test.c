@@ -36,7 +36,7 @@ static int run_rank(struct comm *world, void *context) {
     return preprocess_run(context, world, &count);
 }
 
-/* The dataset that so many ranks make of the inputs, .bin and .idx in one; the caller frees it. */
+/* Returns the dataset that N ranks make of the inputs, .bin and .idx in one; the caller frees it. */
 static struct strbuf dataset_of(const struct preprocess_options *options, int ranks) {
     static const char *const endings[] = {"bin", "idx"};
     struct strbuf both = STRBUF_INIT;

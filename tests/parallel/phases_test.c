@@ -33,7 +33,7 @@ static void close_scene(struct scene *s) {
 }
 
 static int add(struct scene *s, enum phase phase, int64_t count) {
-    return rank_run(&s->rank, phase, add, count, DTYPE_F32, s->x, s->x);
+    return rank_run(&s->rank, phase, add, &(const struct add_call){count, DTYPE_F32, s->x, s->x});
 }
 
 static void on_every_device(void (*check)(struct scene *scene)) {

@@ -191,10 +191,7 @@ int LEVEL(cpu_row_squares)(const struct exec *exec, const struct row_squares *a)
     (void)exec;
 #pragma omp parallel for num_threads(threads_for(exec, a->rows * a->weight.columns)) schedule(static)
     for (int64_t i = 0; i < a->rows; i += SQUARES_ROWS) {
-        if (a->weight.type == DTYPE_F32)
-            squares_of_rows(a, i, DTYPE_F32);
-        else
-            squares_of_rows(a, i, DTYPE_BF16);
+        WITH_TYPE(T, a->weight.type, squares_of_rows(a, i, T));
     }
     return STATUS_OK;
 }

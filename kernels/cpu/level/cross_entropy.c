@@ -81,13 +81,7 @@ static void fused_row_bf16(const struct cross_entropy *a, int64_t i) {
 static void fused_row(const void *call, int64_t i) {
     const struct cross_entropy *a = call;
     if (a->dloss[i] == 0) {
-        if (a->type == DTYPE_F32) {
-            forward_row(a, i, DTYPE_F32);
-            clear(a->logits, i * a->stride, (i + 1) * a->stride, DTYPE_F32);
-        } else {
-            forward_row(a, i, DTYPE_BF16);
-            clear(a->logits, i * a->stride, (i + 1) * a->stride, DTYPE_BF16);
-        }
+        WITH_TYPE(T, a->type, forward_row(a, i, T); clear(a->logits, i * a->stride, (i + 1) * a->stride, T));
     } else if (a->type == DTYPE_F32) {
         fused_row_f32(a, i);
     } else {

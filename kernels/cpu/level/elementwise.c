@@ -45,27 +45,6 @@ TYPED_BODY void cast_chunk(const void *from, enum dtype from_type, void *to, enu
         store_any(y, i, to_type, load_any(x, i, from_type));
 }
 
-static void cast_from_f32(const void *from, void *to, enum dtype to_type, int64_t first, int64_t count) {
-    if (to_type == DTYPE_BF16)
-        cast_chunk(from, DTYPE_F32, to, DTYPE_BF16, first, count);
-    else
-        cast_chunk(from, DTYPE_F32, to, DTYPE_F16, first, count);
-}
-
-static void cast_from_bf16(const void *from, void *to, enum dtype to_type, int64_t first, int64_t count) {
-    if (to_type == DTYPE_F32)
-        cast_chunk(from, DTYPE_BF16, to, DTYPE_F32, first, count);
-    else
-        cast_chunk(from, DTYPE_BF16, to, DTYPE_F16, first, count);
-}
-
-static void cast_from_f16(const void *from, void *to, enum dtype to_type, int64_t first, int64_t count) {
-    if (to_type == DTYPE_F32)
-        cast_chunk(from, DTYPE_F16, to, DTYPE_F32, first, count);
-    else
-        cast_chunk(from, DTYPE_F16, to, DTYPE_BF16, first, count);
-}
-
 static bool is_float(enum dtype type) {
     return type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16;
 }
@@ -84,12 +63,14 @@ int LEVEL(cpu_cast)(const struct exec *exec, const struct cast_call *a) {
         size_t size = dtype_bytes(from_type);
         if (from_type == to_type)
             memcpy((char *)to + (size_t)first * size, (const char *)from + (size_t)first * size, (size_t)n * size);
-        else if (from_type == DTYPE_F32)
-            cast_from_f32(from, to, to_type, first, n);
-        else if (from_type == DTYPE_BF16)
-            cast_from_bf16(from, to, to_type, first, n);
+        else if (from_type == DTYPE_F16)
+            WITH_TYPE(TO, to_type, cast_chunk(from, DTYPE_F16, to, TO, first, n));
+        else if (to_type == DTYPE_F16)
+            WITH_TYPE(FROM, from_type, cast_chunk(from, FROM, to, DTYPE_F16, first, n));
+        else if (to_type == DTYPE_BF16)
+            cast_chunk(from, DTYPE_F32, to, DTYPE_BF16, first, n);
         else
-            cast_from_f16(from, to, to_type, first, n);
+            cast_chunk(from, DTYPE_BF16, to, DTYPE_F32, first, n);
     }
     return STATUS_OK;
 }
@@ -108,10 +89,7 @@ int LEVEL(cpu_add)(const struct exec *exec, const struct add_call *a) {
 #pragma omp parallel for num_threads(threads_for(exec, a->count)) schedule(static)
     for (int64_t first = 0; first < a->count; first += CHUNK) {
         int64_t n = a->count - first < CHUNK ? a->count - first : CHUNK;
-        if (a->type == DTYPE_F32)
-            add_chunk(a->x, a->y, first, n, DTYPE_F32);
-        else
-            add_chunk(a->x, a->y, first, n, DTYPE_BF16);
+        WITH_TYPE(T, a->type, add_chunk(a->x, a->y, first, n, T));
     }
     return STATUS_OK;
 }
@@ -151,10 +129,7 @@ int LEVEL(cpu_scale_add)(const struct exec *exec, const struct scale_add *a) {
         const void *x = at_const(a->x, i * call.x_stride, a->type);
         void *y = at(a->y, i * call.y_stride, a->type);
         int64_t remaining = count - i * call.cols, n = remaining < call.cols ? remaining : call.cols;
-        if (a->type == DTYPE_F32)
-            scale_chunk(a->scale, x, a->accumulate, y, n, DTYPE_F32);
-        else
-            scale_chunk(a->scale, x, a->accumulate, y, n, DTYPE_BF16);
+        WITH_TYPE(T, a->type, scale_chunk(a->scale, x, a->accumulate, y, n, T));
     }
     return STATUS_OK;
 }
@@ -188,14 +163,7 @@ int LEVEL(cpu_scatter_add_rows)(const struct exec *exec, const struct scatter_ad
         void *to = a->index[i] < 0 ? NULL : at(a->y, a->index[i] * y_stride, a->y_type);
         if (!to)
             continue;
-        if (a->x_type == DTYPE_F32 && a->y_type == DTYPE_F32)
-            scatter_row(from, to, a->cols, DTYPE_F32, DTYPE_F32);
-        else if (a->x_type == DTYPE_F32)
-            scatter_row(from, to, a->cols, DTYPE_F32, DTYPE_BF16);
-        else if (a->y_type == DTYPE_F32)
-            scatter_row(from, to, a->cols, DTYPE_BF16, DTYPE_F32);
-        else
-            scatter_row(from, to, a->cols, DTYPE_BF16, DTYPE_BF16);
+        WITH_TYPE(X, a->x_type, WITH_TYPE(Y, a->y_type, scatter_row(from, to, a->cols, X, Y)));
     }
     return STATUS_OK;
 }

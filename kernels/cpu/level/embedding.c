@@ -90,10 +90,7 @@ int LEVEL(cpu_embedding_backward)(const struct exec *exec, const struct embeddin
         for (int t = 0; t < SCATTERS; t++) {
             if (!tables[t].table)
                 continue;
-            if (a->type == DTYPE_F32)
-                scatter_columns(a, &tables[t], first, count, DTYPE_F32);
-            else
-                scatter_columns(a, &tables[t], first, count, DTYPE_BF16);
+            WITH_TYPE(T, a->type, scatter_columns(a, &tables[t], first, count, T));
         }
     }
     return STATUS_OK;

@@ -45,14 +45,7 @@ static void run_row(const struct group_scale *a, const struct group_tile *tile, 
     int64_t col = tile->entry->first_column + tile->col;
     const void *x = at_const(a->x, (row - a->x_row) * a->ldx + col, a->x_type);
     void *y = at(a->y, (row - a->y_row) * a->ldy + col, a->y_type);
-    if (a->x_type == DTYPE_F32 && a->y_type == DTYPE_F32)
-        scale_form(x, y, tile->cols, v, form, DTYPE_F32, DTYPE_F32);
-    else if (a->x_type == DTYPE_F32)
-        scale_form(x, y, tile->cols, v, form, DTYPE_F32, DTYPE_BF16);
-    else if (a->y_type == DTYPE_F32)
-        scale_form(x, y, tile->cols, v, form, DTYPE_BF16, DTYPE_F32);
-    else
-        scale_form(x, y, tile->cols, v, form, DTYPE_BF16, DTYPE_BF16);
+    WITH_TYPE(X, a->x_type, WITH_TYPE(Y, a->y_type, scale_form(x, y, tile->cols, v, form, X, Y)));
 }
 
 static void run_tile(const void *call, const struct group_tile *tile) {

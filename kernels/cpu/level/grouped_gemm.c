@@ -283,10 +283,8 @@ TYPED_BODY void put_row(const float *sum, float scale, void *c, int64_t cols, bo
 static void finish_row(const struct grouped_gemm *g, const struct group_tile *tile, int64_t row, float *sum) {
     const struct group_entry *entry = tile->entry;
     void *c = at(g->c, (tile->row + row - g->c_row) * g->ldc + entry->first_column + tile->col, g->c_type);
-    if (entry->bias && entry->bias_type == DTYPE_F32)
-        add_bias(sum, at_const(entry->bias, tile->col, DTYPE_F32), tile->cols, DTYPE_F32);
-    else if (entry->bias)
-        add_bias(sum, at_const(entry->bias, tile->col, DTYPE_BF16), tile->cols, DTYPE_BF16);
+    if (entry->bias)
+        WITH_TYPE(T, entry->bias_type, add_bias(sum, at_const(entry->bias, tile->col, T), tile->cols, T));
     apply_unit(sum, tile->cols, entry->unit);
     if (g->c_type == DTYPE_F32)
         put_row(sum, entry->scale, c, tile->cols, g->accumulate, DTYPE_F32);

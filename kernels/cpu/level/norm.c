@@ -207,10 +207,7 @@ int LEVEL(cpu_norm_backward)(const struct exec *exec, const struct norm *a) {
         if (partial)
             memset(dgain, 0, (size_t)sums * sizeof *dgain);
         for (int64_t i = b * step; i < end; i++) {
-            if (a->type == DTYPE_F32)
-                backward_kind(a, i, dgain, dbias, DTYPE_F32);
-            else
-                backward_kind(a, i, dgain, dbias, DTYPE_BF16);
+            WITH_TYPE(T, a->type, backward_kind(a, i, dgain, dbias, T));
         }
     }
     if (partial)

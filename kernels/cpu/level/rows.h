@@ -40,22 +40,29 @@ struct pieces {
     void (*chunk)(const void *call, int64_t first, int64_t count);
 };
 
+/* Runs a statement in which TYPE is a constant, DTYPE_F32 or DTYPE_BF16, as `type` is at run time. It may contain
+ * another one. */
+#define WITH_TYPE(TYPE, type, ...)                                                                                     \
+    do {                                                                                                               \
+        if ((type) == DTYPE_F32) {                                                                                     \
+            const enum dtype TYPE = DTYPE_F32;                                                                         \
+            __VA_ARGS__;                                                                                               \
+        } else {                                                                                                       \
+            const enum dtype TYPE = DTYPE_BF16;                                                                        \
+            __VA_ARGS__;                                                                                               \
+        }                                                                                                              \
+    } while (0)
+
 /* Defines BODY_of, a function for struct pieces. It calls BODY, a TYPED_BODY, with the type of the arguments. */
 #define TYPED_ROW(body, arguments)                                                                                     \
     static void body##_of(const void *call, int64_t i) {                                                               \
         const struct arguments *a = call;                                                                              \
-        if (a->type == DTYPE_F32)                                                                                      \
-            body(a, i, DTYPE_F32);                                                                                     \
-        else                                                                                                           \
-            body(a, i, DTYPE_BF16);                                                                                    \
+        WITH_TYPE(T, a->type, body(a, i, T));                                                                          \
     }
 #define TYPED_CHUNK(body, arguments)                                                                                   \
     static void body##_of(const void *call, int64_t first, int64_t count) {                                            \
         const struct arguments *a = call;                                                                              \
-        if (a->type == DTYPE_F32)                                                                                      \
-            body(a, first, count, DTYPE_F32);                                                                          \
-        else                                                                                                           \
-            body(a, first, count, DTYPE_BF16);                                                                         \
+        WITH_TYPE(T, a->type, body(a, first, count, T));                                                               \
     }
 
 /* Calls p->row for every row, on the device's threads. STATUS_UNSUPPORTED as require_activation. */

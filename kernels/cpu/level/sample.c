@@ -378,10 +378,7 @@ int LEVEL(cpu_sample)(const struct exec *exec, const struct sample *a) {
     for (int64_t w = 0; w < workers; w++)
         for (int64_t i = w; i < a->rows; i += workers) {
             char *memory = (char *)exec->workspace + (size_t)w * each;
-            if (a->type == DTYPE_F32)
-                sample_row(a, i, memory, DTYPE_F32);
-            else
-                sample_row(a, i, memory, DTYPE_BF16);
+            WITH_TYPE(T, a->type, sample_row(a, i, memory, T));
         }
     return STATUS_OK;
 }

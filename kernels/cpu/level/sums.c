@@ -101,12 +101,8 @@ int LEVEL(cpu_column_sum)(const struct exec *exec, const struct column_sum *a) {
 #pragma omp parallel for num_threads(threads_for(exec, rows *cols)) schedule(static)
     for (int64_t b = 0; b < blocks; b++) {
         int64_t count = rows - b * step < step ? rows - b * step : step;
-        if (a->type == DTYPE_F32)
-            block_columns(count, cols, at_const(a->x, b * step * stride, DTYPE_F32), stride, partial + b * cols,
-                          DTYPE_F32);
-        else
-            block_columns(count, cols, at_const(a->x, b * step * stride, DTYPE_BF16), stride, partial + b * cols,
-                          DTYPE_BF16);
+        WITH_TYPE(T, a->type,
+                  block_columns(count, cols, at_const(a->x, b * step * stride, T), stride, partial + b * cols, T));
     }
     add_partials(exec, blocks, cols, partial, cols, a->out);
     return STATUS_OK;

@@ -27,10 +27,7 @@ int LEVEL(cpu_transpose)(const struct exec *exec, const struct transpose *a) {
 #pragma omp parallel for num_threads(threads_for(exec, a->rows *cols)) schedule(static)
     for (int64_t first = 0; first < cols; first += TILE) {
         int64_t end = first + TILE < cols ? first + TILE : cols;
-        if (a->type == DTYPE_F32)
-            turn(a, first, end, DTYPE_F32);
-        else
-            turn(a, first, end, DTYPE_BF16);
+        WITH_TYPE(T, a->type, turn(a, first, end, T));
     }
     return status;
 }

@@ -24,7 +24,7 @@ static void check_kernel(const char *file, const char *kernel, enum cuda_begin b
     if (!text)
         fail_msg("no file %s.cu", file);
     char *body = body_of(text, kernel);
-    bool waits = strstr(body, "griddepcontrol.wait") != NULL;
+    bool waits = strstr(body, "griddepcontrol_wait") != NULL;
     if (waits != (begin == EARLY))
         fail_msg("%s %s, and its row says the other", kernel, waits ? "waits" : "does not wait");
     free(body);
