@@ -45,7 +45,7 @@ struct matrix_view peft_borrow_base(const struct peft *peft, int id, const struc
     if (!call->rank->is_planning)
         return matrix_rows(param_borrow_linear(peft->weights, id), call->first, call->out);
     struct matrix_view view = matrix_plain(call->dtype, NULL, call->out, call->in);
-    if (peft->base_options.storage == &storage_packed && peft->rank->ops->packed_bytes(peft->rank->device, &view))
+    if (peft->base_options.base.storage == &storage_packed && peft->rank->ops->packed_bytes(peft->rank->device, &view))
         view.form = MATRIX_PACKED;
     return view;
 }
