@@ -35,7 +35,8 @@ struct gemm {
     struct matrix_view b; /* [k,n], or [n,k] when b_transposed (a weight [out, in] used forward) */
     struct matrix_view c; /* [m,n], written; plain, of A's type (for FP8: bf16) or fp32 */
     bool a_transposed;    /* a weight gradient: C is fp32, no epilogue */
-    bool b_transposed;    /* a packed B always is; then A is plain rows, and there is no GELU backward */
+    bool b_transposed;    /* forward. A packed B may be either, but A is then not transposed */
+    bool mixes_rows;      /* with a packed B: a row's bits may depend on the other rows, as with a plain one */
     bool accumulate;      /* C +=, without bias or epilogue; the sum is rounded once */
     bool is_scaled;       /* without bias or epilogue; plain matrices only */
     float scale;          /* read if is_scaled; 0 is allowed */

@@ -32,8 +32,8 @@ static const char *matrix_refusal(const struct gemm *g) {
         return "int8 multiplies plain rows, forward, without deltas";
     if (g->is_tf32 && (g->a.type != DTYPE_F32 || is_int8))
         return "TF32 is for A and B of fp32";
-    if (gemm_is_packed(g) && (!g->b_transposed || g->a_transposed || gemm_is_dgelu(g)))
-        return "a packed weight multiplies plain rows, forward";
+    if (gemm_is_packed(g) && g->a_transposed)
+        return "a packed weight multiplies plain rows";
     return NULL;
 }
 
@@ -43,10 +43,10 @@ const char *gemm_refusal(const struct gemm *g) {
         return why;
     if (g->c.type != gemm_type(g) && g->c.type != DTYPE_F32)
         return "C has A's type (for FP8: bf16) or is fp32";
-    if (g->accumulate && (g->epilogue != EPILOGUE_NONE || g->bias || (gemm_is_packed(g) && g->c.type != DTYPE_F32)))
-        return "what accumulates has neither bias nor epilogue, and with a packed weight it is fp32";
-    if (g->is_scaled && (g->epilogue != EPILOGUE_NONE || g->bias || gemm_is_packed(g)))
-        return "what is scaled has neither bias nor epilogue, nor a packed weight";
+    if (g->accumulate && (g->epilogue != EPILOGUE_NONE || g->bias || (gemm_is_row_by_row(g) && g->c.type != DTYPE_F32)))
+        return "what accumulates has neither bias nor epilogue, and row by row it is fp32";
+    if (g->is_scaled && (g->epilogue != EPILOGUE_NONE || g->bias || gemm_is_row_by_row(g)))
+        return "what is scaled has neither bias nor epilogue, nor is it multiplied row by row";
     if (g->delta_count &&
         (g->epilogue != EPILOGUE_NONE || g->accumulate || g->is_scaled || g->a_transposed || g->c.type != DTYPE_BF16))
         return "what has deltas is bf16 and plain, without an epilogue";

@@ -9,6 +9,11 @@ static inline bool gemm_is_packed(const struct gemm *gemm) {
     return gemm->b.form == MATRIX_PACKED;
 }
 
+/* Returns true if the packed form multiplies as it is: forward, each row on its own. Other products unpack it. */
+static inline bool gemm_is_row_by_row(const struct gemm *gemm) {
+    return gemm_is_packed(gemm) && gemm->b_transposed && !gemm->mixes_rows && !gemm->b.first_row;
+}
+
 /* Returns true if B is int8. */
 static inline bool gemm_is_int8(const struct gemm *gemm) {
     return gemm->b.type == DTYPE_I8;

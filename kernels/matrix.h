@@ -22,6 +22,7 @@ struct matrix_view {
     const void *data;
     int64_t rows, columns;
     int64_t stride;     /* elements from row to row, of a plain matrix */
+    int64_t first_row;  /* of a packed matrix: the view's first row, among those that were packed */
     const float *scale; /* in device memory. [rows]: the values of row i are scale[i] times its elements. In form
                          * MATRIX_FP8, [1]: all values are. NULL: 1 */
 };
@@ -44,9 +45,11 @@ static inline struct matrix_view matrix_packed(struct matrix_view plain, const v
     return plain;
 }
 
-/* Returns a view of `rows` rows of a plain matrix, from row `first` on. */
+/* Returns a view of `rows` rows of a plain or packed matrix, from row `first` on. */
 static inline struct matrix_view matrix_rows(struct matrix_view view, int64_t first, int64_t rows) {
-    if (view.data)
+    if (view.form == MATRIX_PACKED)
+        view.first_row += first;
+    else if (view.data)
         view.data = (const char *)view.data + (size_t)(first * view.stride) * dtype_bytes(view.type);
     if (view.scale && view.form != MATRIX_FP8)
         view.scale += first;

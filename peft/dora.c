@@ -179,15 +179,13 @@ int dora_backward(const struct pair *pair, const struct hook_call *call, const v
 
 int dora_base_product(const struct pair *pair, const struct hook_call *call, bool is_forward, const void *x, void *z) {
     const struct peft *peft = pair->adapter->peft;
-    struct matrix_view weight = matrix_plain(call->dtype, NULL, call->out, call->in);
     int id = PARAM_NONE, status = call->rank->is_planning ? STATUS_OK : find_base(pair, false, &id);
     if (status)
         return status;
-    if (id != PARAM_NONE)
-        weight = matrix_rows(param_borrow(peft->weights, id), call->first, call->out);
     int64_t from = is_forward ? call->in : call->out, to = is_forward ? call->out : call->in;
     struct gemm gemm = {.a = matrix_plain(call->dtype, x, call->rows, from),
-                        .b = weight,
+                        .b = peft_borrow_base(peft, id, call),
+                        .mixes_rows = true,
                         .b_transposed = is_forward,
                         .c = matrix_plain(call->dtype, z, call->rows, to),
                         .accumulate = !is_forward};

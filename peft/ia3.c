@@ -153,25 +153,20 @@ static int backward_output(void *self, const struct hook_call *call) {
 
 /* ---- the hook of other inputs ---- */
 
-/* Computes to [N, n] = from times the base's weight, or times its transpose in the backward. With a packed weight the
- * outputs are those of the whole place. */
+/* Computes to [N, out] = from times the base's weight, or to [N, in] = from times its transpose in the backward. */
 static int multiply(const struct scale *scale, const struct hook_call *call, bool is_forward, const void *from,
                     void *to) {
     const struct param_store *base = scale->adapter->peft->weights;
     bool is_planning = call->rank->is_planning;
-    struct matrix_view weight = matrix_plain(call->dtype, NULL, call->out, call->in);
     if (!is_planning && !base)
         return status_fail(STATUS_INVALID, "IA3 of an input without the weights of its base");
     int id =
         is_planning ? PARAM_NONE : model_find_linear(base->map.table, scale->layer, scale->projection.place, false);
-    if (!is_planning)
-        weight = param_borrow_linear(base, id);
-    if (!is_planning && weight.form == MATRIX_PLAIN)
-        weight = matrix_rows(weight, call->first, call->out);
     struct matrix_view inputs = matrix_plain(call->dtype, is_forward ? from : to, call->rows, call->in);
-    struct gemm gemm = {.b = weight, .b_transposed = is_forward};
-    gemm.a = is_forward ? inputs : matrix_strided(call->dtype, from, call->rows, weight.rows, call->y_stride);
-    gemm.c = is_forward ? matrix_plain(call->dtype, to, call->rows, weight.rows) : inputs;
+    struct gemm gemm = {
+        .b = peft_borrow_base(scale->adapter->peft, id, call), .b_transposed = is_forward, .mixes_rows = true};
+    gemm.a = is_forward ? inputs : matrix_strided(call->dtype, from, call->rows, call->out, call->y_stride);
+    gemm.c = is_forward ? matrix_plain(call->dtype, to, call->rows, call->out) : inputs;
     int status = rank_multiply(call->rank, PHASE_GEMM, &gemm);
     if (!is_planning)
         param_return(base, id);
@@ -196,26 +191,17 @@ static int add_difference(const struct scale *scale, const struct hook_call *cal
 }
 
 /* Adds the result of `multiply` to y. */
-static int add_product(const struct scale *scale, const struct hook_call *call, const void *product) {
-    const struct param_store *base = scale->adapter->peft->weights;
-    struct matrix_view weight = {0};
-    if (call->rank->is_planning)
-        return STATUS_OK;
-    int id = model_find_linear(base->map.table, scale->layer, scale->projection.place, false);
-    weight = param_borrow_linear(base, id);
-    bool is_packed = weight.form == MATRIX_PACKED;
+static int add_product(const struct hook_call *call, const void *product) {
     struct scale_add sum = {.rows = call->rows,
                             .cols = call->out,
                             .type = call->dtype,
                             .scale = 1,
-                            .x = (const char *)product +
-                                 (is_packed ? (size_t)call->first * dtype_bytes(call->dtype) : 0),
+                            .x = product,
                             .y = call->y,
                             .accumulate = true,
-                            .x_stride = is_packed ? weight.rows : call->out,
+                            .x_stride = call->out,
                             .y_stride = call->y_stride};
-    param_return(base, id);
-    return rank_run(call->rank, PHASE_NORM, scale_add, &sum);
+    return call->rank->is_planning ? STATUS_OK : rank_run(call->rank, PHASE_NORM, scale_add, &sum);
 }
 
 static int input_forward(void *self, const struct hook_call *call) {
@@ -225,7 +211,7 @@ static int input_forward(void *self, const struct hook_call *call) {
     int status = call->rank->is_planning ? STATUS_OK : stream_zero(call->rank->exec.stream, input, bytes);
     THEN(status, add_difference(scale, call, call->x, input));
     THEN(status, multiply(scale, call, true, input, output));
-    return status ? status : add_product(scale, call, output);
+    return status ? status : add_product(call, output);
 }
 
 static int input_backward(void *self, const struct hook_call *call) {

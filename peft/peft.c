@@ -41,6 +41,15 @@ int peft_add_hook(struct peft *peft, int64_t layer, const struct model_projectio
     return hook_table_add(&peft->hooks, layer, projection->place, &hook);
 }
 
+struct matrix_view peft_borrow_base(const struct peft *peft, int id, const struct hook_call *call) {
+    if (!call->rank->is_planning)
+        return matrix_rows(param_borrow_linear(peft->weights, id), call->first, call->out);
+    struct matrix_view view = matrix_plain(call->dtype, NULL, call->out, call->in);
+    if (peft->base_options.base.storage == &storage_packed && peft->rank->ops->packed_bytes(peft->rank->device, &view))
+        view.form = MATRIX_PACKED;
+    return view;
+}
+
 void peft_need_scratch(struct peft *peft, size_t bytes) {
     if (bytes > peft->scratch_bytes)
         peft->scratch_bytes = bytes;

@@ -54,6 +54,9 @@ struct gemm_level {
     size_t (*column_sum_workspace)(struct device *device, const struct column_sum *a);
     size_t (*packed_workspace)(struct device *device, const struct gemm *gemm);
     void (*packed_gemm)(const struct exec *exec, const struct gemm *gemm);
+    /* Writes the values in columns [col, col + cols) of a view of packed rows; `col` and `stride` are even. */
+    void (*unpack)(const struct exec *exec, const struct matrix_view *packed, int64_t col, int64_t cols, void *out,
+                   int64_t stride);
 };
 
 /* gemm_workspace and gemm of ops.h, with the parts of a level (gemm.c). Errors as gemm. */

@@ -51,7 +51,7 @@ static struct gemm_form form_of(const struct gemm *g) {
                               .n = gemm_n(g),
                               .k = gemm_k(g),
                               .lda = g->a.stride,
-                              .ldb = gemm_is_int8(g) ? gemm_k(g) : g->b.stride, /* of its converted rows */
+                              .ldb = g->b.stride,
                               .ldc = g->c.stride,
                               .a_transposed = g->a_transposed,
                               .b_transposed = g->b_transposed,
@@ -60,6 +60,50 @@ static struct gemm_form form_of(const struct gemm *g) {
                               .scale = g->is_scaled ? g->scale : 1,
                               .type = (uint8_t)g->a.type,
                               .c_type = (uint8_t)g->c.type};
+}
+
+/* ---- an int8 or packed B, converted piece by piece --------------------------------------------------------------- */
+
+static bool is_converted(const struct gemm *g) {
+    return gemm_is_int8(g) || gemm_is_packed(g);
+}
+
+/* Returns the row stride of the piece of op(B)'s columns [col, col + cols) in A's type. Packed pairs need an even one.
+ */
+static int64_t converted_stride(const struct gemm *g, int64_t cols) {
+    int64_t length = g->b_transposed ? gemm_k(g) : cols;
+    return gemm_is_packed(g) ? (length + 1) / 2 * 2 : length;
+}
+
+static size_t converted_bytes(const struct gemm *g, int64_t cols) {
+    int64_t rows = g->b_transposed ? cols : gemm_k(g);
+    return is_converted(g) ? align((size_t)(rows * converted_stride(g, cols)) * dtype_bytes(g->a.type)) : 0;
+}
+
+/* Converts rows of an int8 B. Every int8 number is exact in bf16. */
+static void widen(const struct exec *exec, const struct gemm *g, const struct matrix_view *rows, void *to) {
+    int64_t k = rows->columns;
+    (void)exec;
+#pragma omp parallel for num_threads(exec_threads(exec)) schedule(static)
+    for (int64_t i = 0; i < rows->rows; i++) {
+        const int8_t *from = (const int8_t *)rows->data + i * rows->stride;
+        for (int64_t j = 0; j < k; j++)
+            if (g->a.type == DTYPE_BF16)
+                ((uint16_t *)to)[i * k + j] = bf16_from_float(from[j]);
+            else
+                ((float *)to)[i * k + j] = from[j];
+    }
+}
+
+/* Converts op(B)'s columns [col, col + cols), all of k. */
+static void convert(const struct gemm_level *level, const struct exec *exec, const struct gemm *g, int64_t col,
+                    int64_t cols, void *to) {
+    struct matrix_view rows = g->b_transposed ? matrix_rows(g->b, col, cols) : g->b;
+    if (gemm_is_int8(g))
+        widen(exec, g, &rows, to);
+    else
+        level->unpack(exec, &rows, g->b_transposed ? 0 : col, g->b_transposed ? gemm_k(g) : cols, to,
+                      converted_stride(g, cols));
 }
 
 /* ---- bare products --------------------------------------------------------------------------------------------- */
@@ -96,17 +140,22 @@ static struct gemm_form bare_form(const struct gemm *g, int64_t col, int64_t fir
     form.k = gemm_k(g) - first < depth ? gemm_k(g) - first : depth;
     form.has_bias = g->bias != NULL && first == 0;
     form.accumulate = g->accumulate || first > 0;
+    if (is_converted(g))
+        form.ldb = converted_stride(g, form.n);
     return form;
 }
 
-static int run_bare_piece(const struct exec *exec, const struct gemm *g, int64_t col, int64_t first) {
+static int run_bare_piece(const struct gemm_level *level, const struct exec *exec, const struct gemm *g, int64_t col,
+                          int64_t first) {
     struct gemm_form form = bare_form(g, col, first);
+    if (is_converted(g))
+        convert(level, exec, g, col, form.n, exec->workspace);
     struct gemm_pointers pointers = {
         .a = a_at(g, 0, first),
-        .b = b_at(g, first, col),
+        .b = is_converted(g) ? exec->workspace : b_at(g, first, col),
         .bias = form.has_bias ? (const char *)g->bias + (size_t)col * dtype_bytes(g->a.type) : NULL,
         .c = (char *)gemm_c(g) + (size_t)col * dtype_bytes(g->c.type),
-        .scratchpad = exec->workspace};
+        .scratchpad = (char *)exec->workspace + converted_bytes(g, width_of(g))};
     return gemm_cache_run(exec->stream->device, &form, &pointers);
 }
 
@@ -117,7 +166,7 @@ static void clear_result(const struct gemm *g) {
         memset((char *)gemm_c(g) + (size_t)(row * g->c.stride) * element, 0, (size_t)gemm_n(g) * element);
 }
 
-static int run_bare(const struct exec *exec, const struct gemm *g) {
+static int run_bare(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
     if (g->is_scaled && g->scale == 0) {
         if (!g->accumulate)
             clear_result(g);
@@ -126,7 +175,7 @@ static int run_bare(const struct exec *exec, const struct gemm *g) {
     int64_t width = width_of(g), depth = depth_of(g);
     for (int64_t col = 0; col < gemm_n(g); col += width)
         for (int64_t first = 0; first < gemm_k(g); first += depth) {
-            TRY(run_bare_piece(exec, g, col, first));
+            TRY(run_bare_piece(level, exec, g, col, first));
         }
     return STATUS_OK;
 }
@@ -182,6 +231,8 @@ static struct gemm_form piece_form(const struct gemm *g, const struct piece *p, 
     form.c_type = DTYPE_F32;
     if (stage_of(g) == STAGE_WORKSPACE)
         form.ldc = p->cols;
+    if (is_converted(g))
+        form.ldb = converted_stride(g, p->cols);
     return form;
 }
 
@@ -250,26 +301,6 @@ static size_t stage_bytes(const struct gemm *g) {
     return stage_of(g) == STAGE_WORKSPACE ? align((size_t)(largest.rows * largest.cols) * sizeof(float)) : 0;
 }
 
-static size_t widened_bytes(const struct gemm *g) {
-    return gemm_is_int8(g) ? align((size_t)(piece_at(g, 0).cols * gemm_k(g)) * dtype_bytes(g->a.type)) : 0;
-}
-
-/* Converts the piece's rows of an int8 B to A's type. Every int8 number is exact in bf16. */
-static void widen(const struct exec *exec, const struct gemm *g, const struct piece *p, void *to) {
-    struct matrix_view rows = matrix_rows(g->b, p->col, p->cols);
-    int64_t k = gemm_k(g);
-    (void)exec;
-#pragma omp parallel for num_threads(exec_threads(exec)) schedule(static)
-    for (int64_t i = 0; i < p->cols; i++) {
-        const int8_t *from = (const int8_t *)rows.data + i * rows.stride;
-        for (int64_t j = 0; j < k; j++)
-            if (g->a.type == DTYPE_BF16)
-                ((uint16_t *)to)[i * k + j] = bf16_from_float(from[j]);
-            else
-                ((float *)to)[i * k + j] = from[j];
-    }
-}
-
 /* Returns the largest scratchpad of a piece's products: only the first two and the last of k differ in form. */
 static size_t piece_scratchpad(struct device *device, const struct gemm *g, const struct piece *p) {
     int64_t depth = depth_of(g);
@@ -323,20 +354,21 @@ static float *sums_of(const struct exec *exec, const struct gemm *g, const struc
 }
 
 /* Computes the fp32 sums of a piece, without a bias that must wait for a scale. */
-static int multiply_piece(const struct exec *exec, const struct gemm *g, const struct piece *p, float *ab) {
-    char *widened = (char *)exec->workspace + stage_bytes(g);
+static int multiply_piece(const struct gemm_level *level, const struct exec *exec, const struct gemm *g,
+                          const struct piece *p, float *ab) {
+    char *converted = (char *)exec->workspace + stage_bytes(g);
     int64_t depth = depth_of(g);
     int status = STATUS_OK;
-    if (gemm_is_int8(g))
-        widen(exec, g, p, widened);
+    if (is_converted(g))
+        convert(level, exec, g, p->col, p->cols, converted);
     for (int64_t first = 0; first < gemm_k(g) && !status; first += depth) {
         struct gemm_form form = piece_form(g, p, first);
         struct gemm_pointers pointers = {
             .a = a_at(g, p->row, first),
-            .b = gemm_is_int8(g) ? widened : b_at(g, first, p->col),
+            .b = is_converted(g) ? converted : b_at(g, first, p->col),
             .bias = form.has_bias ? (const char *)g->bias + (size_t)p->col * dtype_bytes(g->a.type) : NULL,
             .c = ab,
-            .scratchpad = widened + widened_bytes(g)};
+            .scratchpad = converted + converted_bytes(g, piece_cols(g))};
         status = gemm_cache_run(exec->stream->device, &form, &pointers);
     }
     return status;
@@ -354,10 +386,11 @@ static int run_piece(const struct gemm_level *level, const struct exec *exec, co
     struct piece p = piece_at(g, index);
     struct gemm_form form = piece_form(g, &p, 0);
     float *ab = sums_of(exec, g, &p), factor = gemm_is_fp8(g) ? *g->a.scale * *g->b.scale : 1;
-    int status = multiply_piece(exec, g, &p, ab);
+    int status = multiply_piece(level, exec, g, &p, ab);
     if (!status && g->delta_count && gemm_is_fp8(g))
         scale_piece(exec, &p, factor, ab);
-    THEN(status, add_deltas(exec, g, &p, ab, (char *)exec->workspace + stage_bytes(g) + widened_bytes(g)));
+    THEN(status,
+         add_deltas(exec, g, &p, ab, (char *)exec->workspace + stage_bytes(g) + converted_bytes(g, piece_cols(g))));
     if (status)
         return status;
     struct gemm_block block = {.ab = ab,
@@ -432,7 +465,7 @@ static int run_packed_deltas(const struct gemm_level *level, const struct exec *
  * of them, so that the plan of a cluster does not depend on the processor that makes it. */
 static bool is_in_library(struct device *device, const struct gemm *call) {
     struct gemm product = as_in_memory(call), *g = &product;
-    if (((const struct cpu_device *)device)->is_elsewhere || gemm_is_packed(g) || gemm_m(g) == 0 || gemm_n(g) == 0)
+    if (((const struct cpu_device *)device)->is_elsewhere || gemm_is_row_by_row(g) || gemm_m(g) == 0 || gemm_n(g) == 0)
         return true;
     struct piece first = piece_at(g, 0);
     struct gemm_form form = is_bare(g) ? bare_form(g, 0, 0) : piece_form(g, &first, 0);
@@ -448,12 +481,13 @@ static size_t workspace_of(const struct gemm_level *level, struct device *device
     struct gemm bare = *g;
     bare.delta_count = 0;
     size_t without = g->delta_count ? workspace_of(level, device, &bare) : 0, bytes;
-    if (gemm_is_packed(g))
+    if (gemm_is_row_by_row(g))
         bytes = g->delta_count ? packed_deltas_workspace(level, device, g) : level->packed_workspace(device, g);
     else
-        bytes = scratchpad_bytes(device, g) + (is_bare(g) ? 0 : stage_bytes(g) + widened_bytes(g));
+        bytes = scratchpad_bytes(device, g) + converted_bytes(g, is_bare(g) ? width_of(g) : piece_cols(g)) +
+                (is_bare(g) ? 0 : stage_bytes(g));
     bytes = bytes > without ? bytes : without;
-    if (gemm_is_packed(g))
+    if (gemm_is_row_by_row(g))
         return bytes;
     struct column_sum sums = gemm_bias_sums(g);
     size_t sum_bytes = g->bias_gradient ? level->column_sum_workspace(device, &sums) : 0;
@@ -471,7 +505,7 @@ static int run_plain(const struct gemm_level *level, const struct exec *exec, co
     int status = STATUS_OK;
     if (is_bare(g)) {
         struct column_sum sums = gemm_bias_sums(g);
-        status = run_bare(exec, g);
+        status = run_bare(level, exec, g);
         if (g->bias_gradient && !status)
             status = level->column_sum(exec, &sums);
         return status;
@@ -518,7 +552,7 @@ static int check(struct device *device, const struct gemm *g) {
  * memory for fewer rows than planned. */
 static int run_checked(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
     size_t needed = workspace_of(level, exec->stream->device, g);
-    bool is_library = !gemm_is_packed(g) || g->delta_count; /* at least a part is oneDNN's */
+    bool is_library = !gemm_is_row_by_row(g) || g->delta_count; /* at least a part is oneDNN's */
     if (exec->workspace_bytes < needed && is_library && !g->a_transposed && gemm_m(g) > 1) {
         int64_t half = gemm_m(g) / 2;
         struct gemm upper = gemm_rows(g, 0, half), lower = gemm_rows(g, half, gemm_m(g) - half);
@@ -527,7 +561,7 @@ static int run_checked(const struct gemm_level *level, const struct exec *exec, 
     }
     if (exec->workspace_bytes < needed)
         return status_fail(STATUS_INVALID, "gemm: %zu bytes of workspace, needs %zu", exec->workspace_bytes, needed);
-    if (!gemm_is_packed(g))
+    if (!gemm_is_row_by_row(g))
         return run_plain(level, exec, g);
     if (g->delta_count)
         return run_packed_deltas(level, exec, g);

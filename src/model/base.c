@@ -209,7 +209,7 @@ int base_sketch(const struct base_options *options, struct rank *rank, struct mo
 }
 
 int base_allocate(struct base *base) {
-    return param_store_open(&base->store, NULL);
+    return base->store.storage->needs_fill ? STATUS_OK : param_store_open(&base->store, NULL);
 }
 
 int base_fill(struct base *base, int (*fill)(void *context, int id), void *context) {

@@ -57,6 +57,7 @@ static struct linear_call linear_call_at(const struct block_pass *block, enum at
         .dtype = run->base->options.dtype,
         .fp8 = fp8_linear_at(run, block->layer, place),
         .measures_fp8 = block->measures,
+        .mixes_rows = !block->pass->kv,
         .rows = block->pass->rows,
         .whole = run->scratch.whole,
         .whole_gradient = run->gradients.whole,
@@ -218,30 +219,59 @@ static int attention_core_forward(const struct block_pass *block) {
     return status ? status : rank_run(block->pass->run->rank, PHASE_ATTENTION, attention_forward, &call);
 }
 
-/* True when only FP8 products read a norm's output. Hooks of its linear and after its half read it in bf16. */
-static bool is_norm_in_fp8(const struct block_pass *block, enum attach_place linear, enum attach_place after) {
-    return fp8_has_norms(block->pass->run) && !hooks_at(block, linear)->count && !hooks_at(block, after)->count;
+/* No place in FP8: an operation writes bf16 only. */
+static const struct fp8_output bf16_only;
+
+static enum attach_place place_after(enum attach_place linear) {
+    return linear == ATTACH_QKV ? ATTACH_AFTER_ATTENTION : ATTACH_AFTER_MLP;
 }
 
-/* Gives a norm the FP8 matrix that it writes as well, or NULL. By columns, a backward wants what the forward wrote by
- * rows. */
-static void set_norm_output(const struct fp8_output *fp8, bool is_alone, struct norm *norm) {
-    if (!fp8)
-        return;
-    norm->fp8 = *fp8;
-    norm->is_again = fp8->copies == FP8_BY_COLUMNS;
-    norm->is_fp8_alone = norm->is_again || is_alone;
+/* True when only FP8 products read the output of the norm before a linear. Hooks of the linear and after its half read
+ * it in bf16. */
+static bool is_norm_in_fp8(const struct block_pass *block, enum attach_place linear) {
+    return fp8_has_norms(block->pass->run) && !hooks_at(block, linear)->count &&
+           !hooks_at(block, place_after(linear))->count;
 }
 
-/* The writer of qkv's input. */
-static int norm1_forward(const void *self, const struct fp8_output *fp8) {
-    const struct block_pass *block = self;
-    const struct runner *run = block->pass->run;
+/* A norm before qkv or fc1: its parameters, and the caller's arguments that both directions need. */
+static const struct norm_params *half_norm(const struct block_pass *block, enum attach_place linear,
+                                           struct norm *norm) {
+    const struct block_params *params = &block->pass->run->base->blocks[block->layer];
     const struct block_saved *saved = block->saved;
-    struct norm norm = {
-        .rows = stream_rows(block), .x = saved->x, .y = saved->norm1, .mean = saved->mean1, .rstd = saved->rstd1};
-    set_norm_output(fp8, is_norm_in_fp8(block, ATTACH_QKV, ATTACH_AFTER_ATTENTION), &norm);
-    return norm_forward(run, &run->base->blocks[block->layer].norm1, &norm);
+    bool is_first = linear == ATTACH_QKV;
+    *norm = (struct norm){.rows = stream_rows(block),
+                          .x = is_first ? saved->x : saved->middle,
+                          .mean = is_first ? saved->mean1 : saved->mean2,
+                          .rstd = is_first ? saved->rstd1 : saved->rstd2};
+    return is_first ? &params->norm1 : &params->norm2;
+}
+
+/* Computes the linear's input, and writes it in FP8 as well if there is a place. By columns, a backward wants in FP8
+ * only what the forward wrote by rows. */
+static int half_norm_forward(const struct block_pass *block, enum attach_place linear, struct fp8_output fp8) {
+    struct norm norm;
+    const struct norm_params *params = half_norm(block, linear, &norm);
+    norm.y = linear == ATTACH_QKV ? block->saved->norm1 : block->saved->norm2;
+    norm.fp8 = fp8;
+    norm.is_again = fp8_is_wanted(&fp8) && fp8.copies == FP8_BY_COLUMNS;
+    norm.is_fp8_alone = norm.is_again || (fp8_is_wanted(&fp8) && is_norm_in_fp8(block, linear));
+    return norm_forward(block->pass->run, params, &norm);
+}
+
+/* Adds the gradient of the norm's input to pass->d. */
+static int half_norm_backward(const struct block_pass *block, enum attach_place linear) {
+    struct norm norm;
+    const struct norm_params *params = half_norm(block, linear, &norm);
+    norm.dy = block->pass->run->gradients.norm;
+    norm.dx_add = norm.dx = block->pass->d;
+    return norm_backward(block->pass->run, params, &norm);
+}
+
+/* Computes the input again in FP8, before a backward whose weight gradient reads it. */
+static int half_norm_again(const struct block_pass *block, enum attach_place place, const struct linear *linear,
+                           const struct linear_call *call) {
+    struct fp8_output fp8 = linear_input(linear, call, FP8_BY_COLUMNS);
+    return fp8_is_wanted(&fp8) ? half_norm_forward(block, place, fp8) : STATUS_OK;
 }
 
 /* Lets a half's last product add the residual and write `out`, if nothing comes between and the backend can. */
@@ -260,12 +290,11 @@ static int attention_half_forward(const struct block_pass *block) {
     const struct runner *run = block->pass->run;
     const struct block_params *params = &run->base->blocks[block->layer];
     const struct block_saved *saved = block->saved;
-    const struct fp8_writer norm1 = {norm1_forward, block};
     struct linear_call qkv = linear_call_at(block, ATTACH_QKV);
     qkv.x = saved->norm1;
     qkv.y = saved->qkv;
-    qkv.x_writer = fp8_has_norms(run) ? &norm1 : NULL;
-    int status = qkv.x_writer ? STATUS_OK : norm1_forward(block, NULL);
+    qkv.x_is_cast = fp8_has_norms(run);
+    int status = half_norm_forward(block, ATTACH_QKV, linear_input(&params->qkv, &qkv, FP8_BY_ROWS));
     THEN(status, linear_forward(&params->qkv, &qkv));
     THEN(status, heads_forward(block));
     THEN(status, attention_core_forward(block));
@@ -305,28 +334,27 @@ static int attention_core_backward(const struct block_pass *block) {
     core.dv = model_element(run, run->gradients.qkv, widths->q + widths->kv);
     THEN(status, rank_run(run->rank, PHASE_ATTENTION, attention_backward, &core));
     THEN(status, heads_backward(block));
-    const struct fp8_writer norm1 = {norm1_forward, block};
     struct linear_call qkv = linear_call_at(block, ATTACH_QKV);
     qkv.x = block->saved->norm1;
-    qkv.x_writer = fp8_has_norms(run) ? &norm1 : NULL;
+    qkv.x_is_cast = fp8_has_norms(run);
     qkv.dy = run->gradients.qkv;
     qkv.has_no_dx = block->is_lowest;
     qkv.dx = block->is_lowest ? NULL : run->gradients.norm;
+    THEN(status, half_norm_again(block, ATTACH_QKV, &params->qkv, &qkv));
     return status ? status : linear_backward(&params->qkv, &qkv);
 }
 
 /* Replaces the gradient of `middle`, in pass->d, by that of `x`, unless the backward ends here. */
 static int attention_half_backward(const struct block_pass *block) {
     const struct runner *run = block->pass->run;
-    const struct block_params *params = &run->base->blocks[block->layer];
     const struct block_saved *saved = block->saved;
     const struct hook_list *after_hooks = hooks_at(block, ATTACH_AFTER_ATTENTION);
     struct hook_call after = half_hook_call(block, ATTACH_AFTER_ATTENTION, saved->norm1, saved->x);
     int status = STATUS_OK;
     if (block->is_lowest)
         after.dx = NULL;
-    if (is_recomputed(block, run->recompute.layernorm) && !is_norm_in_fp8(block, ATTACH_QKV, ATTACH_AFTER_ATTENTION))
-        status = norm1_forward(block, NULL);
+    if (is_recomputed(block, run->recompute.layernorm) && !is_norm_in_fp8(block, ATTACH_QKV))
+        status = half_norm_forward(block, ATTACH_QKV, bf16_only);
     THEN(status, dropout_backward(block->pass, hidden_dropout(block), model_dropout_site(block->layer, 0),
                                   block->pass->d, run->scratch.branch));
     THEN(status, hook_list_backward_output(after_hooks, HOOK_BEFORE_ACTIVATION, &after));
@@ -334,14 +362,7 @@ static int attention_half_backward(const struct block_pass *block) {
         status = attention_core_backward(block);
     THEN(status, hook_list_backward_input(after_hooks, HOOK_BEFORE_ACTIVATION, &after));
     if (!status && !block->is_lowest)
-        status = norm_backward(run, &params->norm1,
-                               &(const struct norm){.rows = stream_rows(block),
-                                                    .x = saved->x,
-                                                    .mean = saved->mean1,
-                                                    .rstd = saved->rstd1,
-                                                    .dy = run->gradients.norm,
-                                                    .dx = block->pass->d,
-                                                    .dx_add = block->pass->d});
+        status = half_norm_backward(block, ATTACH_QKV);
     return status;
 }
 
@@ -379,7 +400,7 @@ int block_choose_activation(struct runner *run) {
     return param_reshard_after(&run->base->store, (int)chunk->first, STATUS_OK);
 }
 
-static struct gelu gelu_call(const struct block_pass *block, const struct fp8_output *fp8, bool is_fp8_alone) {
+static struct gelu gelu_call(const struct block_pass *block, struct fp8_output fp8, bool is_fp8_alone) {
     const struct runner *run = block->pass->run;
     return (struct gelu){.count = block->pass->rows * run->base->part.widths.ffn,
                          .type = run->base->options.dtype,
@@ -389,11 +410,11 @@ static struct gelu gelu_call(const struct block_pass *block, const struct fp8_ou
                          .dy = run->gradients.ffn,
                          .dx = run->gradients.fc1,
                          .cols = run->base->part.widths.ffn,
-                         .fp8 = *fp8,
+                         .fp8 = fp8,
                          .is_fp8_alone = is_fp8_alone};
 }
 
-static struct swiglu swiglu_call(const struct block_pass *block, const struct fp8_output *fp8, bool is_fp8_alone) {
+static struct swiglu swiglu_call(const struct block_pass *block, struct fp8_output fp8, bool is_fp8_alone) {
     const struct runner *run = block->pass->run;
     return (struct swiglu){.rows = block->pass->rows,
                            .cols = run->base->part.widths.ffn,
@@ -402,11 +423,11 @@ static struct swiglu swiglu_call(const struct block_pass *block, const struct fp
                            .y = block->saved->activated,
                            .dy = run->gradients.ffn,
                            .dx = run->gradients.fc1,
-                           .fp8 = *fp8,
+                           .fp8 = fp8,
                            .is_fp8_alone = is_fp8_alone};
 }
 
-/* True when the activation is the writer of fc2's input: no hook changes what it computes. */
+/* True when the activation writes fc2's input in FP8: no hook changes what it computes. */
 static bool writes_activation(const struct block_pass *block) {
     return block->pass->run->fp8 && !hook_list_has(hooks_at(block, ATTACH_FC1), HOOK_AFTER_ACTIVATION);
 }
@@ -416,38 +437,34 @@ static bool is_activation_in_fp8(const struct block_pass *block) {
     return writes_activation(block) && !hooks_at(block, ATTACH_FC2)->count;
 }
 
-/* Computes saved->activated from saved->fc1. `fp8`: receives it as well, for fc2; or NULL. By columns, for the
- * backward, it is computed again. */
-static int activate(const void *self, const struct fp8_output *fp8) {
-    const struct block_pass *block = self;
+/* Computes saved->activated from saved->fc1, and writes it in FP8 as well, for fc2, if there is a place. By columns,
+ * for the backward, it is computed again. */
+static int activate(const struct block_pass *block, struct fp8_output fp8) {
     const struct runner *run = block->pass->run;
-    const struct fp8_output none = {0}, *to = fp8 ? fp8 : &none;
-    bool is_alone = fp8 && (fp8->copies == FP8_BY_COLUMNS || is_activation_in_fp8(block));
+    bool is_alone = fp8_is_wanted(&fp8) && (fp8.copies == FP8_BY_COLUMNS || is_activation_in_fp8(block));
     if (run->base->options.config.swiglu) {
-        struct swiglu swiglu = swiglu_call(block, to, is_alone);
+        struct swiglu swiglu = swiglu_call(block, fp8, is_alone);
         return rank_run(run->rank, PHASE_NORM, swiglu_forward, &swiglu);
     }
-    struct gelu gelu = gelu_call(block, to, is_alone);
+    struct gelu gelu = gelu_call(block, fp8, is_alone);
     return rank_run(run->rank, PHASE_NORM, gelu_forward, &gelu);
 }
 
-/* True when the activation's gradient is the writer of that of fc1's output: no hook reads or changes it. */
+/* True when the activation's backward writes the gradient of fc1's output in FP8: no hook reads or changes it. */
 static bool writes_gradient(const struct block_pass *block) {
     return block->pass->run->fp8 && !hooks_at(block, ATTACH_FC1)->count;
 }
 
-/* Computes gradients.fc1 from gradients.ffn. `fp8`: receives it as well, for fc1; or NULL. */
-static int activate_backward(const void *self, const struct fp8_output *fp8) {
-    const struct block_pass *block = self;
+/* Computes gradients.fc1 from gradients.ffn, and writes it in FP8 as well, for fc1, if there is a place. */
+static int activate_backward(const struct block_pass *block, struct fp8_output fp8) {
     const struct runner *run = block->pass->run;
-    const struct fp8_output none = {0}, *to = fp8 ? fp8 : &none;
     int bias = run->base->blocks[block->layer].fc1.bias; /* its gradient sums the columns in bf16 */
-    bool is_alone = fp8 && (bias == PARAM_NONE || !param_trains(&run->base->store, bias));
+    bool is_alone = fp8_is_wanted(&fp8) && (bias == PARAM_NONE || !param_trains(&run->base->store, bias));
     if (run->base->options.config.swiglu) {
-        struct swiglu swiglu = swiglu_call(block, to, is_alone);
+        struct swiglu swiglu = swiglu_call(block, fp8, is_alone);
         return rank_run(run->rank, PHASE_NORM, swiglu_backward, &swiglu);
     }
-    struct gelu gelu = gelu_call(block, to, is_alone);
+    struct gelu gelu = gelu_call(block, fp8, is_alone);
     return rank_run(run->rank, PHASE_NORM, gelu_backward, &gelu);
 }
 
@@ -467,29 +484,17 @@ static struct hook_call activated_hook_call(const struct block_pass *block) {
 /* Recomputes the activation's output from its input. */
 static int activation_again(const struct block_pass *block) {
     struct hook_call activated = activated_hook_call(block);
-    int status = activate(block, NULL);
+    int status = activate(block, bf16_only);
     return status ? status : hook_list_forward(hooks_at(block, ATTACH_FC1), HOOK_AFTER_ACTIVATION, &activated);
-}
-
-/* The writer of fc1's input. */
-static int norm2_forward(const void *self, const struct fp8_output *fp8) {
-    const struct block_pass *block = self;
-    const struct runner *run = block->pass->run;
-    const struct block_saved *saved = block->saved;
-    struct norm norm = {
-        .rows = stream_rows(block), .x = saved->middle, .y = saved->norm2, .mean = saved->mean2, .rstd = saved->rstd2};
-    set_norm_output(fp8, is_norm_in_fp8(block, ATTACH_FC1, ATTACH_AFTER_MLP), &norm);
-    return norm_forward(run, &run->base->blocks[block->layer].norm2, &norm);
 }
 
 static int mlp_half_forward(const struct block_pass *block) {
     const struct runner *run = block->pass->run;
     const struct block_params *params = &run->base->blocks[block->layer];
     const struct block_saved *saved = block->saved;
-    const struct fp8_writer norm2 = {norm2_forward, block}, activation = {activate, block};
     struct linear_call fc1 = linear_call_at(block, ATTACH_FC1);
     fc1.x = saved->norm2;
-    fc1.x_writer = fp8_has_norms(run) ? &norm2 : NULL;
+    fc1.x_is_cast = fp8_has_norms(run);
     fc1.y = saved->activated;
     fc1.epilogue = activation_epilogue(run);
     fc1.aux = block->pass->kv
@@ -502,17 +507,18 @@ static int mlp_half_forward(const struct block_pass *block) {
         fc1.epilogue = EPILOGUE_NONE;
         fc1.aux = NULL;
     }
-    int status = fc1.x_writer ? STATUS_OK : norm2_forward(block, NULL);
+    int status = half_norm_forward(block, ATTACH_FC1, linear_input(&params->fc1, &fc1, FP8_BY_ROWS));
     THEN(status, linear_forward(&params->fc1, &fc1));
-    if (!status && !is_fused && !is_written)
-        status = activate(block, NULL);
+    struct linear_call fc2 = linear_call_at(block, ATTACH_FC2);
+    bool is_end = block->is_again && !fc2.hooks->count && !hooks_at(block, ATTACH_AFTER_MLP)->count;
+    fc2.x_is_cast = is_written;
+    if (!status && !is_fused && !(is_written && is_end))
+        status = activate(block, linear_input(&params->fc2, &fc2, FP8_BY_ROWS));
     struct hook_call activated = activated_hook_call(block);
     THEN(status, hook_list_forward(fc1.hooks, HOOK_AFTER_ACTIVATION, &activated));
-    struct linear_call fc2 = linear_call_at(block, ATTACH_FC2);
-    if (block->is_again && !fc2.hooks->count && !hooks_at(block, ATTACH_AFTER_MLP)->count)
+    if (is_end)
         return status; /* nothing after this is kept for the backward */
     fc2.x = saved->activated;
-    fc2.x_writer = is_written ? &activation : NULL;
     fc2.y = run->scratch.branch;
     bool is_added = add_residual(block, &params->fc2, &fc2, ATTACH_AFTER_MLP, saved->middle, block->out);
     THEN(status, linear_forward(&params->fc2, &fc2));
@@ -537,9 +543,8 @@ static int activation_backward(const struct block_pass *block) {
     const struct linear *linear = &run->base->blocks[block->layer].fc2;
     struct linear_call fc2 = linear_call_at(block, ATTACH_FC2);
     bool is_end = ends_at(block, ATTACH_FC2);
-    const struct fp8_writer activation = {activate, block};
     fc2.x = block->saved->activated;
-    fc2.x_writer = writes_activation(block) ? &activation : NULL;
+    fc2.x_is_cast = writes_activation(block);
     fc2.dy = run->scratch.branch;
     fc2.has_no_dx = is_end;
     fc2.dx = is_end ? NULL : run->gradients.ffn;
@@ -552,12 +557,14 @@ static int activation_backward(const struct block_pass *block) {
         fc2.epilogue = EPILOGUE_NONE;
         fc2.aux = NULL;
     }
-    int status = linear_backward(linear, &fc2);
+    struct fp8_output again = linear_input(linear, &fc2, FP8_BY_COLUMNS);
+    int status = fp8_is_wanted(&again) ? activate(block, again) : STATUS_OK;
+    THEN(status, linear_backward(linear, &fc2));
     if (status || is_fused || is_end)
         return status;
     struct hook_call activated = activated_hook_call(block);
     status = hook_list_backward_output(fc1_hooks, HOOK_AFTER_ACTIVATION, &activated);
-    return status || !wants_fc1(block) || writes_gradient(block) ? status : activate_backward(block, NULL);
+    return status || !wants_fc1(block) || writes_gradient(block) ? status : activate_backward(block, bf16_only);
 }
 
 /* Computes the gradient of norm2's output from that of the MLP's result, in scratch.branch. */
@@ -565,23 +572,26 @@ static int mlp_backward(const struct block_pass *block) {
     const struct runner *run = block->pass->run;
     struct linear_call fc1 = linear_call_at(block, ATTACH_FC1);
     struct hook_call activated = activated_hook_call(block);
-    const struct fp8_writer norm2 = {norm2_forward, block}, gradient = {activate_backward, block};
+    const struct linear *linear = &run->base->blocks[block->layer].fc1;
     fc1.x = block->saved->norm2;
-    fc1.x_writer = fp8_has_norms(run) ? &norm2 : NULL;
+    fc1.x_is_cast = fp8_has_norms(run);
     fc1.dy = run->gradients.fc1;
-    fc1.dy_writer = writes_gradient(block) ? &gradient : NULL;
+    fc1.dy_is_cast = writes_gradient(block);
     fc1.has_no_dx = activated.has_no_dx = ends_at(block, ATTACH_FC1);
     fc1.dx = activated.dx = fc1.has_no_dx ? NULL : run->gradients.norm;
+    struct fp8_output gradient = linear_gradient(linear, &fc1);
     int status = activation_backward(block);
-    if (!status && wants_fc1(block))
-        status = linear_backward(&run->base->blocks[block->layer].fc1, &fc1);
+    if (!status && wants_fc1(block)) {
+        status = fp8_is_wanted(&gradient) ? activate_backward(block, gradient) : STATUS_OK;
+        THEN(status, half_norm_again(block, ATTACH_FC1, linear, &fc1));
+        THEN(status, linear_backward(linear, &fc1));
+    }
     return status ? status : hook_list_backward_input(fc1.hooks, HOOK_AFTER_ACTIVATION, &activated);
 }
 
 /* Replaces the gradient of the block's output, in pass->d, by that of `middle`, unless the backward ends here. */
 static int mlp_half_backward(const struct block_pass *block) {
     const struct runner *run = block->pass->run;
-    const struct block_params *params = &run->base->blocks[block->layer];
     const struct block_saved *saved = block->saved;
     const struct hook_list *after_hooks = hooks_at(block, ATTACH_AFTER_MLP);
     struct hook_call after = half_hook_call(block, ATTACH_AFTER_MLP, saved->norm2, saved->middle);
@@ -589,8 +599,8 @@ static int mlp_half_backward(const struct block_pass *block) {
     int status = STATUS_OK;
     if (is_end)
         after.dx = NULL;
-    if (is_recomputed(block, run->recompute.layernorm) && !is_norm_in_fp8(block, ATTACH_FC1, ATTACH_AFTER_MLP))
-        status = norm2_forward(block, NULL);
+    if (is_recomputed(block, run->recompute.layernorm) && !is_norm_in_fp8(block, ATTACH_FC1))
+        status = half_norm_forward(block, ATTACH_FC1, bf16_only);
     if (!status && is_recomputed(block, run->recompute.mlp_act) && !is_activation_in_fp8(block))
         status = activation_again(block);
     THEN(status, dropout_backward(block->pass, hidden_dropout(block), model_dropout_site(block->layer, 1),
@@ -600,14 +610,7 @@ static int mlp_half_backward(const struct block_pass *block) {
         status = mlp_backward(block);
     THEN(status, hook_list_backward_input(after_hooks, HOOK_BEFORE_ACTIVATION, &after));
     if (!status && !is_end)
-        status = norm_backward(run, &params->norm2,
-                               &(const struct norm){.rows = stream_rows(block),
-                                                    .x = saved->middle,
-                                                    .mean = saved->mean2,
-                                                    .rstd = saved->rstd2,
-                                                    .dy = run->gradients.norm,
-                                                    .dx = block->pass->d,
-                                                    .dx_add = block->pass->d});
+        status = half_norm_backward(block, ATTACH_FC1);
     return status;
 }
 

@@ -99,6 +99,9 @@ static int check_linear(struct training_runner *training, int64_t layer, enum at
     const struct linear *linear = linear_of(training, layer, place);
     int64_t size = linear->in % MULTIPLE ? linear->in : linear->out;
     int64_t nearest = (size + MULTIPLE / 2) / MULTIPLE * MULTIPLE;
+    if (param_view(&training->run.base->store, linear->weight, PARAM_LINEAR).form != MATRIX_PLAIN)
+        return status_fail(STATUS_UNSUPPORTED, "train.precision fp8 casts plain weights, and these are held as %s",
+                           training->run.base->store.storage->name);
     if (size % MULTIPLE == 0)
         return STATUS_OK;
     return status_fail(

@@ -131,7 +131,8 @@ struct model_plan {
  * STATUS_USAGE for a model that cannot be cut over the tensor ranks, STATUS_INVALID for impossible chunks. The caller
  * closes it, even after a failure, and after its runners. */
 int base_sketch(const struct base_options *options, struct rank *rank, struct model_plan *plan, struct base **base);
-/* Gives it its weights, zero until they are loaded or initialised, and its gradients. */
+/* Gives it its weights, zero until they are loaded or initialised, and its gradients. A base whose
+ * storage has needs_fill stays without them until base_fill. */
 int base_allocate(struct base *base);
 /* Gives it its weights, one parameter after the other: see struct param_fill. Returns the errors of `fill` too. */
 int base_fill(struct base *base, int (*fill)(void *context, int id), void *context);

@@ -9,21 +9,23 @@ struct matrix_view fp8_view(const struct fp8_linear *fp8, enum fp8_operand opera
     return view;
 }
 
-int fp8_cast(struct rank *rank, const struct fp8_linear *fp8, struct fp8_cast_of cast, struct matrix_view *matrix) {
+struct fp8_output fp8_output_of(const struct fp8_linear *fp8, struct fp8_cast_of cast) {
     const struct fp8_tensor *tensor = &fp8->tensor[cast.operand];
+    return (struct fp8_output){.type = tensor->type,
+                               .copies = cast.copies,
+                               .scale = tensor->scale,
+                               .inverse = tensor->inverse,
+                               .amax = cast.measures ? tensor->amax : NULL,
+                               .y = tensor->values};
+}
+
+int fp8_cast(struct rank *rank, const struct fp8_linear *fp8, struct fp8_cast_of cast, struct matrix_view *matrix) {
     struct fp8_cast call = {.rows = matrix->rows,
                             .cols = matrix->columns,
                             .stride = matrix->stride,
                             .x = matrix->data,
-                            .to = {.type = tensor->type,
-                                   .copies = cast.copies,
-                                   .scale = tensor->scale,
-                                   .inverse = tensor->inverse,
-                                   .amax = cast.measures ? tensor->amax : NULL,
-                                   .y = tensor->values}};
+                            .to = fp8_output_of(fp8, cast)};
     *matrix = fp8_view(fp8, cast.operand, matrix);
-    if (cast.writer)
-        return cast.writer->write(cast.writer->self, &call.to);
     return rank_run(rank, PHASE_GEMM, fp8_cast, &call);
 }
 

@@ -28,18 +28,14 @@ struct fp8_linear {
 
 /* Returns the view of a bf16 matrix once it is cast. */
 struct matrix_view fp8_view(const struct fp8_linear *fp8, enum fp8_operand operand, const struct matrix_view *matrix);
-/* An operation that computes the matrix of a cast, and writes it in FP8 itself. It returns the operation's status. */
-struct fp8_writer {
-    int (*write)(const void *self, const struct fp8_output *to);
-    const void *self;
-};
 /* One cast. */
 struct fp8_cast_of {
     enum fp8_operand operand;
-    enum fp8_copies copies;          /* those that the products need */
-    bool measures;                   /* the matrix's largest size counts in this step */
-    const struct fp8_writer *writer; /* NULL: the matrix is there in bf16, and is cast */
+    enum fp8_copies copies; /* those that the products need */
+    bool measures;          /* the matrix's largest size counts in this step */
 };
+/* Returns the memory and the scale of a cast, for an operation that computes the matrix and writes it in FP8 itself. */
+struct fp8_output fp8_output_of(const struct fp8_linear *fp8, struct fp8_cast_of cast);
 /* Casts *matrix, a bf16 view, and replaces it by the view of the result. The errors of the operation. */
 int fp8_cast(struct rank *rank, const struct fp8_linear *fp8, struct fp8_cast_of cast, struct matrix_view *matrix);
 /* The same for the weight, which is cast only if its memory is old. */

@@ -71,6 +71,7 @@ static struct gemm product_of(const struct linear *linear, const struct linear_c
         .a = matrix_plain(call->dtype, x, call->rows, linear->in),
         .b = weight,
         .b_transposed = true,
+        .mixes_rows = call->mixes_rows,
         .c = matrix_strided(y_dtype, y, call->rows, linear->out, y_stride(linear, call)),
         .residual = call->adds_residual ? call->residual : NULL,
         .epilogue = call->epilogue,
@@ -123,18 +124,29 @@ bool linear_can_add(const struct linear *linear, const struct linear_call *call)
 }
 
 bool linear_can_fuse_backward(const struct linear *linear, const struct linear_call *call) {
-    struct matrix_view weight = param_view(call->store, linear->weight, PARAM_PLAIN);
+    struct matrix_view weight = param_view(call->store, linear->weight, PARAM_LINEAR);
     struct matrix_view dy = gradient_view(linear, call, call->dy);
     struct gemm gemm = input_gradient_of(linear, call, weight, dy, call->dx);
     gemm.aux = gemm.aux ? gemm.aux : &gemm; /* while planning there are no addresses: any will do that is not NULL */
     return is_supported(call, FP8_GRADIENT, gemm);
 }
 
-/* Casts the operands of a forward product, if it is in FP8. */
-static int cast_operands(const struct linear_call *call, struct gemm *gemm) {
-    const struct fp8_cast_of input = {FP8_INPUT, FP8_BY_ROWS, call->measures_fp8, call->x_writer};
-    int status = call->fp8 ? fp8_cast(call->rank, call->fp8, input, &gemm->a) : STATUS_OK;
-    return status || !call->fp8 ? status : fp8_cast_weight(call->rank, call->fp8, input.measures, &gemm->b);
+static struct fp8_cast_of input_cast(const struct linear_call *call, enum fp8_copies copies) {
+    return (struct fp8_cast_of){FP8_INPUT, copies, copies == FP8_BY_ROWS && call->measures_fp8};
+}
+
+struct fp8_output linear_input(const struct linear *linear, const struct linear_call *call, enum fp8_copies copies) {
+    bool is_read = copies == FP8_BY_ROWS || param_trains(call->store, linear->weight);
+    return call->x_is_cast && is_read ? fp8_output_of(call->fp8, input_cast(call, copies)) : (struct fp8_output){0};
+}
+
+/* Makes an operand x the view of its FP8 form. */
+static int cast_input(const struct linear_call *call, enum fp8_copies copies, struct matrix_view *x) {
+    if (call->fp8 && !call->x_is_cast)
+        return fp8_cast(call->rank, call->fp8, input_cast(call, copies), x);
+    if (call->fp8)
+        *x = fp8_view(call->fp8, FP8_INPUT, x);
+    return STATUS_OK;
 }
 
 /* Runs the base's product with the deltas of the first hooks, and stores their number in *hooks. `into_fp32`: y is
@@ -149,7 +161,9 @@ static int multiply(const struct linear *linear, const struct linear_call *call,
     gemm.bias = is_partial && rank->place.tensor > 0 ? NULL : bias.data; /* the sum must have it once */
     hook.x = x;
     hook.y = y;
-    int status = cast_operands(call, &gemm);
+    int status = cast_input(call, FP8_BY_ROWS, &gemm.a);
+    if (!status && call->fp8)
+        status = fp8_cast_weight(rank, call->fp8, call->measures_fp8, &gemm.b);
     if (!status && !into_fp32)
         status = hook_list_deltas(call->hooks, &hook, &gemm, hooks);
     THEN(status, rank_multiply(rank, PHASE_GEMM, &gemm));
@@ -211,8 +225,7 @@ static int weight_gradients(const struct linear *linear, const struct linear_cal
             .accumulate = !call->overwrite_gradients,
             .bias_gradient = call->fp8 ? NULL : dbias,
         };
-        const struct fp8_cast_of input = {FP8_INPUT, FP8_BY_COLUMNS, false, call->x_writer};
-        int status = call->fp8 ? fp8_cast(rank, call->fp8, input, &gemm.b) : STATUS_OK;
+        int status = cast_input(call, FP8_BY_COLUMNS, &gemm.b);
         THEN(status, rank_multiply(rank, PHASE_GEMM, &gemm));
         if (status || !call->fp8)
             return status;
@@ -230,7 +243,7 @@ static int weight_gradients(const struct linear *linear, const struct linear_cal
 
 static int input_gradient(const struct linear *linear, const struct linear_call *call, struct matrix_view dy,
                           void *dx) {
-    struct gemm gemm = input_gradient_of(linear, call, param_borrow(call->store, linear->weight), dy, dx);
+    struct gemm gemm = input_gradient_of(linear, call, param_borrow_linear(call->store, linear->weight), dy, dx);
     int status = call->fp8 ? fp8_cast_weight(call->rank, call->fp8, false, &gemm.b) : STATUS_OK;
     THEN(status, rank_multiply(call->rank, PHASE_GEMM, &gemm));
     param_return(call->store, linear->weight);
@@ -244,42 +257,51 @@ static int plan_input_gradient(const struct linear *linear, const struct linear_
     return status;
 }
 
-/* Casts the output's gradient for the products that read it. */
-static int cast_gradient(const struct linear_call *call, bool wants_dx, bool wants_dw, struct matrix_view *dy) {
-    struct fp8_cast_of gradient = {.operand = FP8_GRADIENT, .measures = true, .writer = call->dy_writer};
-    if (wants_dx != wants_dw)
-        gradient.copies = wants_dx ? FP8_BY_ROWS : FP8_BY_COLUMNS;
-    if (wants_dx || wants_dw)
-        return fp8_cast(call->rank, call->fp8, gradient, dy);
-    *dy = fp8_view(call->fp8, FP8_GRADIENT, dy);
-    return STATUS_OK;
+static bool wants_dx(const struct linear_call *call) {
+    return call->rank->is_planning ? !call->has_no_dx : call->dx != NULL;
+}
+
+/* Returns the cast of dy for the products that read it. */
+static struct fp8_cast_of gradient_cast(const struct linear *linear, const struct linear_call *call) {
+    bool is_by_rows = wants_dx(call), is_by_columns = param_trains(call->store, linear->weight);
+    return (struct fp8_cast_of){.operand = FP8_GRADIENT,
+                                .copies = is_by_rows == is_by_columns ? FP8_ANY
+                                          : is_by_rows                ? FP8_BY_ROWS
+                                                                      : FP8_BY_COLUMNS,
+                                .measures = true};
+}
+
+struct fp8_output linear_gradient(const struct linear *linear, const struct linear_call *call) {
+    bool is_read = wants_dx(call) || param_trains(call->store, linear->weight);
+    return call->dy_is_cast && is_read ? fp8_output_of(call->fp8, gradient_cast(linear, call)) : (struct fp8_output){0};
 }
 
 int linear_backward(const struct linear *linear, const struct linear_call *call) {
     struct hook_call hook = hook_call_of(linear, call);
     struct comm_request sum = {0}; /* of the partial dx, while the weight gradients are computed */
     bool has_own_rows = is_cut_by_rows(linear, call, LINEAR_COLUMN);
-    bool wants_dx = call->rank->is_planning ? !call->has_no_dx : call->dx != NULL;
-    bool wants_dw = param_trains(call->store, linear->weight), wants_x = wants_dw || call->hooks->count;
+    bool has_dx = wants_dx(call), has_dw = param_trains(call->store, linear->weight);
     int status = STATUS_OK;
     if (is_cut_by_rows(linear, call, LINEAR_ROW)) {
         hook.dy = call->whole;
         status = gather_rows(call, call->dy, linear->out, call->whole);
-    } else if (has_own_rows && wants_x) {
+    } else if (has_own_rows && (has_dw || call->hooks->count)) {
         hook.x = call->whole;
         status = gather_rows(call, call->x, linear->in, call->whole);
     }
     hook.dx = has_own_rows ? call->whole_gradient : call->dx;
     THEN(status, hook_list_backward_output(call->hooks, HOOK_BEFORE_ACTIVATION, &hook));
     struct matrix_view dy = gradient_view(linear, call, hook.dy);
-    if (!status && call->fp8)
-        status = cast_gradient(call, wants_dx, wants_dw, &dy);
-    if (!status && wants_dx)
+    if (!status && call->fp8 && !call->dy_is_cast && (has_dx || has_dw))
+        status = fp8_cast(call->rank, call->fp8, gradient_cast(linear, call), &dy);
+    else if (call->fp8)
+        dy = fp8_view(call->fp8, FP8_GRADIENT, &dy);
+    if (!status && has_dx)
         status = input_gradient(linear, call, dy, hook.dx);
     else if (!status && call->rank->is_planning) /* in other layers, a run needs it */
         status = plan_input_gradient(linear, call, dy);
     THEN(status, hook_list_backward_input(call->hooks, HOOK_BEFORE_ACTIVATION, &hook));
-    if (!status && wants_dx && is_cut(linear, call, LINEAR_COLUMN))
+    if (!status && has_dx && is_cut(linear, call, LINEAR_COLUMN))
         status = sum_start(call, hook.dx, call->dx, linear->in, call->dtype, &sum);
     THEN(status, weight_gradients(linear, call, hook.x, hook.dy, dy));
     int summed = rank_wait(call->rank, &sum);

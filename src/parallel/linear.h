@@ -29,10 +29,10 @@ struct linear_call {
     enum dtype dtype;
     struct fp8_linear *fp8; /* its casts, for FP8 products; NULL: products of `dtype` */
     bool measures_fp8;      /* forward: largest sizes of input and weight count in this step; those of dy always do */
-    /* In FP8: the operations that make x and dy, which then write them in FP8 where the linear would cast them. They
-     * also write the bf16 matrix if anything reads that. NULL: the operation has run, and the linear casts. A linear
-     * with hooks has no writer of dy. */
-    const struct fp8_writer *x_writer, *dy_writer;
+    /* In FP8: the operations before the linear write x and dy in FP8, to linear_input and linear_gradient; they also
+     * write the bf16 matrix if anything reads that. Otherwise the linear casts. A linear with hooks casts dy. */
+    bool x_is_cast, dy_is_cast;
+    bool mixes_rows; /* training: a packed weight multiplies as a plain one would, with the same bits */
     int64_t rows;
     const void *x; /* [N, in] */
     void *y;       /* [N, out] forward; row stride y_stride, or `out` if that is 0 */
@@ -60,6 +60,10 @@ bool linear_can_add(const struct linear *linear, const struct linear_call *call)
 /* Returns the same as linear_can_fuse for the product of the input's gradient in linear_backward, for a place without
  * hooks. */
 bool linear_can_fuse_backward(const struct linear *linear, const struct linear_call *call);
+/* Return the places of x and dy for the operations that write them in FP8; no place if the linear casts. x is written
+ * before linear_forward, and again before linear_backward if the weight trains: by columns then. */
+struct fp8_output linear_input(const struct linear *linear, const struct linear_call *call, enum fp8_copies copies);
+struct fp8_output linear_gradient(const struct linear *linear, const struct linear_call *call);
 /* Computes y, with its hooks and collectives. The errors of operations, hooks and collectives. */
 int linear_forward(const struct linear *linear, const struct linear_call *call);
 /* Computes dx, and adds to the gradients of weight and bias if they train. Errors as linear_forward. */

@@ -16,8 +16,9 @@ enum param_array { PARAM_WEIGHTS, PARAM_GRADIENTS };
 
 /* The purpose of a loan. */
 enum param_form {
-    PARAM_PLAIN,   /* to read plain values */
-    PARAM_LINEAR,  /* to multiply by the weight of a linear, in the form in which the storage holds it */
+    PARAM_PLAIN,  /* to read plain values */
+    PARAM_LINEAR, /* to multiply by the weight of a linear, forward and (unless is_forward_only) in the backward, in the
+                   * form in which the storage holds it */
     PARAM_WRITTEN, /* to write plain values; the unit need not be unsharded */
 };
 
@@ -57,10 +58,12 @@ struct param_sharing {
 
 struct storage {
     const char *name;
+    bool is_forward_only; /* loans for products lack the direction of the input's gradient: nothing trains on them */
+    bool needs_fill;      /* it cannot hold zeros, and is opened when its values come */
     /* Returns the device bytes that `open` allocates for an array; works on a sketch. */
     size_t (*bytes)(const struct param_store *store, enum param_array array);
     /* Gives a sketched store its memory, and sets store->held. Calls `fill` for the values; they are zeros if it is
-     * NULL. A storage that cannot hold zeros requires `fill`. After a failure, `close` frees what was allocated. */
+     * NULL. With needs_fill, `fill` is required. After a failure, `close` frees what was allocated. */
     int (*open)(struct param_store *store, const struct param_fill *fill);
     /* Frees what `open` allocated, also after a failure or for a sketch. */
     void (*close)(struct param_store *store);
@@ -95,9 +98,9 @@ struct storage {
 /* All values in two flat arrays, of weights and of gradients. */
 extern const struct storage storage_whole;
 /* parallel/sharded.h has storages of which each rank has a share. */
-/* For inference: the weights of linears are packed by the backend, the others are plain. There are no gradients and no
- * ranges. Parameters are filled one after the other, the largest first. Only the current one is held plain as well, so
- * that opening takes few bytes more than the packed weights. */
+/* For inference, and for adapters that train on the same base: the weights of linears are packed by the backend, the
+ * others are plain. There are no gradients and no ranges. Parameters are filled one after the other, the largest first.
+ * Only the current one is held plain as well, so that opening takes few bytes more than the packed weights. */
 extern const struct storage storage_packed;
 
 /* ---- for storages ---- */

@@ -1,4 +1,4 @@
-/* The storage of inference: weights of linears are packed, one parameter after the other. */
+/* The storage of a frozen base: weights of linears are packed, one parameter after the other. */
 #include "tensor/tensor.h"
 
 #include <stdlib.h>
@@ -165,6 +165,7 @@ static const struct param_range *packed_ranges(const struct param_store *store, 
 
 const struct storage storage_packed = {
     .name = "packed",
+    .needs_fill = true,
     .bytes = packed_bytes,
     .open = packed_open,
     .close = packed_close,

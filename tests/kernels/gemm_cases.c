@@ -27,6 +27,8 @@ enum {
     A_E5M2 = 262144,
     RESIDUAL = 524288,
     LARGE_RANK = 1048576,
+    PACKED_BACK = 2097152 | PACKED, /* B is the weight of an input gradient */
+    MIXED = 4194304 | PACKED,       /* rows need not have the bits that they have alone */
     FORWARD = B_TRANSPOSED | BIAS,
     WEIGHT_GRADIENT = A_TRANSPOSED | ACCUMULATE | C_FP32 | BIAS_GRADIENT,
     ANY_GELU = GELU_TANH | GELU_EXACT,
@@ -35,6 +37,10 @@ enum {
 enum { A, B, SCALES, BIAS_VECTOR, C, AUX_MATRIX, BIAS_SUM, LEFT, RIGHT, A_SCALE, B_SCALE, ONE, RESIDUAL_MATRIX };
 static int64_t delta_rank(const struct op_run *run) {
     return run->variant & LARGE_RANK ? 19 : 5;
+}
+
+static bool is_b_transposed(const struct op_run *run) {
+    return run->variant & B_TRANSPOSED || (run->variant & PACKED_BACK) == PACKED;
 }
 
 static int64_t stride_of(const struct op_run *run, int64_t cols) {
@@ -101,7 +107,7 @@ static void gemm_setup(struct op_run *run) {
         t[A].cols = m;
     }
     t[B] = (struct op_tensor){.name = "b", .role = OP_IN, .type = run->type, .rows = k, .cols = n, .spread = spread};
-    if (v & (B_TRANSPOSED | PACKED)) {
+    if (is_b_transposed(run)) {
         t[B].rows = n;
         t[B].cols = k;
     }
@@ -185,7 +191,8 @@ static int prepare_fp8(struct op_run *run, const struct ops *ops, const struct e
 
 static int prepare_packed(struct op_run *run, const struct ops *ops, const struct exec *exec) {
     struct device *device = stream_device(exec->stream);
-    struct matrix_view plain = matrix_plain(run->type, run->tensor[B].data, run->shape[1], run->shape[2]);
+    const struct op_tensor *b = &run->tensor[B];
+    struct matrix_view plain = matrix_plain(run->type, b->data, b->rows, b->cols);
     size_t bytes = ops->packed_bytes(device, &plain);
     struct matrix_view *packed = malloc(sizeof *packed);
     void *memory = NULL;
@@ -236,7 +243,8 @@ static struct gemm gemm_arguments(const struct op_run *run) {
     struct gemm g = {.a = view_of(&t[A]),
                      .a_transposed = v & A_TRANSPOSED,
                      .b = view_of(&t[B]),
-                     .b_transposed = v & (B_TRANSPOSED | PACKED),
+                     .b_transposed = is_b_transposed(run),
+                     .mixes_rows = (v & MIXED) == MIXED,
                      .c = view_of(&t[C]),
                      .is_tf32 = run->op_case->use & OP_TF32,
                      .accumulate = v & ACCUMULATE,
@@ -320,7 +328,7 @@ static void gemm_reference(struct op_run *run) {
     int64_t m = run->shape[0], n = run->shape[1], k = run->shape[2];
     struct op_tensor *t = run->tensor;
     int v = run->variant;
-    bool b_transposed = v & (B_TRANSPOSED | PACKED);
+    bool b_transposed = is_b_transposed(run);
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
             double sum = 0;
@@ -456,6 +464,19 @@ static const struct op_case cases[] = {
     BOTH_TYPES(OP_TEST, "packed, gelu", PACKED | BIAS | GELU_TANH, 7, 70, 40),
     BOTH_TYPES(OP_TEST, "packed, exact gelu saving", PACKED | BIAS | GELU_EXACT | AUX | STRIDED, 40, 70, 41),
     BOTH_TYPES(OP_TEST, "packed, several passes", PACKED | BIAS, 200, 34, 6000),
+    /* Their bounds are those of plain weights: unpacked values are the same numbers, multiplied by the same code. */
+    BOTH_TYPES(OP_TEST, "packed, input gradient", PACKED_BACK, 64, 128, 96),
+    BOTH_TYPES(OP_TEST, "packed, input gradient, odd", PACKED_BACK | STRIDED, 35, 129, 51),
+    BOTH_TYPES(OP_TEST, "packed, input gradient, 1 x 1 x 1", PACKED_BACK, 1, 1, 1),
+    BOTH_TYPES(OP_TEST, "packed, input gradient, added", PACKED_BACK | ACCUMULATE, 33, 9, 65),
+    BOTH_TYPES(OP_TEST, "packed, input gradient, scaled", PACKED_BACK | SCALED | STRIDED, 33, 8, 65),
+    BOTH_TYPES(OP_TEST, "packed, input gradient, pieces", PACKED_BACK | STRIDED, 3, 389, 8197),
+    BOTH_TYPES(OP_TEST, "packed, gelu backward", PACKED_BACK | DGELU_TANH, 33, 65, 64),
+    BOTH_TYPES(OP_TEST, "packed, exact gelu backward, pieces", PACKED_BACK | DGELU_EXACT | STRIDED, 1030, 1600, 9),
+    BOTH_TYPES(OP_TEST, "packed, mixed", MIXED | BIAS | STRIDED, 37, 51, 129),
+    BOTH_TYPES(OP_TEST, "packed, mixed, pieces", MIXED | BIAS, 513, 601, 9),
+    BOTH_TYPES(OP_TEST, "packed, mixed, gelu saving", MIXED | BIAS | GELU_TANH | AUX, 33, 65, 64),
+    {&gemm_kind, "packed, mixed, deltas", OP_TEST, DTYPE_BF16, MIXED | BIAS | DELTAS | STRIDED, {33, 65, 64}},
     BOTH_TYPES(OP_TEST, "int8", INT8 | B_TRANSPOSED, 5, 7, 3),
     BOTH_TYPES(OP_TEST, "int8, one row", INT8 | FORWARD, 1, 33, 65),
     BOTH_TYPES(OP_TEST, "int8, odd", INT8 | FORWARD | STRIDED, 37, 51, 129),

@@ -383,6 +383,55 @@ static void deltas_are_added_before_the_one_rounding(void **state) {
     scene_close(&scene);
 }
 
+/* Rows [FIRST, FIRST + rows) of a weight [out, in], forward and back, from its packed and its plain form. */
+static void check_unpacked(struct scene *scene, const struct ops *ops, enum dtype type, int64_t first, int64_t out,
+                           int64_t in) {
+    enum { M = 70 };
+    size_t size = dtype_bytes(type);
+    void *x = numbers(scene, type, M * in, 1), *w = numbers(scene, type, (first + out + 3) * in, 2), *form = NULL;
+    void *y = numbers(scene, type, M * out, 3), *bias = numbers(scene, type, out, 4);
+    void *c[] = {numbers(scene, type, M * (out + in), 0), numbers(scene, type, M * (out + in), 0)};
+    struct matrix_view b[] = {matrix_plain(type, w, first + out + 3, in), {0}};
+    test_ok(device_alloc(scene->device, ops->packed_bytes(scene->device, &b[0]), &form));
+    test_ok(ops->pack(&scene->exec, &(const struct pack_call){b[0], form}));
+    b[1] = matrix_packed(b[0], form);
+    for (int i = 0; i < 2; i++) {
+        struct gemm forward = {.a = matrix_plain(type, x, M, in),
+                               .b = matrix_rows(b[i], first, out),
+                               .b_transposed = true,
+                               .mixes_rows = true,
+                               .c = matrix_plain(type, c[i], M, out),
+                               .bias = bias};
+        struct gemm back = {.a = matrix_plain(type, y, M, out),
+                            .b = matrix_rows(b[i], first, out),
+                            .c = matrix_plain(type, (char *)c[i] + (size_t)(M * out) * size, M, in)};
+        test_ok(run(scene, ops, &forward));
+        test_ok(run(scene, ops, &back));
+    }
+    assert_memory_equal(c[0], c[1], (size_t)(M * (out + in)) * size);
+    void *const memory[] = {x, w, form, y, bias, c[0], c[1]};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
+        device_free(scene->device, memory[i]);
+}
+
+static void a_packed_weight_has_the_bits_of_a_plain_one(void **state) {
+    (void)state;
+    static const char *const levels[] = {"v2", "v3", "v4", "v4bf16"};
+    static const int64_t shapes[][3] = {{0, 64, 96}, {0, 33, 65}, {5, 40, 31}, {32, 64, 600}, {7, 1, 1}, {0, 700, 8}};
+    struct scene scene = scene_open(2);
+    struct matrix_view half = matrix_plain(DTYPE_BF16, NULL, 8, 8);
+    struct gemm bf16 = {.a = half, .b = half, .c = half};
+    for (size_t l = 0; l < sizeof levels / sizeof *levels; l++) {
+        const struct ops *ops = ops_for_level(scene.device, levels[l]);
+        for (size_t i = 0; ops && i < sizeof shapes / sizeof *shapes; i++) {
+            check_unpacked(&scene, ops, DTYPE_F32, shapes[i][0], shapes[i][1], shapes[i][2]);
+            if (ops->gemm_supports(scene.device, &bf16))
+                check_unpacked(&scene, ops, DTYPE_BF16, shapes[i][0], shapes[i][1], shapes[i][2]);
+        }
+    }
+    scene_close(&scene);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_equal_fp64),
@@ -393,6 +442,7 @@ int main(void) {
         cmocka_unit_test(products_of_many_forms_stay_right),
         cmocka_unit_test(two_threads_may_share_a_device),
         cmocka_unit_test(deltas_are_added_before_the_one_rounding),
+        cmocka_unit_test(a_packed_weight_has_the_bits_of_a_plain_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

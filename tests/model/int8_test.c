@@ -151,6 +151,8 @@ static const struct param_range *int8_ranges(const struct param_store *store, en
 
 static const struct storage storage_int8 = {
     .name = "int8",
+    .is_forward_only = true,
+    .needs_fill = true,
     .bytes = int8_bytes,
     .open = int8_open,
     .close = int8_close,
@@ -304,10 +306,25 @@ static void int8_differs_from_fp32_by_the_rounding_of_weights(void **state) {
     }
 }
 
+static void weights_that_multiply_only_forward_train_nothing(void **state) {
+    (void)state;
+    struct golden g;
+    struct test_model test;
+    golden_open(&g, "d64_untied");
+    struct model_options options = {.base = {.config = g.config, .storage = &storage_int8}, .max_rows = g.T};
+    test = (struct test_model){0};
+    test_ok(device_open(test_device(), 0, 2, &test.device));
+    test_ok(rank_open_single(&test.rank, test.device, 1));
+    test_fails(test_open_training(&options, &test.rank, NULL, &test.base, &test.model), STATUS_UNSUPPORTED, "int8");
+    test_model_close(&test);
+    golden_close(&g);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(int8_equals_fp32_of_the_same_values),
         cmocka_unit_test(int8_differs_from_fp32_by_the_rounding_of_weights),
+        cmocka_unit_test(weights_that_multiply_only_forward_train_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

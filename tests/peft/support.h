@@ -20,9 +20,11 @@ struct tuned_options {
     bool has_dropout; /* the base's, and the pass's */
     enum dtype dtype;
     struct model_fp8_options fp8;
-    const struct model_config *base; /* NULL: tuned_base */
-    const struct storage *storage;   /* of the base; NULL: whole */
-    int chunk_count;                 /* of the stage; 0: all layers in one */
+    const struct model_config *base;    /* NULL: tuned_base */
+    const struct storage *storage;      /* of the base; NULL: whole */
+    int (*fill)(void *context, int id); /* gives a storage with needs_fill its values, in place of draws */
+    void *fill_context;
+    int chunk_count; /* of the stage; 0: all layers in one */
     struct model_chunk chunks[2];
 };
 
@@ -84,8 +86,8 @@ static inline int tuned_open(struct tuned *t, const struct tuned_options *o, str
     if (!status)
         status = peft_allocate(t->peft);
     if (!status)
-        status = base_initialise(t->base, 77);
-    if (!status && o->dtype == DTYPE_F32)
+        status = o->fill ? base_fill(t->base, o->fill, o->fill_context) : base_initialise(t->base, 77);
+    if (!status && o->dtype == DTYPE_F32 && !o->fill)
         status = tuned_shake(base_store(t->base), rank->exec.stream, 0.1f);
     if (!status)
         peft_set_base(t->peft, base_store(t->base));

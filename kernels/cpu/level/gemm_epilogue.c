@@ -111,6 +111,7 @@ static const struct gemm_level level = {
     .column_sum_workspace = LEVEL(cpu_column_sum_workspace),
     .packed_workspace = LEVEL(gemm_packed_workspace),
     .packed_gemm = LEVEL(gemm_packed),
+    .unpack = LEVEL(gemm_unpack),
 };
 
 size_t LEVEL(cpu_gemm_workspace)(struct device *device, const struct gemm *gemm) {

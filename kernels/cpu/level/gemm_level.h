@@ -10,6 +10,8 @@
 void LEVEL(gemm_epilogue)(const struct gemm *gemm, const struct gemm_block *block);
 size_t LEVEL(gemm_packed_workspace)(struct device *device, const struct gemm *gemm);
 void LEVEL(gemm_packed)(const struct exec *exec, const struct gemm *gemm);
+void LEVEL(gemm_unpack)(const struct exec *exec, const struct matrix_view *packed, int64_t col, int64_t cols, void *out,
+                        int64_t stride);
 
 /* Reads elements [rows, cols] of a packed weight from (row, col) on, as fp32. Rows of `out` are `stride` floats apart.
  * `col` is even. */

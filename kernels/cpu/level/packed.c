@@ -99,6 +99,68 @@ void LEVEL(packed_read)(const struct matrix_view *packed, int64_t row, int64_t r
     }
 }
 
+/* ---- unpacking ------------------------------------------------------------------------------------------------- */
+
+/* Transposes SIMD_LANES vectors: in each step, lanes and vectors swap one bit of their numbers. */
+static inline __attribute__((always_inline)) void transpose_words(vfloat x[SIMD_LANES]) {
+    typedef int lanes __attribute__((vector_size(sizeof(vfloat))));
+#pragma GCC unroll 4
+    for (int bit = 1; bit < SIMD_LANES; bit *= 2) {
+        lanes even, odd;
+#pragma GCC unroll 16
+        for (int i = 0; i < SIMD_LANES; i++) {
+            even[i] = i & bit ? SIMD_LANES + i - bit : i;
+            odd[i] = i & bit ? SIMD_LANES + i : i + bit;
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < SIMD_LANES; i++) {
+            if (i & bit)
+                continue;
+            vfloat a = x[i], b = x[i + bit];
+            x[i] = __builtin_shuffle(a, b, even);
+            x[i + bit] = __builtin_shuffle(a, b, odd);
+        }
+    }
+}
+
+/* Writes `steps` steps of SIMD_LANES rows, of which those from number `first` to `end` - 1 are wanted. They are
+ * `stride` units apart from `out` on. */
+static void unpack_lanes(const float *panel, int64_t steps, int first, int end, float *out, int64_t stride) {
+    int64_t step = 0;
+    for (; step + SIMD_LANES <= steps; step += SIMD_LANES) {
+        vfloat x[SIMD_LANES];
+#pragma GCC unroll 16
+        for (int i = 0; i < SIMD_LANES; i++)
+            x[i] = simd_load(panel + (step + i) * PANEL);
+        transpose_words(x);
+#pragma GCC unroll 16
+        for (int i = 0; i < SIMD_LANES; i++)
+            if (i >= first && i < end)
+                simd_store(out + (i - first) * stride + step, x[i]);
+    }
+    for (int i = first; i < end; i++)
+        for (int64_t s = step; s < steps; s++)
+            memcpy(out + (i - first) * stride + s, panel + s * PANEL + i, sizeof *out);
+}
+
+void LEVEL(gemm_unpack)(const struct exec *exec, const struct matrix_view *packed, int64_t col, int64_t cols, void *out,
+                        int64_t stride) {
+    int64_t each = packed->type == DTYPE_BF16 ? 2 : 1, all = steps_of(packed->type, packed->columns);
+    int64_t steps = (cols + each - 1) / each, slices = (steps + SLICE_STEPS - 1) / SLICE_STEPS;
+    int64_t first = packed->first_row / SIMD_LANES, end = packed->first_row + packed->rows;
+    (void)exec;
+#pragma omp parallel for num_threads(exec_threads(exec)) schedule(static) collapse(2)
+    for (int64_t group = first; group < (end + SIMD_LANES - 1) / SIMD_LANES; group++)
+        for (int64_t slice = 0; slice < slices; slice++) {
+            int64_t step = slice * SLICE_STEPS, remaining = steps - step, row = group * SIMD_LANES;
+            int64_t at = row / PANEL * all * PANEL + row % PANEL + (col / each + step) * PANEL;
+            int from = row < packed->first_row ? (int)(packed->first_row - row) : 0;
+            unpack_lanes((const float *)packed->data + at, remaining < SLICE_STEPS ? remaining : SLICE_STEPS, from,
+                         end - row < SIMD_LANES ? (int)(end - row) : SIMD_LANES,
+                         (float *)out + (row + from - packed->first_row) * (stride / each) + step, stride / each);
+        }
+}
+
 /* ---- multiplying ----------------------------------------------------------------------------------------------- */
 
 #define TILE_INLINE static inline __attribute__((always_inline))
