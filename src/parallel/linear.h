@@ -60,8 +60,8 @@ bool linear_can_add(const struct linear *linear, const struct linear_call *call)
 /* Returns the same as linear_can_fuse for the product of the input's gradient in linear_backward, for a place without
  * hooks. */
 bool linear_can_fuse_backward(const struct linear *linear, const struct linear_call *call);
-/* Return the places of x and dy for the operations that write them in FP8; no place if the linear casts. x is written
- * before linear_forward, and again before linear_backward if the weight trains: by columns then. */
+/* Return the places of x and dy for the operations that write them in FP8; no place if the linear casts. An operation
+ * writes x before linear_forward. If the weight trains, it writes x by columns again before linear_backward. */
 struct fp8_output linear_input(const struct linear *linear, const struct linear_call *call, enum fp8_copies copies);
 struct fp8_output linear_gradient(const struct linear *linear, const struct linear_call *call);
 /* Computes y, with its hooks and collectives. The errors of operations, hooks and collectives. */

@@ -417,7 +417,7 @@ class Weights(unittest.TestCase):
             if is_row or room == "tensor":
                 continue
             names = set(re.findall(r"\bstruct param_store \**(\w+)", code)) | {"store"}
-            owner = rf"(?:\b(?:{'|'.join(sorted(names))})|_store\([^()]*\))"
+            owner = rf"(?:(?<![.>])\b(?:{'|'.join(sorted(names))})|\bstore|_store\([^()]*\))"
             for match in re.finditer(rf"{owner}(?:->|\.)(held|weights|gradients|dtype)\b", code):
                 found.append(f"{name_of(path)}: {match.group(0)}")
         self.assertFalse(found, "\n".join(found))

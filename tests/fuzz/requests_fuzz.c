@@ -1,5 +1,6 @@
 /* Any bytes as a line of `generate --requests`. It is refused with one line of text, and perhaps the name of a field,
  * or gives a request whose values are all in their ranges. */
+#include "jobs/requests_batch.h"
 #include "jobs/requests_line.h"
 
 #include "base/base.h"
@@ -84,7 +85,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     else
         check(status == STATUS_INVALID && *status_text(), "refused without a text");
     check(status || !field, "the field of what is right");
-    if (field && !line.batch) /* in OpenAI's form a member may be missing */
+    if (field && line.form != &batch_form) /* in OpenAI's form a member may be missing */
         check(!strcmp(field, "prompt") || strlen(field) < size, "a field that the line has not");
     request_line_free(&line);
     return 0;

@@ -173,7 +173,7 @@ static void ends_that_count_take_the_place_of_a_layer(void **state) {
     test_ok(pipeline_layers(&one, 0, 0, &begin, &count)); /* one stage has all */
     assert_int_equal(count, 7);
     test_fails(pipeline_split_check(&uneven), STATUS_USAGE,
-               "parallel.account_for_embedding_in_pipeline_split (with which no stage has a number of its own)");
+               "parallel.account_for_embedding_in_pipeline_split (with which no stage has its own number)");
     uneven = (struct pipeline_split){126, 16, 3, 0, 0, true, true};
     test_fails(pipeline_split_check(&uneven), STATUS_USAGE,
                "parallel.account_for_loss_in_pipeline_split; nearest that work: "
