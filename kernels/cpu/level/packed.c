@@ -106,7 +106,7 @@ static inline __attribute__((always_inline)) void transpose_words(vfloat x[SIMD_
     typedef int lanes __attribute__((vector_size(sizeof(vfloat))));
 #pragma GCC unroll 4
     for (int bit = 1; bit < SIMD_LANES; bit *= 2) {
-        lanes even, odd;
+        lanes even = {0}, odd = {0}; /* lane by lane below, which a build without optimisation does not see */
 #pragma GCC unroll 16
         for (int i = 0; i < SIMD_LANES; i++) {
             even[i] = i & bit ? SIMD_LANES + i - bit : i;
