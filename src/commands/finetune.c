@@ -57,8 +57,7 @@ static const struct config_row rows[] = {
     ROW_PATHS("adapter", AT(adapters), "DIR...", "with train.skip_train: adapters on the model to validate; all apply"),
     OPTION("init-adapter", init_adapter, "DIR",
            "start from the values and the configuration of an adapter or a stack, instead of keys of peft"),
-    RANKS_ROW(AT(ranks),
-              "ranks to train on, as threads of this process; 1 when not given, and under mpirun or srun theirs"),
+    TRAINING_RANKS_ROW(AT(ranks)),
 };
 
 /* The rows, with the names of the methods in the help of --peft, and the help of optim.lr. */

@@ -17,8 +17,7 @@ static const struct config_row rows[] = {
     TRAINING_CONFIG_ROW(AT(config)),
     ROW_PATH("init-from", AT(init_from), "DIR",
              "start from the weights of a model directory, whose config.json supplies the whole model section"),
-    RANKS_ROW(AT(ranks),
-              "ranks to train on, as threads of this process; 1 when not given, and under mpirun or srun theirs"),
+    TRAINING_RANKS_ROW(AT(ranks)),
     TRAINING_DRY_RUN_ROWS(AT(is_dry_run), AT(target)),
 };
 
