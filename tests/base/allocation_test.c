@@ -1,32 +1,15 @@
 /* Whichever allocation of this room fails, the failure is reported, and only boxes remain, which the next writer
  * removes. */
+#include "root.h"
+
 #include "base/base.h"
 #include "base/json.h"
 #include "support/failing.h"
-#include "support/test.h"
 
 #include <malloc.h>
 #include <unistd.h>
 
 enum { MANY = 100 };
-
-static char root[200];
-
-static int open_root(void **state) {
-    (void)state;
-    char *directory = test_directory();
-    snprintf(root, sizeof root, "%s", directory);
-    free(directory);
-    return 0;
-}
-
-static const char *at(const char *name) {
-    static char paths[8][256];
-    static int next;
-    char *path = paths[next++ % 8];
-    snprintf(path, sizeof *paths, "%s/%s", root, name);
-    return path;
-}
 
 /* ---- what lives in memory ---- */
 

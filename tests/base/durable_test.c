@@ -1,6 +1,6 @@
 /* The files and directories that are synced against a power cut, and their order. A call of fsync is noted before it is
  * made, and fails on command. */
-#include "support/test.h"
+#include "root.h"
 
 #include "base/base.h"
 
@@ -9,7 +9,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static char root[4096];
 static const char *watched; /* NULL: nothing is noted */
 static char
     synced[4096]; /* the names after the root, each with a space; '!' before those synced after `watched` came */
@@ -36,22 +35,10 @@ int fsync(int descriptor) {
     return (int)syscall(SYS_fsync, descriptor);
 }
 
-static int open_root(void **state) {
-    (void)state;
-    char *directory = test_directory();
-    snprintf(root, sizeof root, "%s", directory);
-    free(directory);
+static int open_watched(void **state) {
     watched = failing = NULL;
     synced[0] = 0;
-    return 0;
-}
-
-static const char *at(const char *name) {
-    static char paths[8][PATH_MAX];
-    static int next;
-    char *path = paths[next++ % 8];
-    test_ok(file_join(path, PATH_MAX, root, name));
-    return path;
+    return open_root(state);
 }
 
 static void watch(const char *path) {
@@ -153,12 +140,12 @@ static void what_a_link_leads_to_is_not_removed_with_it(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_file_is_synced_before_it_has_its_name_and_the_name_afterwards, open_root),
-        cmocka_unit_test_setup(a_file_that_cannot_be_synced_does_not_replace_the_one_before, open_root),
-        cmocka_unit_test_setup(each_new_directory_is_synced_in_its_parent, open_root),
-        cmocka_unit_test_setup(a_directory_is_synced_before_it_appears_and_its_name_afterwards, open_root),
-        cmocka_unit_test_setup(files_that_were_made_ready_are_kept_after_a_failure, open_root),
-        cmocka_unit_test_setup(what_a_link_leads_to_is_not_removed_with_it, open_root),
+        cmocka_unit_test_setup(a_file_is_synced_before_it_has_its_name_and_the_name_afterwards, open_watched),
+        cmocka_unit_test_setup(a_file_that_cannot_be_synced_does_not_replace_the_one_before, open_watched),
+        cmocka_unit_test_setup(each_new_directory_is_synced_in_its_parent, open_watched),
+        cmocka_unit_test_setup(a_directory_is_synced_before_it_appears_and_its_name_afterwards, open_watched),
+        cmocka_unit_test_setup(files_that_were_made_ready_are_kept_after_a_failure, open_watched),
+        cmocka_unit_test_setup(what_a_link_leads_to_is_not_removed_with_it, open_watched),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

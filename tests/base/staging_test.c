@@ -1,6 +1,7 @@
 /* Staged output appears whole. The output of a killed writer is removed or completed. Anything that is not ours
  * stays. */
-#include "support/test.h"
+
+#include "root.h"
 
 #include "base/base.h"
 
@@ -11,24 +12,6 @@
 
 #define BOX   ".cambium-0123456789abcdef"
 #define OTHER ".cambium-fedcba9876543210"
-
-static char root[4096];
-
-static int open_root(void **state) {
-    (void)state;
-    char *directory = test_directory();
-    snprintf(root, sizeof root, "%s", directory);
-    free(directory);
-    return 0;
-}
-
-static const char *at(const char *name) {
-    static char paths[8][PATH_MAX];
-    static int next;
-    char *path = paths[next++ % 8];
-    test_ok(file_join(path, PATH_MAX, root, name));
-    return path;
-}
 
 /* Makes the directories above, too. */
 static void put(const char *name, const char *text) {
