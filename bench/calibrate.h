@@ -35,7 +35,7 @@ struct calibration {
     bool has_bf16;
     int per_node;
     int processors;                 /* of a node: as many ranks can compute at the same time as alone */
-    size_t memory;                  /* of its own device; 0: it uses the host's */
+    size_t memory;                  /* of the device itself; 0: it uses the host's */
     struct cost_link node, network; /* within hosts, and between them; 0: there is none */
     struct calibrate_alone alone;   /* medians of several rounds */
     /* Cores that other programs kept busy meanwhile. Ranks that are processes do not know which programs are others. */

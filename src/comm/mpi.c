@@ -48,7 +48,7 @@ static void mpi_abort(struct comm *comm, const char *reason) {
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* If rank 0 cannot listen, only it fails; its GPU has port 0 then. */
+/* If rank 0 cannot listen, only it fails, and tells port 0. */
 static int mpi_watch(struct comm *world, const struct comm_watch_options *asked) {
     struct mpi_comm *comm = (struct mpi_comm *)world;
     struct watch_options options = {.rank = world->rank,

@@ -64,7 +64,7 @@ struct watch {
 
 /* ---- watch_join.c: making connections ---- */
 
-/* Listens, and fills the GPU. STATUS_IO. */
+/* Listens, and fills in where others connect. STATUS_IO. */
 int watch_listen(struct watch *watch, struct watch_card *card);
 /* Connects to rank 0 within `seconds`. STATUS_IO. */
 int watch_connect(struct watch *watch, const struct watch_card *card, double seconds);

@@ -49,8 +49,8 @@ struct watch_card {
     unsigned char leaders_word[WATCH_WORD_BYTES], others_word[WATCH_WORD_BYTES];
 };
 
-/* For rank 0: listens, fills *GPU and starts to watch. A rank that has not connected within the timeout counts as
- * stopped. The caller closes *watch. STATUS_IO, STATUS_MEMORY. */
+/* For rank 0: listens, fills in where others connect, and starts to watch. A rank that has not connected within the
+ * timeout counts as stopped. The caller closes *watch. STATUS_IO, STATUS_MEMORY. */
 int watch_lead(const struct watch_options *options, struct watch_card *card, struct watch **watch);
 /* For other ranks: tries to connect to rank 0 for half of the timeout, and starts to watch. The caller closes *watch.
  * STATUS_IO, STATUS_MEMORY. */
