@@ -220,7 +220,7 @@ static int run_group(struct comm *parent, const struct device_cases *cases, bool
     bool is_ordered = wants_order || !cases->open_channel || parent->size == 1;
     expect(comm_is_ordered(group) == is_ordered);
     int status = scene_open(&s, group, cases->device);
-    s.is_over_host = !cases->open_channel && !wants_order; /* before the group is told its device */
+    s.is_over_host = !cases->open_channel && !wants_order; /* before the group knows its device */
     if (!status)
         status = every_call(&s);
     if (status)
