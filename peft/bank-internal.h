@@ -28,6 +28,13 @@ struct peft_image {
     const void **prefix;   /* device: [layers of the stage][2] keys and values, [prefix_tokens, width] each */
 };
 
+/* What a forward keeps for the backward, in the hook's type; NULL: nothing. */
+struct bank_kept {
+    void *in;    /* [N, out] a bottleneck's input */
+    void *inner; /* [N, columns] the inner product */
+    void *y;     /* [N, columns of the projection] y before it is scaled */
+};
+
 /* One side of a place of a layer. */
 struct bank_site {
     struct peft_bank *bank;
@@ -122,16 +129,39 @@ int64_t bank_first_column(const struct peft_bank *bank, const struct model_proje
 void bank_set_levels(struct peft_bank *bank);
 size_t bank_recorded_bytes(const struct peft_bank *bank);
 
-/* One call of a method for all rows of one list. */
+/* One call of a method's forward for all rows of one list: at one projection, or after a half of a block. */
 struct bank_call {
     struct peft_bank *bank;
     const struct bank_list *list;
     const struct bank_site *site;
     const struct hook_call *hook;
+    int projection;        /* its number; unused after a half */
+    int64_t columns;       /* of the inner product: the most of any image */
+    struct bank_kept kept; /* training only */
+    bool is_unscaled;      /* ratios do not scale y */
 };
 
-/* Scales the call's y by the images' vectors for this entry of a projection. Returns the device's errors. */
-int bank_scale_rows(const struct bank_call *call, int projection, enum projection_entry entry);
+/* Scales the call's y by the images' vectors for this entry of its projection, after y was kept if the call keeps it.
+ * Returns the device's errors. */
+int bank_scale_rows(const struct bank_call *call, enum projection_entry entry);
+
+/* Opens a bank without hooks, lists and memory. STATUS_MEMORY. */
+int bank_new(const struct model_options *model, struct rank *rank, struct peft_bank **out);
+
+/* ---- the images of a stack: stack_image.c ---- */
+
+/* Runs the forward of a stack's adapter for a hook. The caller sets what the call keeps, its projection and columns.
+ */
+int peft_image_forward(const struct peft_adapter *adapter, const struct hook_call *hook, struct bank_call call);
+/* Adds a product [rows, k] [k, n] to the plan: its sizes lie in the image. */
+int peft_plan_product(const struct hook_call *hook, int64_t n, int64_t k);
+/* Plan, free and take the memory of a stack's images, and make them at the beginning of a global batch. */
+int peft_open_images(struct peft *peft);
+void peft_close_images(struct peft *peft);
+int peft_allocate_images(struct peft *peft);
+int peft_make_images(struct peft *peft);
+
+/* ---- making images: image.c ---- */
 
 /* Passed to a method that describes its image. First the image is planned, and nothing is copied. Then it is made in
  * bounded passes, each of which continues after the one before. A last pass finishes it. */
@@ -144,6 +174,7 @@ struct image_maker {
     enum maker_phase phase;
     int64_t puts, copied; /* of this pass; of all passes so far */
     double end;           /* of this pass's time, by clock_seconds */
+    bool is_stack; /* for the stack itself: where the order is the same, entries lead to the store's parameters */
 };
 static inline bool maker_plans(const struct image_maker *maker) {
     return maker->phase == MAKER_PLANS;
@@ -157,6 +188,11 @@ int image_put_late(struct image_maker *maker, const void *from, int64_t count, e
 int image_put_param(struct image_maker *maker, int id, bool is_turned, const void **place);
 /* Puts a table of virtual tokens, a parameter of the adapter. */
 int image_put_virtual(struct image_maker *maker, int table_id, int64_t tokens);
+/* Allocates an image that is not made; image_free frees it. NULL: no memory. */
+struct peft_image *image_new(const struct peft_bank *bank, const struct peft_config *config);
+void image_free(struct peft_image *image);
+/* Makes one pass over a planned arena, or over the image's memory. Fails as image_put. */
+int image_make(struct image_maker *maker);
 static inline struct group_entry *image_entry(struct image_maker *maker, int64_t number) {
     return &maker->image->entries[number];
 }

@@ -19,11 +19,30 @@ int64_t bank_first_column(const struct peft_bank *bank, const struct model_proje
     return model_range(&bank->model.base.config, bank->rank->grid.tensor, projection).first;
 }
 
-int bank_scale_rows(const struct bank_call *call, int projection, enum projection_entry entry) {
+/* Keeps a hook's columns of y, which has other strides and may have another type. */
+static int keep_y(const struct bank_call *call) {
     const struct hook_call *hook = call->hook;
+    const char *y = (const char *)hook->y + (size_t)hook->first * dtype_bytes(hook->y_dtype);
+    struct scatter_add_rows copy = {.rows = hook->rows,
+                                    .cols = hook->out,
+                                    .x_type = hook->y_dtype,
+                                    .y_type = hook->dtype,
+                                    .x = y,
+                                    .index = call->list->row_index,
+                                    .y = call->kept.y,
+                                    .x_stride = hook->y_stride};
+    size_t bytes = (size_t)(hook->rows * hook->out) * dtype_bytes(hook->dtype);
+    TRY(stream_zero(hook->rank->exec.stream, call->kept.y, bytes));
+    return rank_run(hook->rank, PHASE_NORM, scatter_add_rows, &copy);
+}
+
+int bank_scale_rows(const struct bank_call *call, enum projection_entry entry) {
+    const struct hook_call *hook = call->hook;
+    if (call->kept.y)
+        TRY(keep_y(call));
     struct group_scale a = {.count = call->list->count,
                             .segments = call->list->segments,
-                            .entry = bank_projection_entry(call->bank, call->site->layer, projection, entry),
+                            .entry = bank_projection_entry(call->bank, call->site->layer, call->projection, entry),
                             .rows = hook->rows,
                             .x = hook->y,
                             .ldx = hook->y_stride,
@@ -54,9 +73,22 @@ static int plan(struct peft_bank *bank, const struct hook_call *hook) {
     int status = STATUS_OK;
     rank_unsure(hook->rank, true, 1); /* a step does what its images need */
     for (int type = 0; type < PEFT_TYPE_COUNT && !status; type++)
-        if (peft_method(type)->plan_batched)
-            status = peft_method(type)->plan_batched(bank, hook);
+        if (peft_method(type)->plan_forward)
+            status = peft_method(type)->plan_forward(bank, hook);
     rank_unsure(hook->rank, true, -1);
+    return status;
+}
+
+/* Runs the forward of a list at every projection of the site; after a half of a block, once. */
+static int run_list(struct bank_call *call, const struct peft_method *method) {
+    const struct peft_bank *bank = call->bank;
+    const struct bank_site *site = call->site;
+    bool is_half = site->place == ATTACH_AFTER_ATTENTION || site->place == ATTACH_AFTER_MLP;
+    enum attach_place place = site->side == HOOK_AFTER_ACTIVATION ? ATTACH_FC2 : site->place;
+    int status = is_half ? method->forward(call) : STATUS_OK;
+    for (; call->projection < bank->family->projection_count && !status; call->projection++)
+        if (bank->projections[call->projection].place == place)
+            status = method->forward(call);
     return status;
 }
 
@@ -69,9 +101,10 @@ static int forward(void *self, const struct hook_call *hook) {
         return plan(bank, hook);
     for (int round = 0; round < PEFT_SLOT_IMAGES && !status; round++)
         for (int type = 0; type < PEFT_TYPE_COUNT && !status; type++) {
-            struct bank_call call = {.bank = bank, .list = &bank->lists[round][type], .site = site, .hook = hook};
-            if (call.list->count && (call.list->sites[site->layer] & bit))
-                status = peft_method(type)->batched(&call);
+            const struct bank_list *list = &bank->lists[round][type];
+            struct bank_call call = {.bank = bank, .list = list, .site = site, .hook = hook, .columns = list->columns};
+            if (list->count && (list->sites[site->layer] & bit))
+                status = run_list(&call, peft_method(type));
         }
     return status;
 }
@@ -189,9 +222,8 @@ static int allocate_lists(struct peft_bank *bank) {
     return STATUS_OK;
 }
 
-int peft_bank_open(const struct model_options *model, struct rank *rank, struct peft_bank **out) {
-    *out = NULL;
-    struct peft_bank *bank = calloc(1, sizeof *bank);
+int bank_new(const struct model_options *model, struct rank *rank, struct peft_bank **out) {
+    struct peft_bank *bank = *out = calloc(1, sizeof *bank);
     TRY(status_allocated(bank));
     *bank = (struct peft_bank){.rank = rank, .model = *model, .family = model_family(&model->base.config)};
     bank->model.hooks = NULL;
@@ -201,8 +233,17 @@ int peft_bank_open(const struct model_options *model, struct rank *rank, struct 
     bank->entries = bank->family->projection_count * PROJECTION_ENTRIES + 2 * HALF_ENTRIES;
     bank->fp32_product_bytes = fp32_product_bytes(bank);
     bank->scratch_bytes = rank->ops->sizes(rank->device)->bank_scratch_bytes;
+    return STATUS_OK;
+}
+
+int peft_bank_open(const struct model_options *model, struct rank *rank, struct peft_bank **out) {
+    struct peft_bank *bank;
+    int status = bank_new(model, rank, &bank);
+    *out = NULL;
+    if (status)
+        return status;
     bank->sites = calloc((size_t)(bank->layers * BANK_SITES), sizeof *bank->sites);
-    int status = bank->sites ? allocate_lists(bank) : status_no_memory();
+    status = bank->sites ? allocate_lists(bank) : status_no_memory();
     THEN(status, hook_table_init(&bank->hooks, model->base.config.num_layers));
     bank->hooks.upload = (struct hook_upload){.bytes = step_bytes(bank), .add = add_upload, .self = bank};
     bank_set_levels(bank);
@@ -323,11 +364,11 @@ static void add_rows(const struct peft_bank *bank, struct bank_list *list, const
 static int list_of(const struct peft_bank *bank, const struct peft_segment *segment, int number) {
     const struct peft_image *image = bank->images[segment->images[number]];
     int round = 0;
-    if (!image->method->batched)
+    if (!image->method->forward)
         return -1;
     for (int i = 0; i < number; i++) {
         const struct peft_method *method = bank->images[segment->images[i]]->method;
-        round += method->batched && method->sites() & image->method->sites();
+        round += method->forward && method->sites() & image->method->sites();
     }
     return round * PEFT_TYPE_COUNT + image->config.type;
 }

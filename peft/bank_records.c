@@ -33,7 +33,7 @@ static const struct bank_level *level_at(int level) {
 /* True when a recorded step of the level has the operations of a method in a round. */
 static bool has_method(const struct bank_level *level, int round, int type) {
     const struct peft_method *method = peft_method(type);
-    return method->batched && round < level->rounds && (level->has_halves || !changes_halves(method));
+    return method->forward && round < level->rounds && (level->has_halves || !changes_halves(method));
 }
 
 /* Ratios scale outputs only in the first round: their adapter is the only one of its slot at these sites. */

@@ -25,7 +25,7 @@ struct bottlenecks {
 static const float bottleneck_norm_epsilon = 1e-5f; /* torch's */
 
 int bottleneck_make_image(struct image_maker *maker);
-int bottleneck_batched(const struct bank_call *call);
+int bottleneck_forward(const struct bank_call *call);
 uint16_t bottleneck_sites(void);
 
 #endif

@@ -341,5 +341,5 @@ const struct peft_method peft_bottleneck = {.title = "bottleneck adapter",
                                             .attach = attach,
                                             .close = close_bottlenecks,
                                             .make_image = bottleneck_make_image,
-                                            .batched = bottleneck_batched,
+                                            .forward = bottleneck_forward,
                                             .sites = bottleneck_sites};

@@ -164,7 +164,7 @@ static int multiply(const struct half_piece *piece) {
     return status ? status : rank_run(hook->rank, PHASE_GEMM, grouped_gemm, &up);
 }
 
-int bottleneck_batched(const struct bank_call *call) {
+int bottleneck_forward(const struct bank_call *call) {
     const struct hook_call *hook = call->hook;
     struct peft_bank *bank = call->bank;
     int64_t most = bank_piece(bank, piece_row_bytes(call));

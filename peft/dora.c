@@ -5,8 +5,8 @@
 
 #include "model/family.h"
 
-static size_t device_bytes(int64_t out) {
-    return 3 * (size_t)out * sizeof(float);
+static size_t device_bytes(const struct pair *pair, int64_t out) {
+    return (size_t)out * (3 * sizeof(float) + dtype_bytes(pair->adapter->peft->dtype));
 }
 
 int dora_add_row(struct pair *pair) {
@@ -22,7 +22,7 @@ int dora_add_row(struct pair *pair) {
     for (int i = 0; i < row.slice_count; i++)
         peft_tensor_name(pair->adapter->peft, pair->layer, p->module, "lora_magnitude_vector", row.slices[i].name);
     int64_t columns = peft_range(pair->adapter->peft, p).columns;
-    pair->adapter->peft->method_bytes += pair->is_here ? device_bytes(columns) : 0;
+    pair->adapter->peft->method_bytes += pair->is_here ? device_bytes(pair, columns) : 0;
     pair->dora.magnitude = peft_add_row(pair->adapter, &row);
     return pair->dora.magnitude < 0 ? pair->dora.magnitude : STATUS_OK;
 }
@@ -34,12 +34,13 @@ static int64_t outputs(const struct pair *pair) {
 int dora_allocate(struct pair *pair) {
     void *memory;
     int64_t out = outputs(pair);
-    int status = device_alloc(pair->adapter->peft->rank->device, device_bytes(out), &memory);
+    int status = device_alloc(pair->adapter->peft->rank->device, device_bytes(pair, out), &memory);
     if (status)
         return status_wrap(status, "magnitudes");
     pair->dora.squares = memory;
     pair->dora.ratio = pair->dora.squares + out;
     pair->dora.inverse = pair->dora.ratio + out;
+    pair->dora.bias = pair->dora.inverse + out;
     return STATUS_OK;
 }
 
@@ -49,12 +50,25 @@ void dora_free(struct pair *pair) {
 
 /* ---- measuring ---- */
 
-static int find_base(const struct pair *pair, bool is_bias, int *id) {
-    const struct param_store *base = pair->adapter->peft->weights;
-    if (!base)
-        return status_fail(STATUS_INVALID, "DoRA without the weights of its base");
-    *id = model_find_linear(base->map.table, pair->layer, pair->projection.place, is_bias);
-    return STATUS_OK;
+static int find_linear(const struct pair *pair, const struct param_store *base, bool is_bias) {
+    return model_find_linear(base->map.table, pair->layer, pair->projection.place, is_bias);
+}
+
+bool dora_has_bias(const struct pair *pair, const struct param_store *base) {
+    bool is_first = !pair_is_row(pair) || pair->adapter->peft->rank->place.tensor == 0;
+    return is_first && base && find_linear(pair, base, true) != PARAM_NONE;
+}
+
+static int copy_bias(struct pair *pair) {
+    const struct peft *peft = pair->adapter->peft;
+    int id = find_linear(pair, peft->weights, true);
+    size_t width = dtype_bytes(peft->dtype);
+    const char *bias = param_borrow(peft->weights, id).data;
+    int status =
+        stream_copy(peft->rank->exec.stream, pair->dora.bias,
+                    bias + (size_t)peft_range(peft, &pair->projection).first * width, (size_t)outputs(pair) * width);
+    param_return(peft->weights, id);
+    return status;
 }
 
 /* Computes dora.squares for this rank's part of the base's weight, with or without the pair's product. */
@@ -79,9 +93,13 @@ static int measure_part(struct pair *pair, int id, bool with_pair) {
 
 static int measure_own(struct pair *pair, bool with_pair) {
     const struct param_store *base = pair->adapter->peft->weights;
-    int id = PARAM_NONE, status = find_base(pair, false, &id);
-    THEN(status, param_unshard(base, (int)pair->layer, PARAM_READ));
-    return status ? status : param_reshard_after(base, (int)pair->layer, measure_part(pair, id, with_pair));
+    if (!base)
+        return status_fail(STATUS_INVALID, "DoRA without the weights of its base");
+    TRY(param_unshard(base, (int)pair->layer, PARAM_READ));
+    int status = measure_part(pair, find_linear(pair, base, false), with_pair);
+    if (!status && dora_has_bias(pair, base))
+        status = copy_bias(pair);
+    return param_reshard_after(base, (int)pair->layer, status);
 }
 
 static int sum_squares(struct pair *pair) {
@@ -133,63 +151,37 @@ int dora_finish(struct pair *pair) {
 
 /* ---- the hook's part ---- */
 
-static int scale(const struct pair *pair, const struct hook_call *call, void *kept, bool is_backward) {
+int dora_backward(const struct pair *pair, const struct hook_call *call, const void *kept) {
     const struct peft *peft = pair->adapter->peft;
-    int bias = PARAM_NONE, status = call->rank->is_planning ? STATUS_OK : find_base(pair, true, &bias);
-    if (status)
-        return status;
-    if (pair_is_row(pair) && call->rank->place.tensor > 0)
-        bias = PARAM_NONE; /* the first rank adds it to its part of the sum */
-    const void *fixed = NULL;
-    if (bias != PARAM_NONE)
-        fixed = (const char *)param_borrow(peft->weights, bias).data + (size_t)call->first * dtype_bytes(call->dtype);
     struct column_scale scale_call = {.rows = call->rows,
                                       .cols = call->out,
                                       .type = call->dtype,
                                       .scale_type = DTYPE_F32,
-                                      .x = is_backward ? kept : call->y,
+                                      .x = kept,
                                       .scale = pair->dora.ratio,
-                                      .fixed = fixed,
-                                      .kept = is_backward ? NULL : kept,
-                                      .y = call->y,
+                                      .fixed = dora_has_bias(pair, peft->weights) ? pair->dora.bias : NULL,
                                       .dy = call->dy,
                                       .dx = call->dy,
                                       .factor = pair->dora.inverse,
                                       .dscale = param_gradient(&peft->store, pair->dora.magnitude),
-                                      .x_stride = is_backward ? call->out : call->y_stride,
-                                      .y_stride = call->y_stride,
                                       .dy_stride = call->y_stride,
                                       .dx_stride = call->y_stride};
-    status = is_backward ? rank_run(call->rank, PHASE_NORM, column_scale_backward, &scale_call)
-                         : rank_run(call->rank, PHASE_NORM, column_scale_forward, &scale_call);
-    if (bias != PARAM_NONE)
-        param_return(peft->weights, bias);
-    return status;
-}
-
-int dora_forward(const struct pair *pair, const struct hook_call *call, void *kept) {
-    return scale(pair, call, kept, false);
-}
-
-int dora_backward(const struct pair *pair, const struct hook_call *call, const void *kept) {
-    return scale(pair, call, (void *)kept, true);
+    return rank_run(call->rank, PHASE_NORM, column_scale_backward, &scale_call);
 }
 
 /* ---- with dropout ---- */
 
 int dora_base_product(const struct pair *pair, const struct hook_call *call, bool is_forward, const void *x, void *z) {
     const struct peft *peft = pair->adapter->peft;
-    int id = PARAM_NONE, status = call->rank->is_planning ? STATUS_OK : find_base(pair, false, &id);
-    if (status)
-        return status;
+    int id = call->rank->is_planning ? PARAM_NONE : find_linear(pair, peft->weights, false);
     int64_t from = is_forward ? call->in : call->out, to = is_forward ? call->out : call->in;
     struct gemm gemm = {.a = matrix_plain(call->dtype, x, call->rows, from),
                         .b = peft_borrow_base(peft, id, call),
                         .mixes_rows = true,
                         .b_transposed = is_forward,
-                        .c = matrix_plain(call->dtype, z, call->rows, to),
+                        .c = matrix_plain(is_forward ? call->y_dtype : call->dtype, z, call->rows, to),
                         .accumulate = !is_forward};
-    status = rank_multiply(call->rank, PHASE_GEMM, &gemm);
+    int status = rank_multiply(call->rank, PHASE_GEMM, &gemm);
     if (id != PARAM_NONE)
         param_return(peft->weights, id);
     return status;
@@ -198,7 +190,7 @@ int dora_base_product(const struct pair *pair, const struct hook_call *call, boo
 int dora_add(const struct pair *pair, const struct hook_call *call, const void *z) {
     struct column_scale scale_call = {.rows = call->rows,
                                       .cols = call->out,
-                                      .type = call->dtype,
+                                      .type = call->y_dtype,
                                       .scale_type = DTYPE_F32,
                                       .x = z,
                                       .scale = pair->dora.ratio,

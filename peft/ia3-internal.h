@@ -24,10 +24,10 @@ static inline bool ia3_has_input_place(const struct model_projection *p) {
     return p->place == ATTACH_FC2;
 }
 
-/* For banks, in ia3_batch.c: see struct peft_method. */
+/* In ia3_batch.c: see struct peft_method. */
 int ia3_make_image(struct image_maker *maker);
-int ia3_batched(const struct bank_call *call);
+int ia3_forward(const struct bank_call *call);
 uint16_t ia3_sites(void);
-int ia3_plan_batched(struct peft_bank *bank, const struct hook_call *hook);
+int ia3_plan_forward(struct peft_bank *bank, const struct hook_call *hook);
 
 #endif

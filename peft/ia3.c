@@ -39,18 +39,12 @@ static int add_scale(struct peft_adapter *adapter, int64_t layer, const struct m
     return scale->id < 0 ? scale->id : STATUS_OK;
 }
 
-/* Returns this rank's share of the outputs of the projection's place. */
-static int64_t place_outputs(const struct peft *peft, const struct model_projection *p) {
-    struct model_widths widths = model_widths(&peft->base, peft->rank->grid.tensor);
-    return p->place == ATTACH_QKV ? widths.qkv : p->place == ATTACH_FC1 ? widths.fc1 : p->out;
-}
-
-/* Requests scratch for this rank's share of an input and of the outputs of the place. */
+/* Requests scratch for the gradient of this rank's share of an input. */
 static void need_scratch(const struct scale *scale) {
     struct peft *peft = scale->adapter->peft;
     const struct model_projection *p = &scale->projection;
-    int64_t in = peft_is_row(p) ? p->in / peft->rank->grid.tensor : p->in, columns = in + place_outputs(peft, p);
-    peft_need_scratch(peft, (size_t)(peft->max_rows * columns) * dtype_bytes(peft->dtype));
+    int64_t in = peft_is_row(p) ? p->in / peft->rank->grid.tensor : p->in;
+    peft_need_scratch(peft, (size_t)(peft->max_rows * in) * dtype_bytes(peft->dtype));
 }
 
 /* Reports that other adapters would see the unscaled input of the module. */
@@ -113,39 +107,31 @@ static size_t saved_bytes(void *self, const struct hook_call *call) {
     return (size_t)(call->rows * call->out) * dtype_bytes(call->dtype);
 }
 
-static struct column_scale arguments(const struct scale *scale, const struct hook_call *call,
-                                     const struct matrix_view *view) {
-    return (struct column_scale){.rows = call->rows,
-                                 .cols = call->out,
-                                 .type = call->dtype,
-                                 .scale_type = view->type,
-                                 .scale = view->data,
-                                 .dscale = param_gradient(&scale->adapter->peft->store, scale->id),
-                                 .y_stride = call->y_stride,
-                                 .dy_stride = call->y_stride,
-                                 .dx_stride = call->y_stride};
-}
-
 static int forward(void *self, const struct hook_call *call) {
     const struct scale *scale = self;
-    const struct param_store *store = &scale->adapter->peft->store;
-    struct matrix_view view = param_borrow(store, scale->id);
-    struct column_scale a = arguments(scale, call, &view);
-    a.x = a.y = call->y;
-    a.x_stride = call->y_stride;
-    a.kept = scale->adapter->peft->trains ? call->saved : NULL;
-    int status = rank_run(call->rank, PHASE_NORM, column_scale_forward, &a);
-    param_return(store, scale->id);
-    return status;
+    const struct peft *peft = scale->adapter->peft;
+    if (call->rank->is_planning)
+        return STATUS_OK;
+    return peft_image_forward(scale->adapter, call,
+                              (struct bank_call){.projection = bank_projection(peft->bank, &scale->projection),
+                                                 .kept.y = peft->trains ? call->saved : NULL});
 }
 
 static int backward_output(void *self, const struct hook_call *call) {
     const struct scale *scale = self;
     const struct param_store *store = &scale->adapter->peft->store;
     struct matrix_view view = param_borrow(store, scale->id);
-    struct column_scale a = arguments(scale, call, &view);
-    a.x = call->saved;
-    a.dy = a.dx = call->dy;
+    struct column_scale a = {.rows = call->rows,
+                             .cols = call->out,
+                             .type = call->dtype,
+                             .scale_type = view.type,
+                             .scale = view.data,
+                             .x = call->saved,
+                             .dy = call->dy,
+                             .dx = call->dy,
+                             .dscale = param_gradient(store, scale->id),
+                             .dy_stride = call->y_stride,
+                             .dx_stride = call->y_stride};
     int status = rank_run(call->rank, PHASE_NORM, column_scale_backward, &a);
     param_return(store, scale->id);
     return status;
@@ -153,28 +139,24 @@ static int backward_output(void *self, const struct hook_call *call) {
 
 /* ---- the hook of other inputs ---- */
 
-/* Computes to [N, out] = from times the base's weight, or to [N, in] = from times its transpose in the backward. */
-static int multiply(const struct scale *scale, const struct hook_call *call, bool is_forward, const void *from,
-                    void *to) {
+/* Computes the gradient [N, in] of the scaled input: dy times the base's weight. */
+static int multiply_back(const struct scale *scale, const struct hook_call *call, void *to) {
     const struct param_store *base = scale->adapter->peft->weights;
     bool is_planning = call->rank->is_planning;
-    if (!is_planning && !base)
-        return status_fail(STATUS_INVALID, "IA3 of an input without the weights of its base");
     int id =
         is_planning ? PARAM_NONE : model_find_linear(base->map.table, scale->layer, scale->projection.place, false);
-    struct matrix_view inputs = matrix_plain(call->dtype, is_forward ? from : to, call->rows, call->in);
-    struct gemm gemm = {
-        .b = peft_borrow_base(scale->adapter->peft, id, call), .b_transposed = is_forward, .mixes_rows = true};
-    gemm.a = is_forward ? inputs : matrix_strided(call->dtype, from, call->rows, call->out, call->y_stride);
-    gemm.c = is_forward ? matrix_plain(call->dtype, to, call->rows, call->out) : inputs;
+    struct gemm gemm = {.a = matrix_strided(call->dtype, call->dy, call->rows, call->out, call->y_stride),
+                        .b = peft_borrow_base(scale->adapter->peft, id, call),
+                        .mixes_rows = true,
+                        .c = matrix_plain(call->dtype, to, call->rows, call->in)};
     int status = rank_multiply(call->rank, PHASE_GEMM, &gemm);
     if (!is_planning)
         param_return(base, id);
     return status;
 }
 
-/* Computes to += (l - 1) from, both [N, in]. */
-static int add_difference(const struct scale *scale, const struct hook_call *call, const void *from, void *to) {
+/* Computes dx += (l - 1) gradient. */
+static int add_difference(const struct scale *scale, const struct hook_call *call, const void *gradient) {
     const struct param_store *store = &scale->adapter->peft->store;
     struct matrix_view view = param_borrow(store, scale->id);
     struct column_scale a = {.rows = call->rows,
@@ -182,36 +164,23 @@ static int add_difference(const struct scale *scale, const struct hook_call *cal
                              .type = call->dtype,
                              .scale_type = view.type,
                              .scale = view.data,
-                             .x = from,
+                             .x = gradient,
                              .adds = true,
-                             .y = to};
+                             .y = call->dx};
     int status = rank_run(call->rank, PHASE_NORM, column_scale_forward, &a);
     param_return(store, scale->id);
     return status;
 }
 
-/* Adds the result of `multiply` to y. */
-static int add_product(const struct hook_call *call, const void *product) {
-    struct scale_add sum = {.rows = call->rows,
-                            .cols = call->out,
-                            .type = call->dtype,
-                            .scale = 1,
-                            .x = product,
-                            .y = call->y,
-                            .accumulate = true,
-                            .x_stride = call->out,
-                            .y_stride = call->y_stride};
-    return call->rank->is_planning ? STATUS_OK : rank_run(call->rank, PHASE_NORM, scale_add, &sum);
-}
-
 static int input_forward(void *self, const struct hook_call *call) {
     const struct scale *scale = self;
-    size_t bytes = (size_t)(call->rows * call->in) * dtype_bytes(call->dtype);
-    char *input = scale->adapter->peft->scratch, *output = input ? input + bytes : NULL;
-    int status = call->rank->is_planning ? STATUS_OK : stream_zero(call->rank->exec.stream, input, bytes);
-    THEN(status, add_difference(scale, call, call->x, input));
-    THEN(status, multiply(scale, call, true, input, output));
-    return status ? status : add_product(call, output);
+    const struct peft *peft = scale->adapter->peft;
+    if (call->rank->is_planning)
+        return ia3_plan_forward(peft->bank, call);
+    if (!peft->weights)
+        return status_fail(STATUS_INVALID, "IA3 of an input without the weights of its base");
+    return peft_image_forward(scale->adapter, call,
+                              (struct bank_call){.projection = bank_projection(peft->bank, &scale->projection)});
 }
 
 static int input_backward(void *self, const struct hook_call *call) {
@@ -228,10 +197,10 @@ static int input_backward(void *self, const struct hook_call *call) {
                              .dy = gradient,
                              .dx = gradient,
                              .dscale = param_gradient(store, scale->id)};
-    int status = multiply(scale, call, false, call->dy, gradient);
+    int status = multiply_back(scale, call, gradient);
     rank_unsure(call->rank, call->has_no_dx, 1);
     if (!status && (call->dx || call->rank->is_planning))
-        status = add_difference(scale, call, gradient, call->dx);
+        status = add_difference(scale, call, gradient);
     rank_unsure(call->rank, call->has_no_dx, -1);
     THEN(status, rank_run(call->rank, PHASE_NORM, column_scale_backward, &a));
     param_return(store, scale->id);
@@ -303,6 +272,6 @@ const struct peft_method peft_ia3 = {.title = "IA3",
                                      .close = close_ia3,
                                      .make_image = ia3_make_image,
                                      .check_together = check_together,
-                                     .batched = ia3_batched,
+                                     .forward = ia3_forward,
                                      .sites = ia3_sites,
-                                     .plan_batched = ia3_plan_batched};
+                                     .plan_forward = ia3_plan_forward};

@@ -29,11 +29,12 @@ int ia3_make_image(struct image_maker *maker) {
 /* Storage for rows that are scaled at a projection's input: their inputs, the differences, and the products. */
 struct inputs {
     char *x, *difference;
-    float *product; /* of all outputs of the place */
+    float *product; /* of all outputs of the place, with y's stride */
 };
 
 static size_t input_row_bytes(const struct hook_call *hook) {
-    return 2 * (size_t)hook->in * dtype_bytes(hook->dtype) + (size_t)hook->out * sizeof(float) + 3 * ARENA_ALIGNMENT;
+    return 2 * (size_t)hook->in * dtype_bytes(hook->dtype) + (size_t)hook->y_stride * sizeof(float) +
+           3 * ARENA_ALIGNMENT;
 }
 
 static struct gemm input_product(const struct hook_call *hook, struct matrix_view weight, int64_t rows, const void *x,
@@ -41,38 +42,43 @@ static struct gemm input_product(const struct hook_call *hook, struct matrix_vie
     return (struct gemm){.a = matrix_plain(hook->dtype, x, rows, hook->in),
                          .b = weight,
                          .b_transposed = true,
-                         .c = matrix_plain(DTYPE_F32, product, rows, hook->out)};
+                         .c = matrix_strided(DTYPE_F32, product, rows, weight.rows, hook->y_stride)};
 }
 
-/* The base's weight as it will be: packed where the backend packs. */
-static struct matrix_view planned_weight(const struct hook_call *hook) {
-    struct matrix_view weight = matrix_plain(hook->dtype, NULL, hook->out, hook->in);
-    if (hook->rank->ops->packed_bytes(hook->rank->device, &weight))
-        weight.form = MATRIX_PACKED;
-    return weight;
-}
-
-int ia3_plan_batched(struct peft_bank *bank, const struct hook_call *hook) {
+int ia3_plan_forward(struct peft_bank *bank, const struct hook_call *hook) {
     bool is_projection = hook->place == ATTACH_QKV || hook->place == ATTACH_PROJECTION || hook->place == ATTACH_FC1;
     int64_t most = is_projection ? bank_piece(bank, input_row_bytes(hook)) : 0;
     int64_t rows = hook->rows < most ? hook->rows : most;
-    struct gemm gemm = input_product(hook, planned_weight(hook), rows, NULL, NULL);
-    return is_projection ? rank_multiply(hook->rank, PHASE_GEMM, &gemm) : STATUS_OK;
+    struct matrix_view weight = matrix_plain(hook->dtype, NULL, hook->y_stride, hook->in);
+    struct gemm plain = input_product(hook, weight, rows, NULL, NULL), packed = plain;
+    bool is_packed = hook->rank->ops->packed_bytes(hook->rank->device, &weight) > 0;
+    packed.b.form = MATRIX_PACKED;
+    if (!is_projection)
+        return STATUS_OK;
+    if (is_packed)
+        TRY(rank_multiply(hook->rank, PHASE_GEMM, &packed));
+    if (is_packed && bank->sites) /* a bank's base is packed; a stack's may be */
+        return STATUS_OK;
+    rank_unsure(hook->rank, is_packed, 1);
+    int status = rank_multiply(hook->rank, PHASE_GEMM, &plain);
+    rank_unsure(hook->rank, is_packed, -1);
+    return status;
 }
 
 /* Handles rows [first, first + rows) of the list: y += W ((l - 1) x). Rows whose image does not scale an input here add
  * zeros. */
-static int add_inputs(const struct bank_call *call, int projection, int64_t first, int64_t rows) {
+static int add_inputs(const struct bank_call *call, int64_t first, int64_t rows) {
+    const struct model_projection *projection = &call->bank->projections[call->projection];
     const struct hook_call *hook = call->hook;
     struct peft_bank *bank = call->bank;
     struct stream *stream = hook->rank->exec.stream;
     size_t bytes = (size_t)(rows * hook->in) * dtype_bytes(hook->dtype);
     struct arena arena = arena_over(bank->scratch, bank->scratch_bytes);
     struct inputs in = {.x = arena_take(&arena, bytes), .difference = arena_take(&arena, bytes)};
-    in.product = arena_take(&arena, (size_t)(rows * hook->out) * sizeof(float));
+    in.product = arena_take(&arena, (size_t)(rows * hook->y_stride) * sizeof(float));
     struct group_scale scale = {.count = call->list->count,
                                 .segments = call->list->listed,
-                                .entry = bank_projection_entry(bank, call->site->layer, projection, ENTRY_INPUT),
+                                .entry = bank_projection_entry(bank, call->site->layer, call->projection, ENTRY_INPUT),
                                 .first_row = first,
                                 .rows = rows,
                                 .x = in.x,
@@ -85,7 +91,7 @@ static int add_inputs(const struct bank_call *call, int projection, int64_t firs
                                 .y_type = hook->dtype,
                                 .is_difference = true};
     int64_t layer = bank->first_layer + call->site->layer;
-    int id = model_find_linear(bank->base->map.table, layer, bank->projections[projection].place, false);
+    int id = model_find_linear(bank->base->map.table, layer, projection->place, false);
     const int32_t *index = call->list->row_index + first;
     int status = stream_zero(stream, in.difference, bytes);
     THEN(status, rank_run(hook->rank, PHASE_NORM, gather_rows,
@@ -94,8 +100,7 @@ static int add_inputs(const struct bank_call *call, int projection, int64_t firs
     struct gemm gemm = input_product(hook, param_borrow_linear(bank->base, id), rows, in.difference, in.product);
     THEN(status, rank_multiply(hook->rank, PHASE_GEMM, &gemm));
     param_return(bank->base, id);
-    struct model_range range =
-        model_range(&bank->model.base.config, hook->rank->grid.tensor, &bank->projections[projection]);
+    struct model_range range = model_range(&bank->model.base.config, hook->rank->grid.tensor, projection);
     struct scatter_add_rows sum = {.rows = rows,
                                    .cols = range.columns,
                                    .x_type = DTYPE_F32,
@@ -103,13 +108,13 @@ static int add_inputs(const struct bank_call *call, int projection, int64_t firs
                                    .x = in.product + range.first,
                                    .index = index,
                                    .y = (char *)hook->y + (size_t)range.first * dtype_bytes(hook->y_dtype),
-                                   .x_stride = hook->out,
+                                   .x_stride = hook->y_stride,
                                    .y_stride = hook->y_stride};
     return status ? status : rank_run(hook->rank, PHASE_NORM, scatter_add_rows, &sum);
 }
 
-static bool scales_input(const struct bank_call *call, int projection) {
-    int64_t number = bank_projection_entry(call->bank, call->site->layer, projection, ENTRY_INPUT);
+static bool scales_input(const struct bank_call *call) {
+    int64_t number = bank_projection_entry(call->bank, call->site->layer, call->projection, ENTRY_INPUT);
     if (call->bank->is_by_row)
         return call->list->has_inputs;
     for (int64_t i = 0; i < call->list->count; i++)
@@ -118,24 +123,13 @@ static bool scales_input(const struct bank_call *call, int projection) {
     return false;
 }
 
-int ia3_batched(const struct bank_call *call) {
-    const struct peft_bank *bank = call->bank;
+int ia3_forward(const struct bank_call *call) {
+    bool has_input_place = ia3_has_input_place(&call->bank->projections[call->projection]);
     bool is_after = call->site->side == HOOK_AFTER_ACTIVATION;
-    int64_t most = bank_piece(bank, input_row_bytes(call->hook));
-    int status = STATUS_OK;
-    for (int p = 0; p < bank->family->projection_count && !status; p++) {
-        const struct model_projection *projection = &bank->projections[p];
-        if (is_after && ia3_has_input_place(projection))
-            status = bank_scale_rows(call, p, ENTRY_INPUT);
-        if (is_after || projection->place != call->site->place)
-            continue;
-        status = bank_scale_rows(call, p, ENTRY_OUTPUT);
-        bool has_inputs = !ia3_has_input_place(projection) && scales_input(call, p);
-        for (int64_t first = 0; has_inputs && first < call->list->total && !status; first += most) {
-            int64_t left = call->list->total - first;
-            status = add_inputs(call, p, first, left < most ? left : most);
-        }
-    }
+    int64_t most = bank_piece(call->bank, input_row_bytes(call->hook)), rows = call->list->total;
+    int status = bank_scale_rows(call, is_after ? ENTRY_INPUT : ENTRY_OUTPUT);
+    for (int64_t first = 0; !has_input_place && scales_input(call) && first < rows && !status; first += most)
+        status = add_inputs(call, first, rows - first < most ? rows - first : most);
     return status;
 }
 

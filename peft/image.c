@@ -32,6 +32,9 @@ int image_put(struct image_maker *maker, struct matrix_view from, bool is_turned
 
 int image_put_late(struct image_maker *maker, const void *from, int64_t count, enum dtype type, const void **place) {
     size_t bytes = (size_t)count * dtype_bytes(type);
+    *place = from;
+    if (maker->is_stack)
+        return STATUS_OK;
     void *to = arena_take(&maker->arena, bytes);
     *place = to;
     return maker->phase == MAKER_FINISHES ? stream_copy(maker->bank->rank->exec.stream, to, from, bytes) : STATUS_OK;
@@ -43,7 +46,10 @@ int image_put_param(struct image_maker *maker, int id, bool is_turned, const voi
     if (!maker_plans(maker))
         view = param_borrow(store, id);
     const struct param_place *at = &store->map.places[id];
-    int status = image_put(maker, matrix_plain(at->type, view.data, at->shape[0], at->shape[1]), is_turned, place);
+    int status = STATUS_OK;
+    *place = view.data;
+    if (!maker->is_stack || is_turned)
+        status = image_put(maker, matrix_plain(at->type, view.data, at->shape[0], at->shape[1]), is_turned, place);
     if (!maker_plans(maker))
         param_return(store, id);
     return status;
@@ -72,7 +78,7 @@ int image_put_virtual(struct image_maker *maker, int table_id, int64_t tokens) {
 
 /* ---- making one ---- */
 
-static void free_image(struct peft_image *image) {
+void image_free(struct peft_image *image) {
     if (image) {
         free(image->entries);
         free(image->sites);
@@ -81,7 +87,7 @@ static void free_image(struct peft_image *image) {
     free(image);
 }
 
-static struct peft_image *new_image(const struct peft_bank *bank, const struct peft_config *config) {
+struct peft_image *image_new(const struct peft_bank *bank, const struct peft_config *config) {
     struct peft_image *image = calloc(1, sizeof *image);
     if (!image)
         return NULL;
@@ -98,7 +104,7 @@ static struct peft_image *new_image(const struct peft_bank *bank, const struct p
     image->sites = calloc((size_t)bank->layers, sizeof *image->sites);
     image->prefix = calloc(2 * (size_t)bank->layers, sizeof *image->prefix);
     if (!image->entries || !image->sites || !image->prefix) {
-        free_image(image);
+        image_free(image);
         return NULL;
     }
     return image;
@@ -127,8 +133,8 @@ static uint16_t sites_of(const struct peft_bank *bank, const struct peft_image *
     return (uint16_t)sites;
 }
 
-/* Makes one pass over a planned arena, or over the image's memory, which begins with the entries. */
-static int make(struct image_maker *maker) {
+/* The memory begins with the entries. */
+int image_make(struct image_maker *maker) {
     struct peft_bank *bank = maker->bank;
     struct peft_image *image = maker->image;
     size_t bytes = (size_t)(bank->layers * bank->entries) * sizeof *image->entries;
@@ -157,18 +163,18 @@ static int open_stack(const struct peft_bank *bank, const struct peft_config *co
 /* Computes the size of an image of the stack's adapter. */
 static int plan(struct peft_bank *bank, struct peft *peft, struct peft_image *image) {
     struct image_maker maker = {.bank = bank, .image = image, .adapter = &peft->adapters[0]};
-    int status = make(&maker);
+    int status = image_make(&maker);
     image->bytes = maker.arena.used;
     return status;
 }
 
 int peft_bank_image_bytes(const struct peft_bank *bank, const struct peft_config *config, size_t *bytes) {
     struct peft *peft = NULL;
-    struct peft_image *image = new_image(bank, config);
+    struct peft_image *image = image_new(bank, config);
     int status = image ? open_stack(bank, config, &peft) : status_no_memory();
     THEN(status, plan((struct peft_bank *)bank, peft, image));
     *bytes = image ? image->bytes : 0;
-    free_image(image);
+    image_free(image);
     peft_close(peft);
     return status;
 }
@@ -180,7 +186,7 @@ void peft_bank_set_directory(struct peft_bank *bank, const char *directory) {
 int peft_bank_check(const struct peft_bank *bank, const struct peft_files *files, int index) {
     const struct peft_config *config = &peft_files_configs(files)[index];
     struct peft *peft = NULL;
-    struct peft_image *image = new_image(bank, config);
+    struct peft_image *image = image_new(bank, config);
     int status =
         image ? peft_explain_base(open_stack(bank, config, &peft), files, bank->directory) : status_no_memory();
     THEN(status, peft_check_values(peft, files, index));
@@ -189,7 +195,7 @@ int peft_bank_check(const struct peft_bank *bank, const struct peft_files *files
         status = status_fail(STATUS_MEMORY,
                              "%s: the adapter takes %zu bytes, and all adapters have %zu: give adapters more memory",
                              peft_files_directory(files, index), image->bytes, bank->memory_bytes);
-    free_image(image);
+    image_free(image);
     peft_close(peft);
     return status;
 }
@@ -269,7 +275,7 @@ static int parts_of(const struct peft_adapter *adapter) {
 /* Opens the stack, finds room, and gives the stack its memory. */
 static int open_loading(struct peft_bank *bank, struct peft_loading *loading) {
     const struct peft_config *config = &peft_files_configs(loading->files)[loading->index];
-    loading->image = new_image(bank, config);
+    loading->image = image_new(bank, config);
     int status = loading->image ? open_stack(bank, config, &loading->peft) : status_no_memory();
     THEN(status, plan(bank, loading->peft, loading->image));
     THEN(status, find_room(bank, loading->image->bytes, &loading->image->memory));
@@ -289,7 +295,7 @@ void peft_bank_abandon(struct peft_bank *bank) {
     struct peft_loading *loading = bank->loading;
     if (!loading)
         return;
-    free_image(loading->image);
+    image_free(loading->image);
     peft_close(loading->peft);
     free(loading);
     bank->loading = NULL;
@@ -320,7 +326,7 @@ int peft_bank_continue(struct peft_bank *bank, double seconds, bool *is_ready) {
         status = adapter->method->prepare_part(adapter, loading->prepared++);
     bool copies = loading->read == rows && loading->prepared == parts && clock_seconds() < maker->end;
     if (!status && copies)
-        status = make(maker);
+        status = image_make(maker);
     *is_ready = copies && maker->copied == maker->puts;
     return status;
 }
@@ -330,7 +336,7 @@ int peft_bank_commit(struct peft_bank *bank) {
     struct peft_adapter *adapter = &loading->peft->adapters[0];
     int status = parts_of(adapter) ? adapter->method->begin_image(adapter) : STATUS_OK;
     loading->maker.phase = MAKER_FINISHES;
-    THEN(status, make(&loading->maker));
+    THEN(status, image_make(&loading->maker));
     int number = status ? status : take_number(bank);
     if (number >= 0) {
         bank->images[number] = loading->image;
@@ -343,7 +349,7 @@ int peft_bank_commit(struct peft_bank *bank) {
 
 void peft_bank_drop(struct peft_bank *bank, int number) {
     bank->used_bytes -= bank->images[number]->bytes;
-    free_image(bank->images[number]);
+    image_free(bank->images[number]);
     bank->images[number] = NULL;
 }
 

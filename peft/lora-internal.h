@@ -12,6 +12,7 @@ extern const struct peft_format lora_format;
 struct dora {
     int magnitude;                    /* id */
     float *squares, *ratio, *inverse; /* [out] of this rank: n^2, m / n, 1 / n */
+    void *bias;                       /* [out] a copy of b, if dora_has_bias */
 };
 
 /* The pair of matrices of one projection. */
@@ -37,9 +38,9 @@ static inline bool pair_is_row(const struct pair *pair) {
     return peft_is_row(&pair->projection);
 }
 
-/* For banks, in lora_batch.c: see struct peft_method. */
+/* In lora_batch.c: see struct peft_method. */
 int lora_make_image(struct image_maker *maker);
-int lora_batched(const struct bank_call *call);
+int lora_forward(const struct bank_call *call);
 uint16_t lora_sites(void);
 
 /* DoRA, in dora.c. Adds the row of the magnitude; returns its id or a negative status. */
@@ -47,6 +48,8 @@ int dora_add_row(struct pair *pair);
 /* Allocates [out] numbers of each kind on the device. */
 int dora_allocate(struct pair *pair);
 void dora_free(struct pair *pair);
+/* Returns true if this rank's part of y has the base's bias. Of parts that are summed, only the first rank's has it. */
+bool dora_has_bias(const struct pair *pair, const struct param_store *base);
 /* Sets the magnitude to the norms of the base's rows. */
 int dora_initialise(struct pair *pair);
 /* Measures the base; all ranks of a tensor group call it together. */
@@ -54,8 +57,6 @@ int dora_begin(struct pair *pair);
 /* The two halves of dora_begin: this rank measures its part, then all ranks combine their parts. */
 int dora_measure(struct pair *pair);
 int dora_finish(struct pair *pair);
-/* Scales y, to which the pair's product is already added. `kept` [N, out] receives y as it was, unless it is NULL. */
-int dora_forward(const struct pair *pair, const struct hook_call *call, void *kept);
 /* Converts dy from the gradient of the scaled y to that of the unscaled y. */
 int dora_backward(const struct pair *pair, const struct hook_call *call, const void *kept);
 /* With dropout the base's product takes the dropped x too. With z = (W + s B A) drop(x) it is y = W x + b + (m / n - 1)

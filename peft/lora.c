@@ -4,6 +4,7 @@
  * Over tensor ranks no forward needs another collective. A column projection has A whole, and B's rows cut like its
  * outputs. A row projection has A's columns cut like its inputs, and B whole; it adds to the part of y that is summed
  * anyway. A whole parameter gets a part of its gradient from each rank (sums_over_tensor). */
+#include "bank-internal.h"
 #include "lora-internal.h"
 #include "merge-internal.h"
 
@@ -75,12 +76,19 @@ static float scale_of(const struct peft_config *config, const struct peft_choice
 
 enum { DROPOUT_SITES = 1 << 23 }; /* the model's sites are below */
 
-/* Requests scratch for x after dropout, and for the gradient before it. */
+static size_t align(size_t bytes) {
+    return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
+}
+
+/* Requests scratch for x after dropout, and for the gradient before it. In bf16 DoRA needs z in fp32 beside it. */
 static void need_scratch(const struct pair *pair) {
     struct peft *peft = pair->adapter->peft;
     int64_t in = pair_is_row(pair) ? pair->projection.in / peft->rank->grid.tensor : pair->projection.in;
+    int64_t out =
+        pair->adapter->config.use_dora && peft->dtype == DTYPE_BF16 ? peft_range(peft, &pair->projection).columns : 0;
     if (peft->trains && pair->adapter->config.lora_dropout > 0)
-        peft_need_scratch(peft, (size_t)(peft->max_rows * in) * dtype_bytes(peft->dtype));
+        peft_need_scratch(peft, align((size_t)(peft->max_rows * in) * dtype_bytes(peft->dtype)) +
+                                    (size_t)(peft->max_rows * out) * sizeof(float));
 }
 
 static int describe(struct peft_adapter *adapter) {
@@ -126,28 +134,17 @@ static void close_lora(struct peft_adapter *adapter) {
 
 /* ---- the hook ---- */
 
-/* The forward keeps s A x [N, r]. After it come the gradient of A x [N, r], and DoRA's unscaled y [N, out]. For the
- * base's product in bf16 it also keeps s A x and B [out, r] in fp32. */
+/* The forward keeps s A x [N, r]. After it come the gradient of A x [N, r], and DoRA's unscaled y [N, out]. */
 struct kept {
     void *inner, *dinner, *y;
-    float *left, *right;
 };
-
-/* True when the base's product adds the pair's product before rounding. DoRA scales their sum, which is rounded
- * afterwards anyway. */
-static bool is_delta(const struct pair *pair, enum dtype dtype) {
-    return dtype == DTYPE_BF16 && !pair->adapter->config.use_dora;
-}
 
 static struct kept place_kept(const struct pair *pair, const struct hook_call *call, struct arena *arena) {
     size_t width = dtype_bytes(call->dtype), inner = (size_t)(call->rows * pair->r) * width;
-    struct kept kept = {.inner = arena_take(arena, inner)};
-    if (is_delta(pair, call->dtype)) {
-        kept.left = arena_take(arena, (size_t)(call->rows * pair->r) * sizeof(float));
-        kept.right = arena_take(arena, (size_t)(call->out * pair->r) * sizeof(float));
-    }
+    struct kept kept = {0};
     if (!pair->adapter->peft->trains)
         return kept;
+    kept.inner = arena_take(arena, inner);
     kept.dinner = arena_take(arena, inner);
     if (pair->adapter->config.use_dora)
         kept.y = arena_take(arena, (size_t)(call->rows * call->out) * width);
@@ -210,70 +207,50 @@ static int multiply_if(const struct hook_call *call, const struct gemm *gemm, bo
     return status;
 }
 
-/* Computes s A drop(x) in the type of c. */
-static int multiply_down(const struct pair *pair, const struct hook_call *call, void *c, enum dtype c_type) {
+/* Adds the pair's products to y, and keeps their inner one. DoRA then scales y, unless `is_unscaled`. */
+static int add_pair_to(const struct pair *pair, const struct hook_call *call, struct bank_kept kept, bool is_unscaled) {
     const struct param_store *store = &pair->adapter->peft->store;
-    struct matrix_view a = param_borrow(store, pair->a);
-    bool is_dropped = has_dropout(pair, call);
-    void *scratch = pair->adapter->peft->scratch;
-    struct gemm down = {.a = matrix_plain(call->dtype, is_dropped ? scratch : call->x, call->rows, call->in),
-                        .b = a,
-                        .b_transposed = true,
-                        .c = matrix_plain(c_type, c, call->rows, pair->r),
-                        .is_scaled = true,
-                        .scale = pair->scale};
-    int status = is_dropped ? drop(pair, call, NULL, call->x, scratch) : STATUS_OK;
-    THEN(status, multiply(call, &down));
-    param_return(store, pair->a);
-    return status;
+    if (call->rank->is_planning) {
+        TRY(peft_plan_product(call, pair->r, store->map.places[pair->a].shape[1]));
+        return peft_plan_product(call, call->out, pair->r);
+    }
+    return peft_image_forward(
+        pair->adapter, call,
+        (struct bank_call){.projection = bank_projection(pair->adapter->peft->bank, &pair->projection),
+                           .columns = pair->r,
+                           .kept = kept,
+                           .is_unscaled = is_unscaled});
 }
 
-/* The sums stay in fp32 from A x to y. Values that the backward reads are rounded to the type that its products
- * need. */
-static int delta(void *self, const struct hook_call *call, struct gemm_delta *out) {
-    const struct pair *pair = self;
-    const struct param_store *store = &pair->adapter->peft->store;
-    struct matrix_view b = param_borrow(store, pair->b);
-    struct kept kept = kept_of(pair, call);
-    int status = multiply_down(pair, call, kept.left, DTYPE_F32);
-    if (!status && pair->adapter->peft->trains)
-        status =
-            rank_run(call->rank, PHASE_NORM, cast,
-                     &(const struct cast_call){call->rows * pair->r, DTYPE_F32, call->dtype, kept.left, kept.inner});
-    if (!status)
-        status = rank_run(call->rank, PHASE_NORM, cast,
-                          &(const struct cast_call){call->out * pair->r, call->dtype, DTYPE_F32, b.data, kept.right});
-    *out = (struct gemm_delta){
-        .rank = pair->r, .first = call->first, .count = call->out, .left = kept.left, .right = kept.right};
-    param_return(store, pair->b);
-    return status;
+/* With dropout, DoRA needs the base's product of the dropped x, too. It has the type of y, and is then kept. */
+static int add_dropped_dora(const struct pair *pair, const struct hook_call *dropped, const struct kept *kept) {
+    struct hook_call call = *dropped;
+    size_t bytes = align((size_t)(call.rows * call.in) * dtype_bytes(call.dtype));
+    bool is_scratch = call.y_dtype != call.dtype;
+    char *scratch = pair->adapter->peft->scratch; /* first of the dropped x */
+    call.y = is_scratch && scratch ? scratch + bytes : kept->y;
+    call.y_stride = call.out;
+    const struct cast_call keep = {call.rows * call.out, call.y_dtype, call.dtype, call.y, kept->y};
+    TRY(dora_base_product(pair, &call, true, call.x, call.y));
+    TRY(add_pair_to(pair, &call, (struct bank_kept){0}, true));
+    TRY(dora_add(pair, dropped, call.y));
+    return is_scratch ? rank_run(call.rank, PHASE_NORM, cast, &keep) : STATUS_OK;
 }
 
 static int forward(void *self, const struct hook_call *call) {
     const struct pair *pair = self;
-    const struct param_store *store = &pair->adapter->peft->store;
-    struct matrix_view b = param_borrow(store, pair->b);
     struct kept kept = kept_of(pair, call);
-    void *scratch = pair->adapter->peft->scratch;
-    struct gemm up = {.a = matrix_plain(call->dtype, kept.inner, call->rows, pair->r),
-                      .b = b,
-                      .b_transposed = true,
-                      .c = matrix_strided(call->dtype, call->y, call->rows, call->out, call->y_stride),
-                      .accumulate = true};
-    int status = multiply_down(pair, call, kept.inner, call->dtype);
-    THEN(status, multiply(call, &up));
-    bool is_dora = pair->adapter->config.use_dora;
-    rank_unsure(call->rank, may_drop(pair), 1);
-    if (!status && is_dora && is_done(pair, call, false))
-        status = dora_forward(pair, call, kept.y);
-    rank_unsure(call->rank, may_drop(pair), -1);
-    if (!status && is_dora && is_done(pair, call, true)) {
-        up.c = matrix_plain(call->dtype, kept.y, call->rows, call->out);
-        status = dora_base_product(pair, call, true, scratch, kept.y);
-        THEN(status, multiply(call, &up));
-        THEN(status, dora_add(pair, call, kept.y));
+    struct hook_call input = *call;
+    bool is_dropped = has_dropout(pair, call), is_dora = pair->adapter->config.use_dora;
+    struct bank_kept keep = {.inner = kept.inner, .y = is_dropped ? NULL : kept.y};
+    int status = STATUS_OK;
+    if (is_dropped) {
+        input.x = pair->adapter->peft->scratch;
+        status = drop(pair, call, NULL, call->x, pair->adapter->peft->scratch);
     }
-    param_return(store, pair->b);
+    THEN(status, add_pair_to(pair, &input, keep, is_dropped));
+    if (!status && is_dora && is_done(pair, call, true))
+        status = add_dropped_dora(pair, &input, &kept);
     return status;
 }
 
@@ -363,8 +340,7 @@ static int attach(struct peft_adapter *adapter) {
                             .saved_bytes = saved_bytes,
                             .forward = forward,
                             .backward_output = backward_output,
-                            .backward_input = backward_input,
-                            .delta = is_delta(pair, adapter->peft->dtype) ? delta : NULL};
+                            .backward_input = backward_input};
         status = peft_add_hook(adapter->peft, pair->layer, &pair->projection, hook);
     }
     return status;
@@ -455,5 +431,5 @@ const struct peft_method peft_lora = {.title = "LoRA",
                                       .prepare_part = prepare_part,
                                       .begin_image = begin_image,
                                       .make_image = lora_make_image,
-                                      .batched = lora_batched,
+                                      .forward = lora_forward,
                                       .sites = lora_sites};

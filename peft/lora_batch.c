@@ -1,30 +1,18 @@
-/* LoRA in a bank: each row is multiplied by its own image's pair. As in training, the scaled product of x and A stays
- * in fp32, and y is rounded once, after the sum. DoRA scales that sum. */
+/* LoRA's forward: each row is multiplied by its own image's pair. The scaled product of x and A stays in fp32, and y is
+ * rounded once, after the sum. DoRA scales that sum. */
 #include "bank-internal.h"
 #include "lora-internal.h"
 
 /* ---- the image ---- */
 
-/* Puts the ratios, and the base's bias, which is not scaled. For a cut sum only the first tensor rank's part has the
- * bias. */
-static int put_ratios(struct image_maker *maker, const struct pair *pair, struct group_entry *up,
+/* Puts the ratios, and the base's bias, which is not scaled. */
+static int put_ratios(struct image_maker *maker, const struct pair *pair, const struct group_entry *up,
                       struct group_entry *scale) {
-    const struct param_store *base = maker->bank->base;
-    bool is_first = !pair_is_row(pair) || maker->bank->rank->place.tensor == 0;
-    int bias = model_find_linear(base->map.table, pair->layer, pair->projection.place, true);
-    *scale = (struct group_entry){
-        .n = up->n, .first_column = up->first_column, .type = DTYPE_F32, .bias_type = maker->bank->model.base.dtype};
-    int status = image_put_late(maker, pair->dora.ratio, up->n, DTYPE_F32, &scale->data);
-    if (status || bias == PARAM_NONE || !is_first)
-        return status;
-    if (maker_plans(maker))
-        return image_put(maker, matrix_plain(scale->bias_type, NULL, 1, up->n), false, &scale->bias);
-    TRY(param_unshard(base, (int)pair->layer, PARAM_READ));
-    struct matrix_view view = param_borrow(base, bias);
-    const char *from = (const char *)view.data + (size_t)up->first_column * dtype_bytes(view.type);
-    status = image_put(maker, matrix_plain(view.type, from, 1, up->n), false, &scale->bias);
-    param_return(base, bias);
-    return param_reshard_after(base, (int)pair->layer, status);
+    enum dtype dtype = maker->adapter->peft->dtype;
+    *scale = (struct group_entry){.n = up->n, .first_column = up->first_column, .type = DTYPE_F32, .bias_type = dtype};
+    TRY(image_put_late(maker, pair->dora.ratio, up->n, DTYPE_F32, &scale->data));
+    return dora_has_bias(pair, maker->bank->base) ? image_put_late(maker, pair->dora.bias, up->n, dtype, &scale->bias)
+                                                  : STATUS_OK;
 }
 
 static int put_pair(struct image_maker *maker, const struct pair *pair) {
@@ -63,52 +51,54 @@ int lora_make_image(struct image_maker *maker) {
 /* ---- the rows ---- */
 
 /* Handles rows [first, first + rows) of the batch. */
-static int multiply(const struct bank_call *call, int projection, int64_t first, int64_t rows) {
+static int multiply(const struct bank_call *call, int64_t first, int64_t rows) {
     const struct hook_call *hook = call->hook;
     const struct bank_list *list = call->list;
+    bool is_in_kept = call->kept.inner && hook->dtype == DTYPE_F32;
+    float *inner =
+        is_in_kept ? (float *)call->kept.inner + first * call->columns : (float *)(void *)call->bank->scratch;
     struct grouped_gemm down = {.count = list->count,
                                 .segments = list->segments,
-                                .entry = bank_projection_entry(call->bank, call->site->layer, projection, ENTRY_DOWN),
+                                .entry =
+                                    bank_projection_entry(call->bank, call->site->layer, call->projection, ENTRY_DOWN),
                                 .first_row = first,
                                 .rows = rows,
                                 .a = hook->x,
                                 .lda = hook->in,
                                 .a_type = hook->dtype,
-                                .c = call->bank->scratch,
+                                .c = inner,
                                 .c_row = first,
-                                .ldc = list->columns,
+                                .ldc = call->columns,
                                 .c_type = DTYPE_F32};
     struct grouped_gemm up = {.count = list->count,
                               .segments = list->segments,
-                              .entry = bank_projection_entry(call->bank, call->site->layer, projection, ENTRY_UP),
+                              .entry = down.entry + ENTRY_UP - ENTRY_DOWN,
                               .first_row = first,
                               .rows = rows,
-                              .a = call->bank->scratch,
+                              .a = inner,
                               .a_row = first,
-                              .lda = list->columns,
+                              .lda = call->columns,
                               .a_type = DTYPE_F32,
                               .c = hook->y,
                               .ldc = hook->y_stride,
                               .c_type = hook->y_dtype,
                               .accumulate = true};
-    int status = rank_run(hook->rank, PHASE_GEMM, grouped_gemm, &down);
-    return status ? status : rank_run(hook->rank, PHASE_GEMM, grouped_gemm, &up);
+    int64_t count = rows * call->columns;
+    TRY(rank_run(hook->rank, PHASE_GEMM, grouped_gemm, &down));
+    if (call->kept.inner && !is_in_kept) {
+        char *kept = (char *)call->kept.inner + (size_t)(first * call->columns) * dtype_bytes(hook->dtype);
+        TRY(rank_run(hook->rank, PHASE_NORM, cast,
+                     &(const struct cast_call){count, DTYPE_F32, hook->dtype, inner, kept}));
+    }
+    return rank_run(hook->rank, PHASE_GEMM, grouped_gemm, &up);
 }
 
-int lora_batched(const struct bank_call *call) {
-    const struct peft_bank *bank = call->bank;
+int lora_forward(const struct bank_call *call) {
     const struct hook_call *hook = call->hook;
-    int64_t most = bank_piece(bank, (size_t)call->list->columns * sizeof(float));
-    int status = STATUS_OK;
-    for (int p = 0; p < bank->family->projection_count && !status; p++) {
-        if (bank->projections[p].place != call->site->place)
-            continue;
-        for (int64_t first = 0; first < hook->rows && !status; first += most)
-            status = multiply(call, p, first, hook->rows - first < most ? hook->rows - first : most);
-        if (!status && call->list->has_ratios)
-            status = bank_scale_rows(call, p, ENTRY_OUTPUT);
-    }
-    return status;
+    int64_t most = bank_piece(call->bank, (size_t)call->columns * sizeof(float));
+    for (int64_t first = 0; first < hook->rows; first += most)
+        TRY(multiply(call, first, hook->rows - first < most ? hook->rows - first : most));
+    return call->list->has_ratios && !call->is_unscaled ? bank_scale_rows(call, ENTRY_OUTPUT) : STATUS_OK;
 }
 
 uint16_t lora_sites(void) {

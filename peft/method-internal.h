@@ -12,6 +12,7 @@ struct peft_bank;
 struct peft_image;
 struct bank_call;
 struct image_maker;
+struct stack_image;
 
 /* Publishes the files of a stack into a directory that has other files. */
 extern const struct staging_files peft_staging_files;
@@ -74,7 +75,7 @@ struct peft_method {
     int (*fold)(const struct peft_adapter *from, struct peft_adapter *to);
     void (*close)(struct peft_adapter *adapter);
 
-    /* ---- for inference: bank-internal.h ---- */
+    /* ---- the forward, in training and inference: bank-internal.h ---- */
     /* For an image that needs something computed from the base. After `allocate`, prepare_part computes the parts that
      * a rank can do by itself, image_parts in number; then all tensor ranks call begin_image together. NULL: nothing is
      * needed or allocated. */
@@ -85,12 +86,13 @@ struct peft_method {
     int (*make_image)(struct image_maker *maker);
     /* Refuses an image that cannot share a slot with others. NULL: it can share with any. */
     int (*check_together)(const struct peft_bank *bank, const struct peft_image *image);
-    /* Computes the rows of a list at a site that one of its images changes. NULL: it changes no place. */
-    int (*batched)(const struct bank_call *call);
-    /* Returns the sites that `batched` may change. */
+    /* Computes the rows of a list at one projection of a site, or after a half of a block; in training, too. Images of
+     * the list without entries there are unchanged. NULL: it changes no place. */
+    int (*forward)(const struct bank_call *call);
+    /* Returns the sites that `forward` may change. */
     uint16_t (*sites)(void);
     /* Reports the scratch that it needs from the rank at a place. NULL: none. */
-    int (*plan_batched)(struct peft_bank *bank, const struct hook_call *hook);
+    int (*plan_forward)(struct peft_bank *bank, const struct hook_call *hook);
 };
 
 struct peft_adapter {
@@ -102,6 +104,7 @@ struct peft_adapter {
     struct param_table training_table; /* in a stack of several: a copy of the table in which only these rows train */
     struct peft_choice *choices;       /* at projections: the result of peft_choose_targets */
     void *state;                       /* the method's data, which it allocates and frees */
+    struct stack_image *image;         /* stack_image.c; NULL without a forward */
 };
 
 struct peft {
@@ -119,6 +122,8 @@ struct peft {
     size_t scratch_bytes;              /* the largest request of a method */
     size_t method_bytes;               /* device memory that methods allocate themselves */
     void *scratch;                     /* one hook's at a time */
+    struct peft_bank *bank;            /* of the stack's images, without slots; NULL: no method has a forward */
+    size_t image_bytes;                /* of these images */
     struct param_table table;
     struct param_table state_table; /* of a stack of several that trains: the table with distinct names */
     struct param_store store;

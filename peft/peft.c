@@ -1,5 +1,5 @@
 /* The stack: table, store and hooks of its adapters. */
-#include "method-internal.h"
+#include "bank-internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +38,7 @@ int peft_add_hook(struct peft *peft, int64_t layer, const struct model_projectio
     struct model_range range = peft_range(peft, projection);
     hook.first = range.first;
     hook.columns = range.columns;
+    hook.fp32_y = peft->bank->fp32_product_bytes ? &peft->bank->fp32_product : NULL;
     return hook_table_add(&peft->hooks, layer, projection->place, &hook);
 }
 
@@ -218,6 +219,7 @@ int peft_open(const struct peft_options *options, struct rank *rank, struct peft
     THEN(status, open_adapters(peft, options));
     THEN(status, choose_rows(peft));
     THEN(status, open_store(peft, options->model));
+    THEN(status, peft_open_images(peft));
     for (int i = 0; i < peft->count && !status; i++)
         status = peft->adapters[i].method->attach(&peft->adapters[i]);
     if (!status && peft->trains)
@@ -239,6 +241,7 @@ void peft_close(struct peft *peft) {
         param_table_free(&peft->adapters[i].training_table);
         free(peft->adapters[i].choices);
     }
+    peft_close_images(peft);
     peft_close(peft->tables);
     device_free(peft->rank->device, peft->scratch);
     param_store_close(&peft->store);
@@ -280,6 +283,7 @@ int peft_allocate(struct peft *peft) {
     int status = param_store_open(&peft->store, NULL);
     if (!status && peft->scratch_bytes)
         status = device_alloc(peft->rank->device, peft->scratch_bytes, &peft->scratch);
+    THEN(status, peft_allocate_images(peft));
     for (int i = 0; i < peft->count && !status; i++)
         if (peft->adapters[i].method->allocate)
             status = peft->adapters[i].method->allocate(&peft->adapters[i]);
@@ -288,6 +292,8 @@ int peft_allocate(struct peft *peft) {
 
 void peft_set_base(struct peft *peft, const struct param_store *weights) {
     peft->weights = weights;
+    if (peft->bank)
+        peft_bank_set_base(peft->bank, weights);
 }
 
 int peft_initialise(struct peft *peft, uint64_t seed) {
@@ -306,6 +312,7 @@ static int begin(struct peft *peft, int64_t sample) {
     for (int i = 0; i < peft->count && !status; i++)
         if (peft->adapters[i].method->begin)
             status = peft->adapters[i].method->begin(&peft->adapters[i]);
+    THEN(status, peft_make_images(peft));
     param_check_returned(&peft->store, "the beginning of a global batch");
     return status;
 }

@@ -1,5 +1,5 @@
-/* A backend may lack products: without deltas a hook's own forward runs, and an activation that is no part of a product
- * runs by itself. Losses and gradients stay those of a backend that has both. */
+/* A backend may lack products with an activation, which then runs by itself. Losses and gradients stay those of a
+ * backend that has them. */
 #include "peft/bank.h"
 #include "peft/support.h"
 
@@ -8,11 +8,11 @@
 static _Thread_local struct {
     const struct ops *real;
     bool is_lacking;
-    int deltas, activations; /* in products that ran */
+    int activations; /* in products that ran */
 } backend;
 
 static bool lacks(const struct gemm *gemm) {
-    return backend.is_lacking && (gemm->delta_count || gemm->epilogue != EPILOGUE_NONE);
+    return backend.is_lacking && gemm->epilogue != EPILOGUE_NONE;
 }
 
 static bool supports(struct device *device, const struct gemm *gemm) {
@@ -21,8 +21,7 @@ static bool supports(struct device *device, const struct gemm *gemm) {
 
 static int multiply(const struct exec *exec, const struct gemm *gemm) {
     if (lacks(gemm))
-        return status_fail(STATUS_UNSUPPORTED, "gemm: no deltas and no activations");
-    backend.deltas += gemm->delta_count;
+        return status_fail(STATUS_UNSUPPORTED, "gemm: no activations");
     backend.activations += gemm->epilogue != EPILOGUE_NONE;
     return backend.real->gemm(exec, gemm);
 }
@@ -49,7 +48,7 @@ struct answer {
     double loss;
     float *gradients;
     int64_t elements;
-    int deltas, activations;
+    int activations;
 };
 
 /* One step of a frozen model with an adapter. */
@@ -64,7 +63,7 @@ static struct answer answer_of(const struct peft_config *adapter, enum dtype dty
     struct ops table = *rank.ops;
     backend.real = rank.ops;
     backend.is_lacking = is_lacking;
-    backend.deltas = backend.activations = 0;
+    backend.activations = 0;
     table.gemm = multiply;
     table.gemm_supports = supports;
     rank.ops = &table;
@@ -74,7 +73,6 @@ static struct answer answer_of(const struct peft_config *adapter, enum dtype dty
     struct test_values values = test_values(t.store, rank.exec.stream);
     answer.gradients = values.gradients;
     answer.elements = t.store->map.flat_elements;
-    answer.deltas = backend.deltas;
     answer.activations = backend.activations;
     free(values.weights);
     tuned_close(&t);
@@ -94,9 +92,8 @@ static void check(enum dtype dtype, double bound) {
     for (size_t i = 0; i < sizeof adapters / sizeof *adapters; i++) {
         struct answer whole = answer_of(&adapters[i], dtype, false), other = answer_of(&adapters[i], dtype, true);
         double largest = 0;
-        assert_int_equal(whole.deltas > 0, dtype == DTYPE_BF16 && adapters[i].type == PEFT_LORA);
         assert_int_equal(whole.activations > 0, adapters[i].target_modules.count != 3);
-        assert_int_equal(other.deltas + other.activations, 0);
+        assert_int_equal(other.activations, 0);
         for (int64_t e = 0; e < whole.elements; e++)
             largest = fmax(largest, fabs((double)whole.gradients[e]));
         assert_true(largest > 0);
@@ -115,14 +112,6 @@ static void check(enum dtype dtype, double bound) {
 static void a_backend_without_activations_trains_the_same(void **state) {
     (void)state;
     check(DTYPE_F32, 1e-5);
-}
-
-/* LoRA's part is rounded to bf16 before it is added, and the sum once more. Each rounding is 2^-9 of a value, at every
- * projection of two layers and in the backward. */
-static void a_backend_without_deltas_trains_the_same(void **state) {
-    (void)state;
-    test_skip_without_bf16();
-    check(DTYPE_BF16, 16 * 0x1p-9);
 }
 
 static const struct ops_sizes *more_scratch(struct device *device) {
@@ -161,7 +150,6 @@ static void a_bank_has_the_scratch_that_suits_the_backend(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_backend_without_activations_trains_the_same),
-        cmocka_unit_test(a_backend_without_deltas_trains_the_same),
         cmocka_unit_test(a_bank_has_the_scratch_that_suits_the_backend),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
 /* Methods beyond the golden vectors: cut over tensor ranks, with dropout, computed again, stacked, as the identity at
  * the beginning, and refused where they cannot be. */
+#include "bank-internal.h"
 #include "support.h"
 
 #include "optim/optim.h"
@@ -298,6 +299,7 @@ static double loss_with(struct single *s, int id, int64_t element, float value) 
     test_ok(test_write(s->rank.exec.stream,
                        (float *)test_array(store, PARAM_WEIGHTS) + store->map.places[id].offset + element, &value,
                        sizeof value));
+    test_ok(is_magnitude ? STATUS_OK : peft_make_images(s->tuned.peft));
     test_ok(is_magnitude ? tuned_run(&s->tuned, true, &loss) : tuned_pass(&s->tuned, true, &loss));
     return loss;
 }

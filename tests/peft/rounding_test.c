@@ -270,6 +270,7 @@ static void check(int count, bool trains) {
                 adapters.weights[store->map.places[id].offset + e] = bf16_from_float(draw((uint32_t)id + 9, e) / 4);
         test_ok(test_write(o.rank.exec.stream, test_array(store, PARAM_WEIGHTS), adapters.weights,
                            param_weight_bytes(store)));
+        test_ok(peft_begin(o.peft));
         run_place(&o, place, x, true, y);
         check_place(&o, &adapters, place, count, x, y);
         free(adapters.weights);

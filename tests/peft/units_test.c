@@ -155,8 +155,8 @@ static void so_while_an_adapter_becomes_an_image(void **state) {
     counting_reset();
     load(bank, directory);
     test_ok(counting_check());
-    for (int layer = 0; layer < LAYERS; layer++) /* the norms of four places, and their biases in two phases */
-        test_ok(counting_expect(layer, PARAM_READ, 12, true));
+    for (int layer = 0; layer < LAYERS; layer++) /* the norms and biases of four places */
+        test_ok(counting_expect(layer, PARAM_READ, 4, true));
     test_close_inference(&test.base, &test.inference);
     peft_bank_close(bank);
     rank_close(&test.rank);
