@@ -5,8 +5,8 @@
  *
  * Each tensor rank has the whole adapter and computes it on its rows of the stream. Under sequence parallelism the
  * ranks have different rows, so each makes a part of the gradients; otherwise all make the same. */
+#include "bank-internal.h"
 #include "bottleneck-internal.h"
-#include "method-internal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -63,6 +63,27 @@ static int add_parameters(struct bottleneck *bottleneck) {
     return STATUS_OK;
 }
 
+/* Scratch of the backward: a gradient, and what it computes again. */
+struct again {
+    void *gradient;     /* [N, C] */
+    void *inner;        /* [N, m] the activation's input */
+    void *normed;       /* [N, C] after the norm, if there is one */
+    float *mean, *rstd; /* [N] */
+};
+
+static struct again place_again(const struct peft_config *config, int64_t rows, int64_t C, enum dtype dtype,
+                                struct arena *arena) {
+    size_t N = (size_t)rows, width = dtype_bytes(dtype);
+    struct again again = {.gradient = arena_take(arena, N * (size_t)C * width),
+                          .inner = arena_take(arena, N * (size_t)config->bottleneck * width)};
+    if (!config->adapter_pre_norm)
+        return again;
+    again.normed = arena_take(arena, N * (size_t)C * width);
+    again.mean = arena_take(arena, N * sizeof(float));
+    again.rstd = arena_take(arena, N * sizeof(float));
+    return again;
+}
+
 static int describe(struct peft_adapter *adapter) {
     struct peft *peft = adapter->peft;
     const struct peft_config *config = &adapter->config;
@@ -83,7 +104,9 @@ static int describe(struct peft_adapter *adapter) {
                 .adapter = adapter, .layer = layer, .place = is_mlp ? ATTACH_AFTER_MLP : ATTACH_AFTER_ATTENTION};
             status = add_parameters(bottleneck);
         }
-    peft_need_scratch(peft, (size_t)(rank_stream_rows(peft->rank, peft->max_rows) * C) * dtype_bytes(peft->dtype));
+    struct arena arena = ARENA_PLAN;
+    place_again(config, rank_stream_rows(peft->rank, peft->max_rows), C, peft->dtype, &arena);
+    peft_need_scratch(peft, arena.used);
     return status;
 }
 
@@ -97,11 +120,8 @@ static void close_bottlenecks(struct peft_adapter *adapter) {
 /* ---- what the forward keeps ---- */
 
 struct kept {
-    void *in;           /* [N, C] unless it is kept elsewhere */
-    void *normed;       /* [N, C] after the norm, if there is one */
-    float *mean, *rstd; /* [N] */
-    void *inner;        /* [N, m] the activation's input */
-    void *active;       /* [N, m] the activation's output; in the backward its gradient and the input's */
+    void *in;     /* [N, C], before the norm, unless it is kept elsewhere */
+    void *active; /* [N, m] the activation's output; in the backward its gradient and the input's */
 };
 
 static const struct peft_config *config_of(const struct bottleneck *bottleneck) {
@@ -110,16 +130,10 @@ static const struct peft_config *config_of(const struct bottleneck *bottleneck) 
 
 static struct kept place_kept(const struct bottleneck *bottleneck, const struct hook_call *call, struct arena *arena) {
     const struct peft_config *config = config_of(bottleneck);
-    size_t N = (size_t)call->rows, width = dtype_bytes(call->dtype), bytes = N * (size_t)call->out * width;
+    size_t N = (size_t)call->rows, width = dtype_bytes(call->dtype);
     struct kept kept = {0};
     if (config->adapter_style != PEFT_PARALLEL)
-        kept.in = arena_take(arena, bytes);
-    if (config->adapter_pre_norm) {
-        kept.normed = arena_take(arena, bytes);
-        kept.mean = arena_take(arena, N * sizeof(float));
-        kept.rstd = arena_take(arena, N * sizeof(float));
-    }
-    kept.inner = arena_take(arena, N * (size_t)config->bottleneck * width);
+        kept.in = arena_take(arena, N * (size_t)call->out * width);
     kept.active = arena_take(arena, N * (size_t)config->bottleneck * width);
     return kept;
 }
@@ -211,33 +225,18 @@ static int project_backward(const struct bottleneck *bottleneck, const struct ho
     return status;
 }
 
-static int activate(const struct bottleneck *bottleneck, const struct hook_call *call, const struct kept *kept) {
-    int64_t count = call->rows * config_of(bottleneck)->bottleneck;
-    if (config_of(bottleneck)->adapter_activation == PEFT_GELU) {
-        struct gelu gelu = {.count = count, .type = call->dtype, .x = kept->inner, .y = kept->active};
-        return rank_run(call->rank, PHASE_NORM, gelu_forward, &gelu);
-    }
-    struct unit_call unit = {.count = count,
-                             .type = call->dtype,
-                             .unit = config_of(bottleneck)->adapter_activation == PEFT_RELU ? UNIT_RELU : UNIT_SWISH,
-                             .x = kept->inner,
-                             .y = kept->active};
-    return rank_run(call->rank, PHASE_NORM, unit_forward, &unit);
-}
-
 /* Converts the gradient of the activation's output to that of its input, in kept->active. */
-static int activate_backward(const struct bottleneck *bottleneck, const struct hook_call *call,
-                             const struct kept *kept) {
+static int activate_backward(const struct bottleneck *bottleneck, const struct hook_call *call, const struct kept *kept,
+                             const void *inner) {
     int64_t count = call->rows * config_of(bottleneck)->bottleneck;
     if (config_of(bottleneck)->adapter_activation == PEFT_GELU) {
-        struct gelu gelu = {
-            .count = count, .type = call->dtype, .x = kept->inner, .dy = kept->active, .dx = kept->active};
+        struct gelu gelu = {.count = count, .type = call->dtype, .x = inner, .dy = kept->active, .dx = kept->active};
         return rank_run(call->rank, PHASE_NORM, gelu_backward, &gelu);
     }
     struct unit_call unit = {.count = count,
                              .type = call->dtype,
                              .unit = config_of(bottleneck)->adapter_activation == PEFT_RELU ? UNIT_RELU : UNIT_SWISH,
-                             .x = kept->inner,
+                             .x = inner,
                              .dy = kept->active,
                              .dx = kept->active};
     return rank_run(call->rank, PHASE_NORM, unit_backward, &unit);
@@ -256,49 +255,35 @@ static int add_scaled(const struct hook_call *call, double scale, const void *x,
 
 /* ---- the hook ---- */
 
-/* Fills kept.in with S, or X + S. */
-static int keep_input(const struct bottleneck *bottleneck, const struct hook_call *call, const struct kept *kept) {
-    if (config_of(bottleneck)->adapter_style == PEFT_PARALLEL)
-        return STATUS_OK;
-    int status = add_scaled(call, 1, call->y, false, kept->in);
-    if (!status && config_of(bottleneck)->adapter_style == PEFT_PFEIFFER)
-        status = add_scaled(call, 1, call->residual, true, kept->in);
-    return status;
-}
-
 static int forward(void *self, const struct hook_call *call) {
     const struct bottleneck *bottleneck = self;
-    const struct peft_config *config = config_of(bottleneck);
     struct kept kept = kept_of(bottleneck, call);
-    void *scratch = bottleneck->adapter->peft->scratch;
-    int status = keep_input(bottleneck, call, &kept);
-    const void *x = input_of(bottleneck, call, &kept);
-    if (!status && config->adapter_pre_norm) {
-        struct norm before = {.x = x, .y = kept.normed, .mean = kept.mean, .rstd = kept.rstd};
-        status = norm(bottleneck, call, &before, false);
-        x = kept.normed;
+    int64_t m = config_of(bottleneck)->bottleneck;
+    if (call->rank->is_planning) {
+        TRY(peft_plan_product(call, m, call->out));
+        return peft_plan_product(call, call->out, m);
     }
-    THEN(status, project(bottleneck, call, DOWN, x, kept.inner));
-    THEN(status, activate(bottleneck, call, &kept));
-    THEN(status, project(bottleneck, call, UP, kept.active, scratch));
-    return status ? status : add_scaled(call, config->adapter_scaling, scratch, true, call->y);
+    return peft_image_forward(bottleneck->adapter, call,
+                              (struct bank_call){.columns = m, .kept = {.in = kept.in, .inner = kept.active}});
 }
 
-/* Converts the gradient of the adapter's result, in peft->scratch, to that of its input, in *din. */
+/* Converts the gradient of the adapter's result, in again->gradient, to that of its input, in *din. */
 static int backward_within(const struct bottleneck *bottleneck, const struct hook_call *call, const struct kept *kept,
-                           const void **din) {
+                           const struct again *again, const void **din) {
     bool has_norm = config_of(bottleneck)->adapter_pre_norm;
-    void *scratch = bottleneck->adapter->peft->scratch;
-    const void *x = input_of(bottleneck, call, kept);
+    const void *x = input_of(bottleneck, call, kept), *normed = has_norm ? again->normed : x;
+    struct norm before = {.x = x, .y = again->normed, .mean = again->mean, .rstd = again->rstd};
+    int status = has_norm ? norm(bottleneck, call, &before, false) : STATUS_OK;
+    THEN(status, project(bottleneck, call, DOWN, normed, again->inner));
     /* The input's gradient overwrites a matrix that the weight's gradient reads, so it comes after it. */
-    int status = project_backward(bottleneck, call, UP, kept->active, scratch, kept->active);
-    THEN(status, activate_backward(bottleneck, call, kept));
-    THEN(status, project_backward(bottleneck, call, DOWN, has_norm ? kept->normed : x, kept->active, scratch));
-    *din = has_norm ? kept->normed : scratch;
-    if (!status && has_norm) {
-        struct norm before = {.x = x, .mean = kept->mean, .rstd = kept->rstd, .dy = scratch, .dx = kept->normed};
+    THEN(status, project_backward(bottleneck, call, UP, kept->active, again->gradient, kept->active));
+    THEN(status, activate_backward(bottleneck, call, kept, again->inner));
+    THEN(status, project_backward(bottleneck, call, DOWN, normed, kept->active, again->gradient));
+    *din = has_norm ? again->normed : again->gradient;
+    before.dy = again->gradient;
+    before.dx = again->normed;
+    if (!status && has_norm)
         status = norm(bottleneck, call, &before, true);
-    }
     return status;
 }
 
@@ -306,11 +291,14 @@ static int backward_output(void *self, const struct hook_call *call) {
     const struct bottleneck *bottleneck = self;
     const struct peft_config *config = config_of(bottleneck);
     struct kept kept = kept_of(bottleneck, call);
+    const struct peft *peft = bottleneck->adapter->peft;
     const void *din = NULL;
+    struct arena arena = peft->scratch ? arena_over(peft->scratch, peft->scratch_bytes) : ARENA_PLAN;
+    struct again again = place_again(config, call->rows, call->out, call->dtype, &arena);
     if (call->rows == 0) /* a planned batch with fewer rows than tensor ranks */
         return STATUS_OK;
-    int status = add_scaled(call, config->adapter_scaling, call->dy, false, bottleneck->adapter->peft->scratch);
-    THEN(status, backward_within(bottleneck, call, &kept, &din));
+    int status = add_scaled(call, config->adapter_scaling, call->dy, false, again.gradient);
+    THEN(status, backward_within(bottleneck, call, &kept, &again, &din));
     if (!status && config->adapter_style != PEFT_HOULSBY)
         status = add_scaled(call, 1, din, true, call->dresidual);
     if (!status && config->adapter_style != PEFT_PARALLEL)

@@ -46,7 +46,7 @@ int bottleneck_make_image(struct image_maker *maker) {
     const struct bottlenecks *all = maker->adapter->state;
     int status = STATUS_OK;
     for (int i = 0; i < all->count && !status; i++)
-        if (model_has_layer(&maker->bank->model.base, all->of[i].layer))
+        if (peft_has_layer(maker->adapter->peft, all->of[i].layer))
             status = put_half(maker, &all->of[i]);
     return status;
 }
@@ -61,7 +61,7 @@ struct half_piece {
 };
 
 static size_t piece_row_bytes(const struct bank_call *call) {
-    return ((size_t)(2 * call->hook->out + call->list->columns)) * dtype_bytes(call->hook->dtype) + 3 * ARENA_ALIGNMENT;
+    return ((size_t)(2 * call->hook->out + call->columns)) * dtype_bytes(call->hook->dtype) + 3 * ARENA_ALIGNMENT;
 }
 
 static const struct group_entry *entry_of(const struct bank_call *call, const struct peft_image *image,
@@ -145,7 +145,7 @@ static int multiply(const struct half_piece *piece) {
                                 .a_type = hook->dtype,
                                 .c = piece->inner,
                                 .c_row = piece->first,
-                                .ldc = call->list->columns,
+                                .ldc = call->columns,
                                 .c_type = hook->dtype};
     struct grouped_gemm up = {.count = call->list->count,
                               .segments = call->list->segments,
@@ -154,7 +154,7 @@ static int multiply(const struct half_piece *piece) {
                               .rows = piece->rows,
                               .a = piece->inner,
                               .a_row = piece->first,
-                              .lda = call->list->columns,
+                              .lda = call->columns,
                               .a_type = hook->dtype,
                               .c = hook->y,
                               .ldc = hook->out,
@@ -173,13 +173,19 @@ int bottleneck_forward(const struct bank_call *call) {
         int64_t rows = hook->rows - first < most ? hook->rows - first : most;
         size_t bytes = (size_t)(rows * hook->out) * dtype_bytes(hook->dtype);
         struct arena arena = arena_over(bank->scratch, bank->scratch_bytes);
+        size_t inner = (size_t)call->columns * dtype_bytes(hook->dtype);
         struct half_piece piece = {.call = call, .first = first, .rows = rows, .in = arena_take(&arena, bytes)};
         piece.streams = arena_take(&arena, bytes);
-        piece.inner = arena_take(&arena, (size_t)(rows * call->list->columns) * dtype_bytes(hook->dtype));
+        piece.inner = arena_take(&arena, (size_t)rows * inner);
+        if (call->kept.inner)
+            piece.inner = (char *)call->kept.inner + (size_t)first * inner;
         if (bank->is_by_row)
             status = put_together_by_row(&piece);
         for (int64_t i = 0; i < call->list->count && !bank->is_by_row && !status; i++)
             status = put_together(&piece, &call->list->rows[i]);
+        if (!status && call->kept.in)
+            status = stream_copy(hook->rank->exec.stream,
+                                 (char *)call->kept.in + (size_t)first * (bytes / (size_t)rows), piece.in, bytes);
         if (!status && call->list->has_norm)
             status = norm(&piece);
         THEN(status, multiply(&piece));

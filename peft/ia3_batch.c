@@ -10,7 +10,7 @@ int ia3_make_image(struct image_maker *maker) {
     for (int i = 0; i < ia3->count && !status; i++) {
         const struct scale *scale = &ia3->scales[i];
         const struct model_projection *p = &scale->projection;
-        if (!model_has_layer(&bank->model.base, scale->layer))
+        if (!peft_has_layer(maker->adapter->peft, scale->layer))
             continue;
         bool is_input = peft_choice(maker->adapter, scale->layer, p)->is_feedforward;
         int64_t number = bank_projection_entry(bank, scale->layer - bank->first_layer, bank_projection(bank, p),

@@ -302,7 +302,8 @@ static void virtual_tokens_and_prefixes_want_the_whole_way(void **state) {
     }
 }
 
-/* For one layer: products (the head's two, the base's above the place, and the adapter's own), norms, attention. */
+/* For one layer: products (the head's two, the base's above the place, and the adapter's own), norms, attention. A
+ * bottleneck computes its activation's input again. */
 static const struct {
     struct peft_config config;
     int products, norms, attention;
@@ -314,9 +315,9 @@ static const struct {
     {{.type = PEFT_LORA, .target_modules = EVERYTHING}, 2 + 3 + 4 * 4 - 1, 2, 1},
     {{.type = PEFT_IA3}, 2 + 3, 2, 1},
     {{.type = PEFT_IA3, .target_modules = LIST("mlp.c_proj")}, 2 + 1, 1, 0},
-    {{.type = PEFT_ADAPTER, .bottleneck = 3, .adapter_scaling = 1}, 2 + 2 + 8, 2, 0},
-    {{.type = PEFT_ADAPTER, .bottleneck = 3, .adapter_scaling = 1, .adapter_style = PEFT_PFEIFFER}, 2 + 4, 1, 0},
-    {{.type = PEFT_ADAPTER, .bottleneck = 3, .adapter_scaling = 1, .adapter_style = PEFT_PARALLEL}, 2 + 4, 1, 0},
+    {{.type = PEFT_ADAPTER, .bottleneck = 3, .adapter_scaling = 1}, 2 + 2 + 10, 2, 0},
+    {{.type = PEFT_ADAPTER, .bottleneck = 3, .adapter_scaling = 1, .adapter_style = PEFT_PFEIFFER}, 2 + 5, 1, 0},
+    {{.type = PEFT_ADAPTER, .bottleneck = 3, .adapter_scaling = 1, .adapter_style = PEFT_PARALLEL}, 2 + 5, 1, 0},
 };
 
 static const struct peft_config lowest_scale = {.type = PEFT_IA3,
