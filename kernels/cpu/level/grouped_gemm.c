@@ -6,7 +6,8 @@
  *
  * For a matrix [n, k], a block is dot products: an output is one vector of sums along k, whose lanes are added at the
  * end. For a matrix [k, n], lanes are outputs, and each output is one chain along k. So an output's order of summation
- * does not depend on the block. */
+ * does not depend on the block. If such a matrix serves several blocks of rows, its part is first copied to where its
+ * rows follow each other: at their stride in memory they would evict each other from the first-level cache. */
 #include "cpu/level/gelu_forms.h"
 #include "cpu/level/groups.h"
 #include "cpu/level/typed_vectors.h"
@@ -17,6 +18,7 @@ enum {
     BLOCK_ROWS = 6,
     BLOCK_WIDE = SIMD_LANES == 16 ? 4 : 2, /* columns of dot products; vectors of columns */
     AHEAD_BLOCKS = 4,
+    PANEL_DEPTH = 128, /* rows of such a copy */
 };
 
 struct block {
@@ -25,9 +27,10 @@ struct block {
     const void *matrix; /* of the first column */
     int64_t stride;     /* of the matrix's rows */
     int64_t k;
-    int64_t ahead; /* elements from the place that is read to the place that is prefetched; 0: no prefetch */
-    int cols;      /* columns to compute, if the block is not full */
-    float *out;    /* [rows][GROUP_COLS] */
+    int64_t ahead;  /* elements from the place that is read to the place that is prefetched; 0: no prefetch */
+    int cols;       /* columns to compute, if the block is not full */
+    bool continues; /* sums begin with those in `out` */
+    float *out;     /* [rows][GROUP_COLS] */
 };
 
 /* ---- dot products ---- */
@@ -127,7 +130,7 @@ TYPED_BODY void chain_block(const struct block *b, int rows, int vectors, enum d
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
         for (int v = 0; v < wide; v++)
-            sum[r][v] = simd_set(0.0f);
+            sum[r][v] = b->continues ? simd_load(b->out + r * GROUP_COLS + v * SIMD_LANES) : simd_set(0.0f);
     for (int64_t j = 0; j < b->k; j++) {
         vfloat w[BLOCK_WIDE];
 #pragma GCC unroll 4
@@ -229,6 +232,31 @@ static void blocks_bf16_bf16(const struct block *b, const struct group_tile *til
     run_blocks(b, tile, DTYPE_BF16, DTYPE_BF16);
 }
 
+TYPED_BODY void copy_row(const void *row, int64_t cols, float *to, enum dtype type) {
+#pragma omp simd
+    for (int64_t j = 0; j < cols; j++)
+        to[j] = load(row, j, type);
+}
+
+/* Computes the sums of a tile from copies of the matrix [k, n] in fp32. */
+static void run_panels(const struct block *whole, const struct group_tile *tile, enum dtype a_type) {
+    _Alignas(64) float panel[PANEL_DEPTH * GROUP_COLS];
+    enum dtype type = tile->entry->type;
+    for (int64_t first = 0; first < whole->k; first += PANEL_DEPTH) {
+        struct block b = *whole;
+        b.a = at_const(whole->a, first, a_type);
+        b.matrix = panel;
+        b.stride = GROUP_COLS;
+        b.k = group_least(whole->k - first, PANEL_DEPTH);
+        b.continues = first > 0;
+        for (int64_t j = 0; j < b.k; j++) {
+            const void *row = at_const(whole->matrix, (first + j) * whole->stride, type);
+            WITH_TYPE(T, type, copy_row(row, tile->cols, panel + j * GROUP_COLS, T));
+        }
+        (a_type == DTYPE_F32 ? blocks_f32_f32 : blocks_bf16_f32)(&b, tile);
+    }
+}
+
 /* ---- after the sums: bias, activation, scale and store ---- */
 
 TYPED_BODY void add_bias(float *sum, const void *bias, int64_t cols, enum dtype type) {
@@ -304,7 +332,9 @@ static void run_tile(const void *call, const struct group_tile *tile) {
                           .stride = stride,
                           .k = entry->k,
                           .out = sum};
-    if (g->a_type == DTYPE_F32)
+    if (entry->is_by_input && tile->rows > BLOCK_ROWS && entry->k > 0)
+        run_panels(&whole, tile, g->a_type);
+    else if (g->a_type == DTYPE_F32)
         (entry->type == DTYPE_F32 ? blocks_f32_f32 : blocks_f32_bf16)(&whole, tile);
     else
         (entry->type == DTYPE_F32 ? blocks_bf16_f32 : blocks_bf16_bf16)(&whole, tile);
