@@ -12,21 +12,10 @@ enum gemm_epilogue {
     EPILOGUE_DGELU_EXACT,
 };
 
-/* A low-rank product in fp32 that an adapter adds to C's columns first .. first + count - 1. */
-struct gemm_delta {
-    int64_t rank;
-    int64_t first, count;
-    const float *left;  /* [m, rank] */
-    const float *right; /* [count, rank] */
-};
-enum { GEMM_DELTAS_MOST = 12 };
-
-/* C[m,n] = epilogue(scale * op(A)[m,k] op(B)[k,n] + bias) (+ C when accumulate), accumulated in fp32. With deltas, C is
- * op(A) op(B) + bias + the sum of left right' over the deltas, all in fp32 and rounded once. A GPU may round that sum
- * to bf16 before it is added. A delta whose right is zero does not change the bits. A, B, bias and aux have one type; B
- * may also be int8 with a scale for each row. A and B may be FP8 together, but not both E5M2. Their two scales then
- * multiply the sums, and bias and aux are bf16. TF32 is fp32 with 10 bits of fraction; a backend with tensor cores has
- * it.
+/* C[m,n] = epilogue(scale * op(A)[m,k] op(B)[k,n] + bias) (+ C when accumulate), accumulated in fp32. A, B, bias and
+ * aux have one type; B may also be int8 with a scale for each row. A and B may be FP8 together, but not both E5M2.
+ * Their two scales then multiply the sums, and bias and aux are bf16. TF32 is fp32 with 10 bits of fraction; a backend
+ * with tensor cores has it.
  *
  * On the CPU without AVX-512, the library divides sums among threads. There, the bits of plain products depend on the
  * number of threads (those of packed products do not), and bf16 products exist only packed. */
@@ -43,9 +32,7 @@ struct gemm {
     bool is_tf32;         /* A and B are fp32, and may be rounded to TF32 before they are multiplied */
     const void *bias;     /* [n] or NULL */
     const void *residual; /* [m,n] of C's type and row stride, added before C is rounded; or NULL. Not on the CPU, and
-                             only without epilogue, deltas, scale and accumulation */
-    int delta_count;      /* above 0 only for a bf16 C without epilogue, scale or accumulation */
-    struct gemm_delta delta[GEMM_DELTAS_MOST];
+                             only without epilogue, scale and accumulation */
     enum gemm_epilogue epilogue;
     void *aux;            /* [m,n] with C's row stride */
     float *bias_gradient; /* [m] += sums of op(A)'s rows over k: db beside dW = dY^T X; or NULL. Not for FP8 */

@@ -27,9 +27,9 @@ static const char *matrix_refusal(const struct gemm *g) {
         return "only B has scales, where it is int8";
     if (g->a.form != MATRIX_PLAIN || g->c.form != MATRIX_PLAIN)
         return "A and C are plain";
-    if (is_int8 && (gemm_is_packed(g) || !g->b_transposed || g->a_transposed || g->accumulate || g->is_scaled ||
-                    g->delta_count || gemm_is_dgelu(g)))
-        return "int8 multiplies plain rows, forward, without deltas";
+    if (is_int8 &&
+        (gemm_is_packed(g) || !g->b_transposed || g->a_transposed || g->accumulate || g->is_scaled || gemm_is_dgelu(g)))
+        return "int8 multiplies plain rows, forward";
     if (g->is_tf32 && (g->a.type != DTYPE_F32 || is_int8))
         return "TF32 is for A and B of fp32";
     if (gemm_is_packed(g) && g->a_transposed)
@@ -47,15 +47,9 @@ const char *gemm_refusal(const struct gemm *g) {
         return "what accumulates has neither bias nor epilogue, and row by row it is fp32";
     if (g->is_scaled && (g->epilogue != EPILOGUE_NONE || g->bias || gemm_is_row_by_row(g)))
         return "what is scaled has neither bias nor epilogue, nor is it multiplied row by row";
-    if (g->delta_count &&
-        (g->epilogue != EPILOGUE_NONE || g->accumulate || g->is_scaled || g->a_transposed || g->c.type != DTYPE_BF16))
-        return "what has deltas is bf16 and plain, without an epilogue";
-    if (g->residual && (g->epilogue != EPILOGUE_NONE || g->accumulate || g->is_scaled || g->delta_count ||
-                        g->a_transposed || g->c.type != gemm_type(g)))
+    if (g->residual &&
+        (g->epilogue != EPILOGUE_NONE || g->accumulate || g->is_scaled || g->a_transposed || g->c.type != gemm_type(g)))
         return "what has a residual is plain and of its type";
-    for (int i = 0; i < g->delta_count; i++)
-        if (g->delta[i].first < 0 || g->delta[i].count < 0 || g->delta[i].first + g->delta[i].count > gemm_n(g))
-            return "a delta adds to columns of C";
     if (gemm_is_dgelu(g) && (!g->aux || g->bias))
         return "the GELU's backward reads aux, and has no bias";
     if (g->a_transposed && (g->c.type != DTYPE_F32 || g->epilogue != EPILOGUE_NONE))
@@ -94,7 +88,5 @@ struct gemm gemm_rows(const struct gemm *g, int64_t first, int64_t count) {
         part.aux = (char *)g->aux + (size_t)(first * g->c.stride) * dtype_bytes(gemm_type(g));
     if (g->residual)
         part.residual = (const char *)g->residual + (size_t)(first * g->c.stride) * dtype_bytes(g->c.type);
-    for (int i = 0; i < g->delta_count; i++)
-        part.delta[i].left = g->delta[i].left + first * g->delta[i].rank;
     return part;
 }

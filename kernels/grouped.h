@@ -36,8 +36,8 @@ struct group_segment {
 };
 
 /* c[i, first_column + j] (+)= scale * unit(sum over k of a[i, k] matrix[j, k] + bias[j]), with the entry of each row.
- * The sum is in fp32, and the result is rounded once. A row's bits depend only on that row and its entry, not on how
- * rows are cut into segments and calls. c and a do not overlap. */
+ * The sum is in fp32, and the result is rounded once. A sum of zero that is added changes no bit. A row's bits depend
+ * only on that row and its entry, not on how rows are cut into segments and calls. c and a do not overlap. */
 struct grouped_gemm {
     int64_t count; /* of segments */
     const struct group_segment *segments;

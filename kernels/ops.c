@@ -16,7 +16,6 @@
         return (int)(sizeof all / sizeof *all);                                                                        \
     }
 OP_ARGUMENTS(POINTERS)
-_Static_assert(GEMM_DELTAS_MOST == 12, "OP_ARGUMENTS has all deltas");
 
 #define HAS_WORKSPACE(op, type) .has_workspace = true,
 #define IS_NEEDED               .is_recordable = true,

@@ -625,13 +625,9 @@ struct clip_factor {
     ROW(sample, sample, WORKSPACE, NEEDED, MOVES, TENSORS(a->rows, a->vocab, a->type, 1))
 
 /* ROW(struct, its pointers to device memory), of all structs of arguments. FP8: those of a struct fp8_output. */
-#define OP_FP8_POINTERS(to)   (to).scale, (to).inverse, (to).amax, (to).y
-#define OP_DELTA_POINTERS(at) a->delta[at].left, a->delta[at].right
+#define OP_FP8_POINTERS(to) (to).scale, (to).inverse, (to).amax, (to).y
 #define OP_ARGUMENTS(ROW)                                                                                              \
-    ROW(gemm, a->a.data, a->a.scale, a->b.data, a->b.scale, a->c.data, a->bias, a->residual, a->aux, a->bias_gradient, \
-        OP_DELTA_POINTERS(0), OP_DELTA_POINTERS(1), OP_DELTA_POINTERS(2), OP_DELTA_POINTERS(3), OP_DELTA_POINTERS(4),  \
-        OP_DELTA_POINTERS(5), OP_DELTA_POINTERS(6), OP_DELTA_POINTERS(7), OP_DELTA_POINTERS(8), OP_DELTA_POINTERS(9),  \
-        OP_DELTA_POINTERS(10), OP_DELTA_POINTERS(11))                                                                  \
+    ROW(gemm, a->a.data, a->a.scale, a->b.data, a->b.scale, a->c.data, a->bias, a->residual, a->aux, a->bias_gradient) \
     ROW(pack_call, a->plain.data, a->out)                                                                              \
     ROW(norm, a->x, a->gain, a->bias, a->y, a->mean, a->rstd, a->dy, a->dx, a->dx_add, a->dgain, a->dbias,             \
         OP_FP8_POINTERS(a->fp8))                                                                                       \
@@ -680,7 +676,7 @@ enum op { OPS(OP_NUMBER) OP_COUNT };
 /* How an operation spends its time: on memory, on products, on attention of a batch, or on attention of pages. */
 enum op_cost { OP_MOVES, OP_MULTIPLIES, OP_ATTENDS, OP_ATTENDS_PAGES };
 
-enum { OP_POINTERS_MOST = 40 };
+enum { OP_POINTERS_MOST = 20 };
 struct op_facts {
     const char *name;
     enum op_cost cost;
@@ -714,7 +710,7 @@ struct ops {
     const char *name;
 
     const struct ops_sizes *(*sizes)(struct device *device);
-    /* Returns true if gemm can run exactly this call (types, forms, epilogue, deltas), so that a caller may choose
+    /* Returns true if gemm can run exactly this call (types, forms, epilogue), so that a caller may choose
      * another way. Of pointers, it reads only whether they are NULL. */
     bool (*gemm_supports)(struct device *device, const struct gemm *gemm);
     /* Returns the bytes of the packed form of a plain weight, or 0 if the backend packs nothing. */

@@ -54,17 +54,12 @@ struct op_work gemm_work(const struct gemm *a) {
     int64_t rows = a->c.rows, columns = a->c.columns, inner = a->a_transposed ? a->a.rows : a->a.columns;
     double m = (double)rows, n = (double)columns, k = (double)inner, b = bytes_of(a->b.type);
     double c = bytes_of(a->c.type) * (a->accumulate || a->residual ? 2 : 1) + (has_aux(a) ? bytes_of(gemm_type(a)) : 0);
-    double deltas = 0, delta_bytes = 0;
-    for (int i = 0; i < a->delta_count; i++) {
-        deltas += (double)a->delta[i].count * (double)a->delta[i].rank;
-        delta_bytes += (m + (double)a->delta[i].count) * (double)a->delta[i].rank * sizeof(float);
-    }
     /* A weight gradient reads no weights: its operands are activations. */
     double weights = a->a_transposed ? 0 : n * k;
     return (struct op_work){.shape = {rows, columns, inner},
-                            .flops = 2 * m * (n * k + deltas),
+                            .flops = 2 * m * n * k,
                             .fp8_flops = a->a.form == MATRIX_FP8 ? 2 * m * n * k : 0,
-                            .bytes = m * k * bytes_of(a->a.type) + n * k * b + m * n * c + delta_bytes,
+                            .bytes = m * k * bytes_of(a->a.type) + n * k * b + m * n * c,
                             .lasting = weights * b,
                             .weights = weights};
 }

@@ -5,7 +5,6 @@
 enum {
     PIECE_COLS = 1536, /* of a product with an epilogue */
     PIECE_ROWS = 1024,
-    PACKED_ROWS = 256,  /* of a product of a packed weight with deltas */
     PIECE_DEPTH = 1024, /* of a product with A transposed */
     INT8_COLS = 256,    /* of a product whose int8 B is converted */
     WIDE_COLS = 8192,
@@ -195,10 +194,10 @@ static size_t bare_scratchpad(struct device *device, const struct gemm *g) {
     return most;
 }
 
-/* ---- products with an epilogue, deltas or scales --------------------------------------------------------------- */
+/* ---- products with an epilogue or scales ----------------------------------------------------------------------- */
 
 static bool is_bare(const struct gemm *g) {
-    return g->epilogue == EPILOGUE_NONE && !g->delta_count && !has_late_scale(g);
+    return g->epilogue == EPILOGUE_NONE && !has_late_scale(g);
 }
 
 /* The place of a piece's sums until the epilogue: C or aux if that is fp32, else the workspace. */
@@ -214,9 +213,9 @@ struct piece {
     int64_t row, col, rows, cols;
 };
 
-/* With deltas, and in FP8 without an epilogue, pieces have the columns of the bare product. */
+/* In FP8 without an epilogue, pieces have the columns of the bare product. */
 static int64_t piece_cols(const struct gemm *g) {
-    bool is_like_bare = g->delta_count || (gemm_is_fp8(g) && g->epilogue == EPILOGUE_NONE);
+    bool is_like_bare = gemm_is_fp8(g) && g->epilogue == EPILOGUE_NONE;
     return is_like_bare ? width_of(g) : gemm_is_int8(g) ? INT8_COLS : PIECE_COLS;
 }
 
@@ -234,57 +233,6 @@ static struct gemm_form piece_form(const struct gemm *g, const struct piece *p, 
     if (is_converted(g))
         form.ldb = converted_stride(g, p->cols);
     return form;
-}
-
-/* Returns the part of a piece that a delta adds to; it may have no columns. */
-static struct piece delta_piece(const struct gemm_delta *delta, const struct piece *p) {
-    int64_t end = p->col + p->cols, delta_end = delta->first + delta->count;
-    struct piece part = {.row = p->row, .rows = p->rows, .col = p->col > delta->first ? p->col : delta->first};
-    part.cols = (end < delta_end ? end : delta_end) - part.col;
-    return part;
-}
-
-/* Returns the form of the product that adds a delta to its part of a piece [rows, cols] of fp32. */
-static struct gemm_form delta_form(const struct gemm_delta *delta, const struct piece *p, const struct piece *part) {
-    return (struct gemm_form){.m = part->rows,
-                              .n = part->cols,
-                              .k = delta->rank,
-                              .lda = delta->rank,
-                              .ldb = delta->rank,
-                              .ldc = p->cols,
-                              .b_transposed = true,
-                              .accumulate = true,
-                              .scale = 1,
-                              .type = DTYPE_F32,
-                              .c_type = DTYPE_F32};
-}
-
-static size_t delta_scratchpad(struct device *device, const struct gemm *g, const struct piece *p) {
-    size_t most = 0;
-    for (int i = 0; i < g->delta_count; i++) {
-        struct piece part = delta_piece(&g->delta[i], p);
-        struct gemm_form form = delta_form(&g->delta[i], p, &part);
-        size_t bytes = part.cols > 0 ? align(gemm_cache_scratchpad(device, &form)) : 0;
-        most = bytes > most ? bytes : most;
-    }
-    return most;
-}
-
-static int add_deltas(const struct exec *exec, const struct gemm *g, const struct piece *p, float *ab,
-                      void *scratchpad) {
-    int status = STATUS_OK;
-    for (int i = 0; i < g->delta_count && !status; i++) {
-        const struct gemm_delta *delta = &g->delta[i];
-        struct piece part = delta_piece(delta, p);
-        struct gemm_form form = delta_form(delta, p, &part);
-        struct gemm_pointers pointers = {.a = delta->left + p->row * delta->rank,
-                                         .b = delta->right + (part.col - delta->first) * delta->rank,
-                                         .c = ab + (part.col - p->col),
-                                         .scratchpad = scratchpad};
-        if (part.cols > 0)
-            status = gemm_cache_run(exec->stream->device, &form, &pointers);
-    }
-    return status;
 }
 
 /* Piece i of the product, by rows of pieces. */
@@ -305,7 +253,7 @@ static size_t stage_bytes(const struct gemm *g) {
 static size_t piece_scratchpad(struct device *device, const struct gemm *g, const struct piece *p) {
     int64_t depth = depth_of(g);
     int64_t firsts[] = {0, depth < gemm_k(g) ? depth : 0, (gemm_k(g) - 1) / depth * depth};
-    size_t most = delta_scratchpad(device, g, p);
+    size_t most = 0;
     for (int i = 0; i < 3; i++) {
         struct gemm_form form = piece_form(g, p, firsts[i]);
         size_t bytes = align(gemm_cache_scratchpad(device, &form));
@@ -314,13 +262,12 @@ static size_t piece_scratchpad(struct device *device, const struct gemm *g, cons
     return most;
 }
 
-/* Returns the largest scratchpad of all pieces. All forms of pieces occur at the corners, but the parts that deltas add
- * to differ from column to column. */
+/* Returns the largest scratchpad of all pieces. All forms of pieces occur at the corners. */
 static size_t scratchpad_bytes(struct device *device, const struct gemm *g) {
     if (is_bare(g))
         return bare_scratchpad(device, g);
     int64_t across = piece_count(gemm_n(g), piece_cols(g)), down = piece_count(gemm_m(g), PIECE_ROWS);
-    int64_t step = g->delta_count || across == 1 ? 1 : across - 1;
+    int64_t step = across == 1 ? 1 : across - 1;
     size_t most = 0;
     for (int is_last = 0; is_last < 2; is_last++)
         for (int64_t i = 0; i < across; i += step) {
@@ -374,89 +321,22 @@ static int multiply_piece(const struct gemm_level *level, const struct exec *exe
     return status;
 }
 
-/* Multiplies the fp32 sums of a piece, before deltas are added. */
-static void scale_piece(const struct exec *exec, const struct piece *p, float factor, float *ab) {
-    (void)exec;
-#pragma omp parallel for simd num_threads(exec_threads(exec)) schedule(static)
-    for (int64_t i = 0; i < p->rows * p->cols; i++)
-        ab[i] *= factor;
-}
-
 static int run_piece(const struct gemm_level *level, const struct exec *exec, const struct gemm *g, int64_t index) {
     struct piece p = piece_at(g, index);
     struct gemm_form form = piece_form(g, &p, 0);
-    float *ab = sums_of(exec, g, &p), factor = gemm_is_fp8(g) ? *g->a.scale * *g->b.scale : 1;
-    int status = multiply_piece(level, exec, g, &p, ab);
-    if (!status && g->delta_count && gemm_is_fp8(g))
-        scale_piece(exec, &p, factor, ab);
-    THEN(status,
-         add_deltas(exec, g, &p, ab, (char *)exec->workspace + stage_bytes(g) + converted_bytes(g, piece_cols(g))));
-    if (status)
-        return status;
+    float *ab = sums_of(exec, g, &p);
+    TRY(multiply_piece(level, exec, g, &p, ab));
     struct gemm_block block = {.ab = ab,
                                .stride = form.ldc,
                                .row = p.row,
                                .col = p.col,
                                .rows = p.rows,
                                .cols = p.cols,
-                               .factor = g->delta_count ? 1 : factor,
+                               .factor = gemm_is_fp8(g) ? *g->a.scale * *g->b.scale : 1,
                                .scale = gemm_is_int8(g) ? g->b.scale + p.col : NULL,
                                .needs_bias = g->bias && !form.has_bias};
     finish_piece(level, exec, g, &block);
     return STATUS_OK;
-}
-
-/* ---- a packed weight with deltas ------------------------------------------------------------------------------- */
-
-/* Some rows of it, whole, and the plain product of these into fp32. */
-static struct piece packed_piece(const struct gemm *g, int64_t row) {
-    int64_t remaining = gemm_m(g) - row;
-    return (struct piece){.row = row, .rows = remaining < PACKED_ROWS ? remaining : PACKED_ROWS, .cols = gemm_n(g)};
-}
-
-static struct gemm packed_product(const struct gemm *g, const struct piece *p, float *ab) {
-    struct gemm product = *g;
-    product.delta_count = 0;
-    product.a = matrix_rows(g->a, p->row, p->rows);
-    product.c = matrix_plain(DTYPE_F32, ab, p->rows, gemm_n(g));
-    return product;
-}
-
-static size_t packed_stage_bytes(const struct gemm *g) {
-    struct piece first = packed_piece(g, 0);
-    return align((size_t)(first.rows * first.cols) * sizeof(float));
-}
-
-static size_t packed_deltas_workspace(const struct gemm_level *level, struct device *device, const struct gemm *g) {
-    size_t most = 0;
-    struct piece ends[] = {packed_piece(g, 0), packed_piece(g, (gemm_m(g) - 1) / PACKED_ROWS * PACKED_ROWS)};
-    for (int i = 0; i < 2; i++) {
-        struct gemm product = packed_product(g, &ends[i], NULL);
-        size_t of_product = level->packed_workspace(device, &product),
-               of_deltas = delta_scratchpad(device, g, &ends[i]);
-        size_t bytes = of_product > of_deltas ? of_product : of_deltas;
-        most = bytes > most ? bytes : most;
-    }
-    return packed_stage_bytes(g) + most;
-}
-
-static int run_packed_deltas(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
-    float *ab = exec->workspace;
-    size_t stage = packed_stage_bytes(g);
-    struct exec rest = {.stream = exec->stream,
-                        .workspace = (char *)exec->workspace + stage,
-                        .workspace_bytes = exec->workspace_bytes - stage};
-    int status = STATUS_OK;
-    for (int64_t row = 0; row < gemm_m(g) && !status; row += PACKED_ROWS) {
-        struct piece p = packed_piece(g, row);
-        struct gemm product = packed_product(g, &p, ab);
-        level->packed_gemm(&rest, &product);
-        status = add_deltas(exec, g, &p, ab, rest.workspace);
-        struct gemm_block block = {.ab = ab, .stride = p.cols, .row = row, .rows = p.rows, .cols = p.cols, .factor = 1};
-        if (!status)
-            finish_piece(level, exec, g, &block);
-    }
-    return status;
 }
 
 /* ---- the operation --------------------------------------------------------------------------------------------- */
@@ -478,17 +358,10 @@ bool cpu_gemm_supports(struct device *device, const struct gemm *g) {
 
 /* Returns the workspace of a product as it is in memory, which there is. */
 static size_t workspace_of(const struct gemm_level *level, struct device *device, const struct gemm *g) {
-    struct gemm bare = *g;
-    bare.delta_count = 0;
-    size_t without = g->delta_count ? workspace_of(level, device, &bare) : 0, bytes;
     if (gemm_is_row_by_row(g))
-        bytes = g->delta_count ? packed_deltas_workspace(level, device, g) : level->packed_workspace(device, g);
-    else
-        bytes = scratchpad_bytes(device, g) + converted_bytes(g, is_bare(g) ? width_of(g) : piece_cols(g)) +
-                (is_bare(g) ? 0 : stage_bytes(g));
-    bytes = bytes > without ? bytes : without;
-    if (gemm_is_row_by_row(g))
-        return bytes;
+        return level->packed_workspace(device, g);
+    size_t bytes = scratchpad_bytes(device, g) + converted_bytes(g, is_bare(g) ? width_of(g) : piece_cols(g)) +
+                   (is_bare(g) ? 0 : stage_bytes(g));
     struct column_sum sums = gemm_bias_sums(g);
     size_t sum_bytes = g->bias_gradient ? level->column_sum_workspace(device, &sums) : 0;
     return bytes > sum_bytes ? bytes : sum_bytes;
@@ -516,24 +389,6 @@ static int run_plain(const struct gemm_level *level, const struct exec *exec, co
     return status;
 }
 
-static bool is_zero(const float *x, int64_t count) {
-    for (int64_t i = 0; i < count; i++)
-        if (x[i] != 0)
-            return false;
-    return true;
-}
-
-/* Returns the product without its zero deltas. They must not change the bits, but with a delta oneDNN sums into fp32,
- * possibly in another order than into bf16. */
-static struct gemm without_zeros(const struct gemm *g) {
-    struct gemm rest = *g;
-    rest.delta_count = 0;
-    for (int i = 0; i < g->delta_count; i++)
-        if (!is_zero(g->delta[i].right, g->delta[i].count * g->delta[i].rank))
-            rest.delta[rest.delta_count++] = g->delta[i];
-    return rest;
-}
-
 /* Checks a product: as gemm_check, and STATUS_UNSUPPORTED if oneDNN lacks it on this processor. */
 static int check(struct device *device, const struct gemm *g) {
     int status = gemm_check(g);
@@ -552,8 +407,7 @@ static int check(struct device *device, const struct gemm *g) {
  * memory for fewer rows than planned. */
 static int run_checked(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
     size_t needed = workspace_of(level, exec->stream->device, g);
-    bool is_library = !gemm_is_row_by_row(g) || g->delta_count; /* at least a part is oneDNN's */
-    if (exec->workspace_bytes < needed && is_library && !g->a_transposed && gemm_m(g) > 1) {
+    if (exec->workspace_bytes < needed && !gemm_is_row_by_row(g) && !g->a_transposed && gemm_m(g) > 1) {
         int64_t half = gemm_m(g) / 2;
         struct gemm upper = gemm_rows(g, 0, half), lower = gemm_rows(g, half, gemm_m(g) - half);
         int status = run_checked(level, exec, &upper);
@@ -563,18 +417,11 @@ static int run_checked(const struct gemm_level *level, const struct exec *exec, 
         return status_fail(STATUS_INVALID, "gemm: %zu bytes of workspace, needs %zu", exec->workspace_bytes, needed);
     if (!gemm_is_row_by_row(g))
         return run_plain(level, exec, g);
-    if (g->delta_count)
-        return run_packed_deltas(level, exec, g);
     level->packed_gemm(exec, g);
     return STATUS_OK;
 }
 
 int gemm_run(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
-    struct gemm nonzero;
-    if (g->delta_count && !gemm_refusal(g)) {
-        nonzero = without_zeros(g);
-        g = &nonzero;
-    }
     int status = check(exec->stream->device, g);
     if (status || gemm_m(g) == 0 || gemm_n(g) == 0)
         return status;

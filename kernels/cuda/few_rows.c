@@ -10,7 +10,7 @@ bool cuda_few_rows_takes(const struct device *device, const struct gemm *g) {
     bool is_forward = !g->a_transposed && g->b_transposed && !g->accumulate && !g->is_scaled && !g->bias_gradient;
     bool is_bf16 = g->a.type == DTYPE_BF16 && g->b.type == DTYPE_BF16;
     return is_forward && is_bf16 && !device->is_batch_invariant && gemm_m(g) <= FEW_ROWS_MOST && gemm_k(g) % 8 == 0 &&
-           gemm_k(g) < INT32_MAX / 2 && !g->delta_count && !g->aux && !gemm_is_dgelu(g) && takes(&g->a) && takes(&g->b);
+           gemm_k(g) < INT32_MAX / 2 && !g->aux && !gemm_is_dgelu(g) && takes(&g->a) && takes(&g->b);
 }
 
 struct form {

@@ -3,8 +3,7 @@
  *     gemm.c          the operation: what the library computes whole, and what needs a kernel of ours
  *     gemm_cache.c    the library's descriptors, and its algorithm for each form, found once
  *     gemm_algorithms.c  algorithms that were measured, as texts
- *     gemm_deltas.cu  the kernel that writes deltas before a product
- *     gemm_finish.cu  the kernel that finishes sums in fp32: bias, deltas, GELU and its backward
+ *     gemm_finish.cu  the kernel that finishes sums in fp32: bias, GELU and its backward
  *     cublaslt.c      opens the library */
 #ifndef CAMBIUM_KERNELS_CUDA_GEMM_INTERNAL_H
 #define CAMBIUM_KERNELS_CUDA_GEMM_INTERNAL_H

@@ -4,7 +4,6 @@
 #include "cuda/gemm-internal.h"
 
 #include "cuda/fp8.h"
-#include "cuda/gemm_deltas.h"
 #include "cuda/gemm_finish.h"
 
 #include <string.h>
@@ -125,7 +124,7 @@ static bool is_library_alone(const struct exec *exec, const struct gemm *g, stru
     bool is_bf16 = gemm_type(g) == DTYPE_BF16 && g->c.type == DTYPE_BF16;
     *form = form_of(exec, g, &g->c);
     *pointers = pointers_of(exec, g, &g->c);
-    if (g->delta_count || !add_bias(exec, g, form, pointers))
+    if (!add_bias(exec, g, form, pointers))
         return false;
     if (gemm_is_fp8(g) && (!has_accesses(&g->c) || !is_aligned(g->residual)))
         return false; /* its FP8 products write C only where rows begin and end at multiples of 16 bytes */
@@ -193,7 +192,7 @@ static bool cut_result(const struct gemm *g, struct gemm *first, struct gemm *re
     int64_t m = gemm_m(g), n = gemm_n(g), columns = whole_columns(g, &g->c);
     int64_t rows = g->a_transposed ? whole_columns(g, &g->a) : m;
     *first = *rest = *g;
-    if (g->bias || g->residual || g->delta_count || g->epilogue != EPILOGUE_NONE || gemm_is_fp8(g))
+    if (g->bias || g->residual || g->epilogue != EPILOGUE_NONE || gemm_is_fp8(g))
         return false;
     if (rows < m) {
         first->a = columns_of(g->a, 0, rows);
@@ -209,29 +208,18 @@ static bool cut_result(const struct gemm *g, struct gemm *first, struct gemm *re
     return rows < m || columns < n;
 }
 
-/* ---- a kernel of ours before or after the library's product ---- */
+/* ---- a kernel of ours after the library's product ---- */
 
 /* Makes only the product, in bf16. It goes to aux if a GELU saves its input there, and else to C. Returns false if it
  * is the whole product, or if a kernel has no rows of whole accesses; elements of a GELU are neighbours. */
 static bool make_alone(const struct gemm *g, struct gemm *alone) {
     bool is_gelu = g->epilogue != EPILOGUE_NONE;
     *alone = *g;
-    alone->delta_count = 0;
     alone->epilogue = EPILOGUE_NONE;
     alone->aux = NULL;
     if (g->aux && is_gelu && !gemm_is_dgelu(g))
         alone->c.data = g->aux;
-    return (g->delta_count || is_gelu) && g->c.type == DTYPE_BF16 && all_have_accesses(g) &&
-           (!is_gelu || g->c.stride == gemm_n(g));
-}
-
-/* Writes the sum of the deltas to C. */
-static int write_deltas(const struct exec *exec, const struct gemm *g) {
-    struct gemm_deltas call = {
-        .rows = gemm_m(g), .cols = gemm_n(g), .c = gemm_c(g), .stride = g->c.stride, .delta_count = g->delta_count};
-    memcpy(call.delta, g->delta, (size_t)g->delta_count * sizeof *g->delta);
-    int64_t down = (call.rows + DELTAS_ROWS - 1) / DELTAS_ROWS, across = (call.cols + DELTAS_COLS - 1) / DELTAS_COLS;
-    return cuda_launch_blocks(exec, CUDA_gemm_deltas, DTYPE_F32, down * across, 32 * DELTAS_WARPS, &call);
+    return is_gelu && g->c.type == DTYPE_BF16 && all_have_accesses(g) && g->c.stride == gemm_n(g);
 }
 
 /* Applies the GELU or its gradient to a product. */
@@ -277,9 +265,7 @@ static int finish_rows(const struct exec *exec, const struct gemm *g, const stru
                                .aux = g->aux == sums->data ? NULL : g->aux,
                                .c = gemm_c(g),
                                .stride = g->c.stride,
-                               .is_c_fp32 = g->c.type == DTYPE_F32,
-                               .delta_count = g->delta_count};
-    memcpy(call.delta, g->delta, (size_t)g->delta_count * sizeof *g->delta);
+                               .is_c_fp32 = g->c.type == DTYPE_F32};
     uintptr_t c = (uintptr_t)call.c, in_fp32 = (uintptr_t)call.sums | (call.is_c_fp32 ? c : 0);
     uintptr_t others = (uintptr_t)call.bias | (uintptr_t)call.residual | (uintptr_t)call.aux | (call.is_c_fp32 ? 0 : c);
     bool is_whole = (call.cols | call.sums_stride | call.stride) % FINISH_WIDTH == 0 &&
@@ -312,7 +298,7 @@ static int run_rows(const struct exec *exec, const struct gemm *g, float *stage)
     struct matrix_view sums = is_staged(g) ? matrix_plain(DTYPE_F32, stage, gemm_m(g), gemm_n(g)) : g->c;
     sums.data = !is_staged(g) && is_aux ? g->aux : sums.data;
     TRY(run_sums(exec, g, &sums, &has_bias));
-    bool is_done = !is_staged(g) && has_bias && !g->residual && !g->delta_count && g->epilogue == EPILOGUE_NONE;
+    bool is_done = !is_staged(g) && has_bias && !g->residual && g->epilogue == EPILOGUE_NONE;
     return is_done ? STATUS_OK : finish_rows(exec, g, &sums, has_bias);
 }
 
@@ -380,12 +366,8 @@ static int run(const struct exec *exec, const struct gemm *g) {
         return cuda_gemm_cache_run(exec, &form, &pointers);
     if (needs_sums || !make_alone(g, &alone) || !is_library_alone(exec, &alone, &form, &pointers))
         return run_pieces(exec, g);
-    if (g->delta_count) { /* the library adds to deltas that lie in C */
-        pointers.beta = 1;
-        TRY(write_deltas(exec, g));
-    }
     TRY(cuda_gemm_cache_run(exec, &form, &pointers));
-    return g->delta_count ? STATUS_OK : run_gelu(exec, g, &alone.c);
+    return run_gelu(exec, g, &alone.c);
 }
 
 int cuda_gemm(const struct exec *exec, const struct gemm *call) {

@@ -47,60 +47,6 @@ static __device__ __forceinline__ void finish_row(const gemm_finish &a, int64_t 
         ((pack<T, WIDTH> *)a.c)[at / WIDTH] = rounded;
 }
 
-/* Adds a delta to the sums of a column, which it has, in `rows` rows from `row` on. */
-template <int WIDTH>
-static __device__ __forceinline__ void add_column(const gemm_delta &delta, int64_t row, int rows, int64_t col, int k,
-                                                  tile<float, WIDTH> &sum) {
-    const float *right = delta.right + (col + k - delta.first) * delta.rank, *left = delta.left + row * delta.rank;
-#pragma unroll 1
-    for (int64_t r = 0; r < delta.rank; r++) {
-        float factor = right[r];
-#pragma unroll
-        for (int i = 0; i < FINISH_ROWS; i++)
-            if (i < rows)
-                sum.row[i].at[k] = fmaf(left[i * delta.rank + r], factor, sum.row[i].at[k]);
-    }
-}
-
-/* Adds a delta to all sums of a tile. Its rows are whole accesses of 16 bytes. */
-template <int WIDTH>
-static __device__ __forceinline__ void add_tile(const gemm_delta &delta, int64_t row, int rows, int64_t col,
-                                                tile<float, WIDTH> &sum) {
-    const float4 *right = (const float4 *)(delta.right + (col - delta.first) * delta.rank);
-    const float4 *left = (const float4 *)(delta.left + row * delta.rank);
-    int accesses = (int)delta.rank / 4;
-#pragma unroll 1
-    for (int r = 0; r < accesses; r++) {
-        float4 factor[WIDTH];
-#pragma unroll
-        for (int k = 0; k < WIDTH; k++)
-            factor[k] = right[k * accesses + r];
-#pragma unroll
-        for (int i = 0; i < FINISH_ROWS; i++) {
-            float4 x = left[(i < rows ? i : 0) * accesses + r];
-#pragma unroll
-            for (int k = 0; k < WIDTH; k++) {
-                float one = fmaf(x.x, factor[k].x, sum.row[i].at[k]), two = fmaf(x.y, factor[k].y, one);
-                sum.row[i].at[k] = fmaf(x.w, factor[k].w, fmaf(x.z, factor[k].z, two));
-            }
-        }
-    }
-}
-
-template <int WIDTH>
-static __device__ __forceinline__ void add_delta(const gemm_delta &delta, int64_t row, int rows, int64_t col,
-                                                 tile<float, WIDTH> &sum) {
-    bool has_all = col >= delta.first && col + WIDTH <= delta.first + delta.count;
-    if (has_all && delta.rank % 4 == 0 && is_aligned(delta.left) && is_aligned(delta.right)) {
-        add_tile(delta, row, rows, col, sum);
-        return;
-    }
-#pragma unroll
-    for (int k = 0; k < WIDTH; k++)
-        if (col + k >= delta.first && col + k < delta.first + delta.count)
-            add_column(delta, row, rows, col, k, sum);
-}
-
 /* A thread reads everything before it writes anything, so that it waits for memory once. */
 template <class T, int WIDTH> static __device__ __forceinline__ void finish(const gemm_finish &a) {
     int64_t across = a.cols / WIDTH, row = grid_thread() / across * FINISH_ROWS, col = grid_thread() % across * WIDTH;
@@ -113,9 +59,6 @@ template <class T, int WIDTH> static __device__ __forceinline__ void finish(cons
     tile<T, WIDTH> aux = {}, residual = {};
     values<WIDTH> bias = {};
     read_tile(a.sums + row * a.sums_stride + col, a.sums_stride, rows, sum);
-#pragma unroll 1
-    for (int d = 0; d < a.delta_count; d++)
-        add_delta(a.delta[d], row, rows, col, sum);
     if (reads_aux)
         read_tile((const T *)a.aux + at, a.stride, rows, aux);
     if (a.residual)

@@ -4,7 +4,7 @@
 
 #include "kernels/ops.h"
 
-/* Rows of sums [rows, cols] in fp32, which become C: bias, deltas, GELU or its backward, and one rounding. Pointers
+/* Rows of sums [rows, cols] in fp32, which become C: bias, GELU or its backward, and one rounding. Pointers
  * lead to the first row; strides are elements from row to row. C or aux may be the sums' place. */
 struct gemm_finish {
     int64_t rows, cols;
@@ -18,8 +18,6 @@ struct gemm_finish {
     int64_t stride; /* of c and aux */
     bool is_c_fp32; /* otherwise C has A's type */
     int width;      /* columns of a thread: FINISH_WIDTH if all rows are whole accesses of that many elements, else 1 */
-    int delta_count;
-    struct gemm_delta delta[GEMM_DELTAS_MOST];
 };
 /* A thread has this many rows. */
 enum { FINISH_ROWS = 4, FINISH_WIDTH = 4, FINISH_THREADS = 128 };

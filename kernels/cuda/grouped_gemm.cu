@@ -214,8 +214,9 @@ static __device__ __forceinline__ float apply_unit(float x, enum group_unit unit
     }
 }
 
+/* A sum of zero, which is added as -0, changes no bit of `to`. */
 template <class C> static __device__ __forceinline__ void put(float value, C &to, bool accumulate) {
-    from_float(accumulate ? to_float(to) + value : value, to);
+    from_float(accumulate ? to_float(to) + (value == 0.0f ? -0.0f : value) : value, to);
 }
 
 static __device__ void finish(const run &r, const scratch &shared) {

@@ -100,7 +100,6 @@ enum cuda_begin { ORDERED, EARLY };
     PLAIN(fp8_results, fp8_norm, ORDERED)                                                                              \
     PLAIN(fp8_results, fp8_swiglu, ORDERED)                                                                            \
     PLAIN(fp8_results, fp8_swiglu_gradient, ORDERED)                                                                   \
-    PLAIN(gemm_deltas, gemm_deltas, ORDERED)                                                                           \
     PLAIN(lstm, lstm_backward, ORDERED)                                                                                \
     PLAIN(lstm, lstm_forward, ORDERED)                                                                                 \
     PLAIN(norm, norm_long_fp8, ORDERED)                                                                                \

@@ -3,8 +3,6 @@
 
 #include <stdlib.h>
 
-_Static_assert((int)HOOKS_PER_PLACE <= (int)GEMM_DELTAS_MOST, "a product takes what every hook of a place adds to it");
-
 static const struct hook_list empty_list;
 static const struct prefix_list no_prefixes;
 static const struct token_list no_tokens;
@@ -139,35 +137,9 @@ static struct hook_call call_of(const struct hook_list *list, int index, const s
     return part;
 }
 
-/* Returns true if the backend's product takes deltas. */
-static bool takes_deltas(const struct rank *rank, const struct gemm *gemm) {
-    struct gemm with = *gemm;
-    with.delta_count = 1;
-    with.delta[0] = (struct gemm_delta){.rank = 1, .count = gemm_n(gemm)};
-    return rank->ops->gemm_supports(rank->device, &with);
-}
-
-int hook_list_deltas(const struct hook_list *list, const struct hook_call *call, struct gemm *gemm, int *count) {
-    int status = STATUS_OK;
-    for (*count = 0; *count < list->count && call->dtype == DTYPE_BF16 && !status; ++*count) {
-        const struct hook *hook = &list->hook[*count];
-        struct hook_call part = call_of(list, *count, call);
-        bool is_before = hook->side == HOOK_BEFORE_ACTIVATION;
-        if (is_before && (!hook->delta || (!gemm->delta_count && !takes_deltas(call->rank, gemm))))
-            break;
-        if (is_before)
-            status = hook->delta(hook->self, &part, &gemm->delta[gemm->delta_count++]);
-    }
-    return status;
-}
-
 int hook_list_forward(const struct hook_list *list, enum hook_side side, const struct hook_call *call) {
-    return hook_list_forward_from(list, 0, side, call);
-}
-
-int hook_list_forward_from(const struct hook_list *list, int count, enum hook_side side, const struct hook_call *call) {
     int status = STATUS_OK;
-    for (int i = count; i < list->count && !status; i++) {
+    for (int i = 0; i < list->count && !status; i++) {
         const struct hook *hook = &list->hook[i];
         struct hook_call part = call_of(list, i, call);
         if (hook->forward && is_active(hook, side))

@@ -80,10 +80,6 @@ struct hook {
     int (*forward)(void *self, const struct hook_call *call);
     int (*backward_output)(void *self, const struct hook_call *call);
     int (*backward_input)(void *self, const struct hook_call *call);
-    /* At a projection in bf16: gives a delta, which the base's product adds to y in fp32 before it rounds. `forward` is
-     * then skipped. It is not called if a method before it needs y itself, or if the backend's product takes no deltas;
-     * then `forward` runs. NULL: `forward` always runs. */
-    int (*delta)(void *self, const struct hook_call *call, struct gemm_delta *delta);
     /* Returns true if the hook changes anything in this pass, on its side. If not, none of its functions is called, and
      * the place costs the same as without it. NULL: always active. */
     bool (*is_active)(const void *self);
@@ -176,11 +172,6 @@ float *const *hook_list_fp32_y(const struct hook_list *list);
 size_t hook_list_saved_bytes(const struct hook_list *list, const struct hook_call *call);
 /* Runs the list's hooks of one side. `call->saved` is the list's block. Returns the first error of a hook. */
 int hook_list_forward(const struct hook_list *list, enum hook_side side, const struct hook_call *call);
-/* Gives the product the deltas of the first hooks of the list, and stores the number of these hooks. It is 0 if the
- * backend's product takes no deltas. Returns the first error of a hook. */
-int hook_list_deltas(const struct hook_list *list, const struct hook_call *call, struct gemm *gemm, int *count);
-/* Like hook_list_forward, without the first `count` hooks. */
-int hook_list_forward_from(const struct hook_list *list, int count, enum hook_side side, const struct hook_call *call);
 /* Run the two halves of the backward, in reverse order. Return the first error of a hook. */
 int hook_list_backward_output(const struct hook_list *list, enum hook_side side, const struct hook_call *call);
 int hook_list_backward_input(const struct hook_list *list, enum hook_side side, const struct hook_call *call);

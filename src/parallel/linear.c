@@ -149,23 +149,17 @@ static int cast_input(const struct linear_call *call, enum fp8_copies copies, st
     return STATUS_OK;
 }
 
-/* Runs the base's product with the deltas of the first hooks, and stores their number in *hooks. `into_fp32`: y is
- * fp32. */
-static int multiply(const struct linear *linear, const struct linear_call *call, const void *x, void *y, bool into_fp32,
-                    int *hooks) {
+/* Runs the base's product. `into_fp32`: y is fp32. */
+static int multiply(const struct linear *linear, const struct linear_call *call, const void *x, void *y,
+                    bool into_fp32) {
     struct rank *rank = call->rank;
-    struct hook_call hook = hook_call_of(linear, call);
     bool is_partial = is_cut(linear, call, LINEAR_ROW), has_bias = linear->bias != PARAM_NONE;
     struct gemm gemm = product_of(linear, call, param_borrow_linear(call->store, linear->weight), x, y, into_fp32);
     struct matrix_view bias = has_bias ? param_borrow(call->store, linear->bias) : (struct matrix_view){0};
     gemm.bias = is_partial && rank->place.tensor > 0 ? NULL : bias.data; /* the sum must have it once */
-    hook.x = x;
-    hook.y = y;
     int status = cast_input(call, FP8_BY_ROWS, &gemm.a);
     if (!status && call->fp8)
         status = fp8_cast_weight(rank, call->fp8, call->measures_fp8, &gemm.b);
-    if (!status && !into_fp32)
-        status = hook_list_deltas(call->hooks, &hook, &gemm, hooks);
     THEN(status, rank_multiply(rank, PHASE_GEMM, &gemm));
     if (!status && rank->is_planning && linear->bias != PARAM_NONE && !(is_partial && rank->place.tensor > 0))
         work_also_reads(&rank->work, linear->out, call->dtype); /* its pointer is NULL */
@@ -180,7 +174,7 @@ static int multiply(const struct linear *linear, const struct linear_call *call,
 int linear_forward(const struct linear *linear, const struct linear_call *call) {
     const void *x = call->x;
     void *y = call->y;
-    int status = STATUS_OK, in_product = 0;
+    int status = STATUS_OK;
     if (is_cut_by_rows(linear, call, LINEAR_COLUMN)) {
         x = call->whole;
         status = gather_rows(call, call->x, linear->in, call->whole);
@@ -189,18 +183,18 @@ int linear_forward(const struct linear *linear, const struct linear_call *call) 
         y = call->whole;
     float *const *fp32_y = call->dtype == DTYPE_BF16 ? hook_list_fp32_y(call->hooks) : NULL;
     void *first = fp32_y ? *fp32_y : y;
-    THEN(status, multiply(linear, call, x, first, fp32_y != NULL, &in_product));
+    THEN(status, multiply(linear, call, x, first, fp32_y != NULL));
     if (!status && fp32_y && call->rank->is_planning) { /* a plan does not know whether a step has active hooks here */
         rank_unsure(call->rank, true, 1);
-        status = multiply(linear, call, x, y, false, &in_product);
+        status = multiply(linear, call, x, y, false);
         rank_unsure(call->rank, true, -1);
     }
-    if (!status && in_product < call->hooks->count) {
+    if (!status && call->hooks->count) {
         struct hook_call hook = hook_call_of(linear, call);
         hook.x = x;
         hook.y = first;
         hook.y_dtype = fp32_y ? DTYPE_F32 : call->dtype;
-        status = hook_list_forward_from(call->hooks, in_product, HOOK_BEFORE_ACTIVATION, &hook);
+        status = hook_list_forward(call->hooks, HOOK_BEFORE_ACTIVATION, &hook);
     }
     if (!status && fp32_y)
         status = rank_run(call->rank, PHASE_NORM, cast,

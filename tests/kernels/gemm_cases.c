@@ -21,12 +21,10 @@ enum {
     DGELU_EXACT = 4096,
     SCALED = 8192,
     SCALED_BY_ZERO = 16384,
-    INT8 = 32768,   /* B, with a scale for each output */
-    DELTAS = 65536, /* two: on all columns, and on some */
-    FP8 = 131072,   /* A and B, cast from numbers of their types */
+    INT8 = 32768, /* B, with a scale for each output */
+    FP8 = 131072, /* A and B, cast from numbers of their types */
     A_E5M2 = 262144,
     RESIDUAL = 524288,
-    LARGE_RANK = 1048576,
     PACKED_BACK = 2097152 | PACKED, /* B is the weight of an input gradient */
     MIXED = 4194304 | PACKED,       /* rows need not have the bits that they have alone */
     FORWARD = B_TRANSPOSED | BIAS,
@@ -34,10 +32,7 @@ enum {
     ANY_GELU = GELU_TANH | GELU_EXACT,
     ANY_DGELU = DGELU_TANH | DGELU_EXACT,
 };
-enum { A, B, SCALES, BIAS_VECTOR, C, AUX_MATRIX, BIAS_SUM, LEFT, RIGHT, A_SCALE, B_SCALE, ONE, RESIDUAL_MATRIX };
-static int64_t delta_rank(const struct op_run *run) {
-    return run->variant & LARGE_RANK ? 19 : 5;
-}
+enum { A, B, SCALES, BIAS_VECTOR, C, AUX_MATRIX, BIAS_SUM, A_SCALE, B_SCALE, ONE, RESIDUAL_MATRIX };
 
 static bool is_b_transposed(const struct op_run *run) {
     return run->variant & B_TRANSPOSED || (run->variant & PACKED_BACK) == PACKED;
@@ -82,12 +77,11 @@ static double fp8_bound(const struct op_run *run) {
     return is_on_card ? 0x1p-13 * (double)(steps < together ? steps : together) : 0;
 }
 
-/* A GPU rounds a product to bf16, by at most 2^-8 of itself, before it multiplies by a GELU's gradient. So it rounds
- * deltas before it adds them; here, they are no larger than sums. Both are so if rows are whole accesses of 16 bytes.
- */
+/* A GPU rounds a product to bf16, by at most 2^-8 of itself, before it multiplies by a GELU's gradient, if
+ * rows are whole accesses of 16 bytes. */
 static double bf16_bound(const struct op_run *run) {
     bool is_whole = (run->shape[1] | run->shape[2]) % 8 == 0 && !(run->variant & STRIDED);
-    bool is_rounded = run->variant & (ANY_DGELU | DELTAS) && run->type == DTYPE_BF16 && is_whole;
+    bool is_rounded = run->variant & ANY_DGELU && run->type == DTYPE_BF16 && is_whole;
     return is_rounded && strcmp(run->backend, "cuda") == 0 ? 0x1p-8 : 0;
 }
 
@@ -117,12 +111,6 @@ static void gemm_setup(struct op_run *run) {
         t[B].spread = 256;
         t[SCALES] = (struct op_tensor){
             .name = "scales", .role = OP_IN, .type = DTYPE_F32, .rows = 1, .cols = n, .spread = spread / 128};
-    }
-    if (v & DELTAS) {
-        t[LEFT] =
-            (struct op_tensor){.name = "left", .role = OP_IN, .type = DTYPE_F32, .rows = m, .cols = delta_rank(run)};
-        t[RIGHT] =
-            (struct op_tensor){.name = "right", .role = OP_IN, .type = DTYPE_F32, .rows = n, .cols = delta_rank(run)};
     }
     t[A].stride = stride_of(run, t[A].cols);
     t[B].stride = v & PACKED ? t[B].cols : stride_of(run, t[B].cols);
@@ -228,15 +216,6 @@ static struct matrix_view view_of(const struct op_tensor *t) {
     return matrix_strided(t->type, t->data, t->rows, t->cols, t->stride);
 }
 
-/* Columns of delta 0 or 1. */
-static int64_t delta_first(const struct op_run *run, int index) {
-    return index ? run->shape[1] / 3 : 0;
-}
-
-static int64_t delta_end(const struct op_run *run, int index) {
-    return index ? run->shape[1] - run->shape[1] / 4 : run->shape[1];
-}
-
 static struct gemm gemm_arguments(const struct op_run *run) {
     const struct op_tensor *t = run->tensor;
     int v = run->variant;
@@ -266,12 +245,6 @@ static struct gemm gemm_arguments(const struct op_run *run) {
         g.a = ((struct fp8_factors *)run->state)->a;
         g.b = ((struct fp8_factors *)run->state)->b;
     }
-    for (int i = 0; v & DELTAS && i < 2; i++)
-        g.delta[g.delta_count++] = (struct gemm_delta){.rank = delta_rank(run),
-                                                       .first = delta_first(run, i),
-                                                       .count = delta_end(run, i) - delta_first(run, i),
-                                                       .left = t[LEFT].data,
-                                                       .right = t[RIGHT].data};
     if (v & PACKED)
         g.b.form = MATRIX_PACKED;
     if (v & PACKED && run->state)
@@ -311,19 +284,6 @@ static double gelu_slope(double x, bool is_tanh) {
     return 0.5 * (1 + u) + 0.5 * x * (1 - u * u) * 0.7978845608028654 * (1 + 3 * 0.044715 * x * x);
 }
 
-/* The sum of both deltas at one element of C. */
-static double deltas_at(const struct op_run *run, int64_t i, int64_t j) {
-    const int64_t rank = delta_rank(run);
-    const double *left = run->tensor[LEFT].value + i * rank, *right = run->tensor[RIGHT].value;
-    double sum = 0;
-    for (int d = 0; d < 2; d++) {
-        int64_t row = j - delta_first(run, d);
-        for (int64_t r = 0; row >= 0 && j < delta_end(run, d) && r < rank; r++)
-            sum += left[r] * right[row * rank + r];
-    }
-    return sum;
-}
-
 static void gemm_reference(struct op_run *run) {
     int64_t m = run->shape[0], n = run->shape[1], k = run->shape[2];
     struct op_tensor *t = run->tensor;
@@ -345,8 +305,6 @@ static void gemm_reference(struct op_run *run) {
                 sum += t[BIAS_VECTOR].value[j];
             if (v & RESIDUAL)
                 sum += t[RESIDUAL_MATRIX].value[i * n + j];
-            if (v & DELTAS)
-                sum += deltas_at(run, i, j);
             if (v & ANY_GELU && v & AUX)
                 t[AUX_MATRIX].expected[i * n + j] = sum;
             if (v & ANY_GELU)
@@ -444,10 +402,6 @@ static const struct op_case cases[] = {
     {&gemm_kind, "few rows, gelu", OP_TEST, DTYPE_BF16, FORWARD | GELU_TANH, {8, 24, 2312}},
     {&gemm_kind, "few rows, exact gelu", OP_TEST, DTYPE_BF16, FORWARD | GELU_EXACT, {9, 33, 40}},
     {&gemm_kind, "few rows, to fp32", OP_TEST, DTYPE_BF16, B_TRANSPOSED | C_FP32, {16, 65, 264}},
-    {&gemm_kind, "deltas", OP_TEST, DTYPE_BF16, FORWARD | DELTAS | STRIDED, {33, 65, 64}},
-    {&gemm_kind, "deltas, no bias", OP_TEST, DTYPE_BF16, B_TRANSPOSED | DELTAS, {19, 300, 40}},
-    {&gemm_kind, "deltas, whole accesses", OP_TEST, DTYPE_BF16, FORWARD | DELTAS, {33, 536, 40}},
-    {&gemm_kind, "deltas, large rank", OP_TEST, DTYPE_BF16, B_TRANSPOSED | DELTAS | LARGE_RANK, {19, 304, 40}},
     {&gemm_kind, "tf32", OP_TEST | OP_TF32, DTYPE_F32, FORWARD, {64, 96, 128}},
     {&gemm_kind, "tf32, odd", OP_TEST | OP_TF32, DTYPE_F32, FORWARD | STRIDED, {37, 51, 129}},
     {&gemm_kind, "tf32, input gradient", OP_TEST | OP_TF32, DTYPE_F32, 0, {64, 128, 96}},
@@ -476,7 +430,6 @@ static const struct op_case cases[] = {
     BOTH_TYPES(OP_TEST, "packed, mixed", MIXED | BIAS | STRIDED, 37, 51, 129),
     BOTH_TYPES(OP_TEST, "packed, mixed, pieces", MIXED | BIAS, 513, 601, 9),
     BOTH_TYPES(OP_TEST, "packed, mixed, gelu saving", MIXED | BIAS | GELU_TANH | AUX, 33, 65, 64),
-    {&gemm_kind, "packed, mixed, deltas", OP_TEST, DTYPE_BF16, MIXED | BIAS | DELTAS | STRIDED, {33, 65, 64}},
     BOTH_TYPES(OP_TEST, "int8", INT8 | B_TRANSPOSED, 5, 7, 3),
     BOTH_TYPES(OP_TEST, "int8, one row", INT8 | FORWARD, 1, 33, 65),
     BOTH_TYPES(OP_TEST, "int8, odd", INT8 | FORWARD | STRIDED, 37, 51, 129),
@@ -490,8 +443,6 @@ static const struct op_case cases[] = {
     FP8_CASE("forward, no bias, pieces", B_TRANSPOSED, 1030, 608, 16),
     FP8_CASE("gelu saving", FORWARD | GELU_TANH | AUX, 33, 64, 48),
     FP8_CASE("exact gelu", FORWARD | GELU_EXACT, 33, 64, 48),
-    FP8_CASE("deltas", FORWARD | DELTAS | STRIDED, 33, 64, 48),
-    FP8_CASE("deltas, whole accesses", FORWARD | DELTAS, 33, 64, 48),
     FP8_CASE("input gradient", A_E5M2, 48, 64, 32),
     FP8_CASE("gelu backward", A_E5M2 | DGELU_TANH, 33, 64, 48),
     FP8_CASE("exact gelu backward", A_E5M2 | DGELU_EXACT, 33, 64, 48),
@@ -499,7 +450,6 @@ static const struct op_case cases[] = {
     FP8_CASE("weight gradient, added, pieces", A_E5M2 | A_TRANSPOSED | ACCUMULATE | C_FP32, 32, 400, 3000),
 
     BOTH_TYPES(OP_BENCH, "gpt2 qkv forward", FORWARD, 1024, 2304, 768),
-    {&gemm_kind, "gpt2 qkv forward, deltas", OP_BENCH, DTYPE_BF16, FORWARD | DELTAS, {1024, 2304, 768}},
     {&gemm_kind, "fp8, gpt2 qkv forward", OP_BENCH, DTYPE_BF16, FP8 | FORWARD, {1024, 2304, 768}},
     {&gemm_kind,
      "fp8, gpt2 fc1 weight gradient",

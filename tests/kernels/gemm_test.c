@@ -147,10 +147,8 @@ static void what_is_not_built_is_refused(void **state) {
     bad[7].b.scale = x;
     bad[8].b.scale = NULL;
     bad[9].b_transposed = false;
-    bad[10].c = half;
-    bad[10].a = half;
-    bad[10].delta_count = 1;
-    bad[10].delta[0] = (struct gemm_delta){1, 0, 4, x, x};
+    bad[10].residual = x;
+    bad[10].accumulate = true;
     bad[11].b.form = MATRIX_PACKED;
     bad[12].a.type = bad[12].b.type = bad[12].c.type = DTYPE_BF16;
     bad[12].is_tf32 = bad[13].is_tf32 = true;
@@ -284,105 +282,6 @@ static void two_threads_may_share_a_device(void **state) {
     scene_close(&scene);
 }
 
-/* ---- deltas ---- */
-
-enum { DELTA_RANK = 5 };
-static const struct delta_shape {
-    int64_t m, n, k;
-} delta_shapes[] = {{259, 1573, 48}, {1024, 2304, 768}, {512, 768, 3072}, {100, 768, 768}, {1, 40, 24}};
-
-/* One element in fp64, and the sum of its terms' sizes. */
-static double delta_reference(const struct gemm *g, const uint16_t *weight, int64_t i, int64_t j, double *size) {
-    int64_t depth = gemm_k(g);
-    const uint16_t *a = (const uint16_t *)g->a.data + i * g->a.stride, *b = weight + j * depth;
-    double sum = bf16_to_float(((const uint16_t *)g->bias)[j]);
-    *size = fabs(sum);
-    for (int64_t k = 0; k < depth; k++) {
-        double term = (double)bf16_to_float(a[k]) * (double)bf16_to_float(b[k]);
-        sum += term;
-        *size += fabs(term);
-    }
-    for (int d = 0; d < g->delta_count; d++) {
-        const struct gemm_delta *delta = &g->delta[d];
-        bool is_in = j >= delta->first && j < delta->first + delta->count;
-        for (int64_t r = 0; r < delta->rank && is_in; r++) {
-            double left = (double)delta->left[i * delta->rank + r];
-            double term = left * (double)delta->right[(j - delta->first) * delta->rank + r];
-            sum += term;
-            *size += fabs(term);
-        }
-    }
-    return sum;
-}
-
-/* Within one rounding to bf16, 2^-9 of the result, of sums whose terms are fp32's. */
-static void delta_check(const struct gemm *g, const uint16_t *weight) {
-    for (int64_t i = 0; i < gemm_m(g); i += 1 + gemm_m(g) / 32)
-        for (int64_t j = 0; j < gemm_n(g); j += 1 + gemm_n(g) / 512) {
-            double size, expected = delta_reference(g, weight, i, j, &size);
-            double ours = (double)bf16_to_float(((const uint16_t *)g->c.data)[i * g->c.stride + j]);
-            int exponent;
-            frexp(fmax(fabs(expected), fabs(ours)), &exponent);
-            if (!(fabs(ours - expected) <= ldexp(1, exponent - 9) + 1e-6 * size))
-                fail_msg("[%lld, %lld]: %.9g, in fp64 %.9g", (long long)i, (long long)j, ours, expected);
-        }
-}
-
-/* Deltas on a product in bf16, plain or packed: two on all columns, then one on each of some ranges of them. Deltas of
- * zero leave its bits alone. */
-static void check_deltas(struct scene *scene, const struct ops *ops, const struct delta_shape *shape, bool is_packed) {
-    const int64_t M = shape->m, N = shape->n, K = shape->k, R = DELTA_RANK;
-    void *a = numbers(scene, DTYPE_BF16, M * K, 1), *b = numbers(scene, DTYPE_BF16, N * K, 2), *form = NULL;
-    void *bias = numbers(scene, DTYPE_BF16, N, 3), *c = numbers(scene, DTYPE_BF16, M * N, 0);
-    void *base = numbers(scene, DTYPE_BF16, M * N, 0), *left = numbers(scene, DTYPE_F32, M * R, 4);
-    void *right = numbers(scene, DTYPE_F32, N * R, 5), *zeros = numbers(scene, DTYPE_F32, N * R, 0);
-    struct matrix_view plain = matrix_plain(DTYPE_BF16, b, N, K);
-    struct gemm g = {.a = matrix_plain(DTYPE_BF16, a, M, K),
-                     .b = plain,
-                     .b_transposed = true,
-                     .c = matrix_plain(DTYPE_BF16, base, M, N),
-                     .bias = bias};
-    if (is_packed) {
-        test_ok(device_alloc(scene->device, ops->packed_bytes(scene->device, &plain), &form));
-        test_ok(ops->pack(&scene->exec, &(const struct pack_call){plain, form}));
-        g.b = matrix_packed(plain, form);
-    }
-    struct gemm with = g;
-    with.c.data = c;
-    with.delta_count = 2;
-    with.delta[0] = (struct gemm_delta){R, 0, N, left, zeros};
-    with.delta[1] = (struct gemm_delta){1, 0, N, left, zeros};
-    test_ok(run(scene, ops, &g));
-    test_ok(run(scene, ops, &with));
-    assert_memory_equal(c, base, (size_t)(M * N) * sizeof(uint16_t));
-    with.delta[0].right = with.delta[1].right = right;
-    test_ok(run(scene, ops, &with));
-    delta_check(&with, b);
-    with.delta_count = 3;
-    with.delta[0] = (struct gemm_delta){R, 0, N / 3, left, right};
-    with.delta[1] = (struct gemm_delta){3, N / 3, N / 5, left, right};
-    with.delta[2] = (struct gemm_delta){R, N - N / 4 - 1, N / 4, left, right}; /* a gap before it, and one after it */
-    test_ok(run(scene, ops, &with));
-    delta_check(&with, b);
-    void *const memory[] = {a, b, form, bias, c, base, left, right, zeros};
-    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
-        device_free(scene->device, memory[i]);
-}
-
-static void deltas_are_added_before_the_one_rounding(void **state) {
-    (void)state;
-    struct scene scene = scene_open(2);
-    const struct ops *ops = ops_for(scene.device);
-    struct matrix_view matrix = matrix_plain(DTYPE_BF16, NULL, 8, 8);
-    struct gemm plain = {.a = matrix, .b = matrix, .c = matrix};
-    for (size_t i = 0; i < sizeof delta_shapes / sizeof *delta_shapes; i++) {
-        if (ops->gemm_supports(scene.device, &plain))
-            check_deltas(&scene, ops, &delta_shapes[i], false);
-        check_deltas(&scene, ops, &delta_shapes[i], true);
-    }
-    scene_close(&scene);
-}
-
 /* Rows [FIRST, FIRST + rows) of a weight [out, in], forward and back, from its packed and its plain form. */
 static void check_unpacked(struct scene *scene, const struct ops *ops, enum dtype type, int64_t first, int64_t out,
                            int64_t in) {
@@ -441,7 +340,6 @@ int main(void) {
         cmocka_unit_test(products_run_in_less_workspace),
         cmocka_unit_test(products_of_many_forms_stay_right),
         cmocka_unit_test(two_threads_may_share_a_device),
-        cmocka_unit_test(deltas_are_added_before_the_one_rounding),
         cmocka_unit_test(a_packed_weight_has_the_bits_of_a_plain_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

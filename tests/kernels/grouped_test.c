@@ -17,7 +17,7 @@ static void threads_do_not_change_bits(void **state) {
 /* ---- cuts ---- */
 
 static const char *const levels[] = {"v2", "v3", "v4", "v4bf16"};
-enum { ROWS = 131, K = 83, N = 149, FIRST = 2, LDC = N + 5, MOST = ROWS + 1 };
+enum { ROWS = 131, K = 151 /* some copies of the matrix */, N = 149, FIRST = 2, LDC = N + 5, MOST = ROWS + 1 };
 
 struct scene {
     struct device *device;
@@ -27,6 +27,7 @@ struct scene {
     bool is_by_input;
     enum dtype type;
     float scale;
+    bool is_c_negative; /* c is -0, and otherwise drawn */
     int spoiled; /* this row of a has an infinity in its last element, the next one a NaN in its first; -1: none */
 };
 enum {
@@ -78,6 +79,9 @@ static void cut_bits(const struct scene *s, int64_t length, int64_t call_rows, v
     spoil(s, image + A_AT);
     fill(image + MATRIX_AT, N * K, s->type, 2);
     fill(image + C_AT, ROWS * LDC, s->type, 3);
+    for (int i = 0; i < ROWS * LDC && s->is_c_negative; i++)
+        memcpy(image + C_AT + i * (int)dtype_bytes(s->type), s->type == DTYPE_F32 ? "\0\0\0\x80" : "\0\x80",
+               dtype_bytes(s->type));
     struct group_entry entry = {.n = N,
                                 .k = K,
                                 .first_column = FIRST,
@@ -145,6 +149,25 @@ static void with_each_level(void (*check)(struct scene *s)) {
 static void a_row_has_its_bits_however_rows_are_cut(void **state) {
     (void)state;
     with_each_level(check_cuts);
+}
+
+static void check_zeros(struct scene *s) {
+    static char bits[ROWS * LDC * 4];
+    s->scale = 0;
+    s->is_c_negative = true;
+    for (int i = 0; i < 4; i++) {
+        s->is_by_input = i & 1;
+        s->type = i & 2 ? DTYPE_BF16 : DTYPE_F32;
+        cut_bits(s, ROWS, ROWS, bits);
+        size_t width = dtype_bytes(s->type);
+        for (size_t at = 0; at < ROWS * LDC * width; at++)
+            assert_int_equal((uint8_t)bits[at], at % width == width - 1 ? 0x80 : 0);
+    }
+}
+
+static void sums_of_zero_change_no_bit(void **state) {
+    (void)state;
+    with_each_level(check_zeros);
 }
 
 static bool is_finite(const struct scene *s, const char *bits, int row, int col) {
@@ -250,6 +273,7 @@ int main(void) {
         cmocka_unit_test(grouped_operations_equal_fp64),
         cmocka_unit_test(threads_do_not_change_bits),
         cmocka_unit_test(a_row_has_its_bits_however_rows_are_cut),
+        cmocka_unit_test(sums_of_zero_change_no_bit),
         cmocka_unit_test(infinities_and_nans_stay_in_their_row),
         cmocka_unit_test(a_norm_has_the_same_bits_in_every_row),
     };

@@ -296,11 +296,16 @@ static void apply_unit(float *sum, int64_t cols, enum group_unit unit) {
     }
 }
 
+/* A sum of zero, which is added as -0, changes no bit of c. The compiler takes zeros as equal, so the sign is set in
+ * integers. */
 TYPED_BODY void put_row(const float *sum, float scale, void *c, int64_t cols, bool accumulate, enum dtype type) {
     if (accumulate) {
 #pragma omp simd
-        for (int64_t j = 0; j < cols; j++)
-            store(c, j, type, load(c, j, type) + scale * sum[j]);
+        for (int64_t j = 0; j < cols; j++) {
+            float part = scale * sum[j];
+            uint32_t sign = part == 0.0f ? 0x80000000u : 0;
+            store(c, j, type, load(c, j, type) + vbits_to_float(vfloat_to_bits(part) | sign));
+        }
     } else {
 #pragma omp simd
         for (int64_t j = 0; j < cols; j++)

@@ -148,8 +148,6 @@ static void one_kernel_does_what_the_library_lacks(void **state) {
         {"gelu saving, pieces", "gemm_finish_fp32"}, /* in fp32 */
         {"exact gelu saving, whole accesses", "gelu_forward_bf16"},
         {"exact gelu backward, whole accesses", "gelu_backward_bf16"},
-        {"deltas, whole accesses", "gemm_deltas"},
-        {"fp8, deltas, whole accesses", "gemm_deltas"},
         {"fp8, exact gelu", "gelu_forward_bf16"},
         {"fp8, gelu backward", "gelu_backward_bf16"},
         {"fp8, exact gelu backward", "gelu_backward_bf16"},
