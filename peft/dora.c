@@ -172,19 +172,12 @@ int dora_backward(const struct pair *pair, const struct hook_call *call, const v
 /* ---- with dropout ---- */
 
 int dora_base_product(const struct pair *pair, const struct hook_call *call, bool is_forward, const void *x, void *z) {
-    const struct peft *peft = pair->adapter->peft;
-    int id = call->rank->is_planning ? PARAM_NONE : find_linear(pair, peft->weights, false);
     int64_t from = is_forward ? call->in : call->out, to = is_forward ? call->out : call->in;
     struct gemm gemm = {.a = matrix_plain(call->dtype, x, call->rows, from),
-                        .b = peft_borrow_base(peft, id, call),
-                        .mixes_rows = true,
                         .b_transposed = is_forward,
                         .c = matrix_plain(is_forward ? call->y_dtype : call->dtype, z, call->rows, to),
                         .accumulate = !is_forward};
-    int status = rank_multiply(call->rank, PHASE_GEMM, &gemm);
-    if (id != PARAM_NONE)
-        param_return(peft->weights, id);
-    return status;
+    return peft_multiply_base(pair->adapter->peft, pair->layer, call, &gemm);
 }
 
 int dora_add(const struct pair *pair, const struct hook_call *call, const void *z) {
@@ -194,7 +187,6 @@ int dora_add(const struct pair *pair, const struct hook_call *call, const void *
                                       .scale_type = DTYPE_F32,
                                       .x = z,
                                       .scale = pair->dora.ratio,
-                                      .adds = true,
                                       .y = call->y,
                                       .y_stride = call->y_stride};
     return rank_run(call->rank, PHASE_NORM, column_scale_forward, &scale_call);

@@ -15,12 +15,6 @@ struct stack_image {
     bool is_made;                  /* its entries, segment and index are on the device */
 };
 
-static bool changes_projections(const struct peft_adapter *adapter) {
-    uint16_t halves = peft_site_bit(ATTACH_AFTER_ATTENTION, HOOK_BEFORE_ACTIVATION) |
-                      peft_site_bit(ATTACH_AFTER_MLP, HOOK_BEFORE_ACTIVATION);
-    return adapter->method->forward && (adapter->method->sites() & ~halves);
-}
-
 static int open_image(struct peft_adapter *adapter) {
     struct peft_bank *bank = adapter->peft->bank;
     struct stack_image *stack = adapter->image = calloc(1, sizeof *stack);
@@ -58,7 +52,7 @@ int peft_open_images(struct peft *peft) {
     bool has_images = false, has_projections = false;
     for (int i = 0; i < peft->count; i++) {
         has_images |= peft->adapters[i].method->forward != NULL;
-        has_projections |= changes_projections(&peft->adapters[i]);
+        has_projections |= peft->adapters[i].method->merge != NULL;
     }
     if (!has_images)
         return STATUS_OK;
