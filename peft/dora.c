@@ -107,12 +107,6 @@ static int sum_squares(struct pair *pair) {
     return pair_is_row(pair) ? rank_sum(rank, RANK_TENSOR, pair->dora.squares, outputs(pair), DTYPE_F32) : STATUS_OK;
 }
 
-/* Computes dora.squares of the base over all ranks. */
-static int measure(struct pair *pair, bool with_pair) {
-    int status = measure_own(pair, with_pair);
-    return status ? status : sum_squares(pair);
-}
-
 int dora_measure(struct pair *pair) {
     return measure_own(pair, true);
 }
@@ -123,7 +117,8 @@ int dora_initialise(struct pair *pair) {
                                    .type = peft->dtype,
                                    .squares = pair->dora.squares,
                                    .norm = param_borrow_to_write(&peft->store, pair->dora.magnitude)};
-    int status = measure(pair, false);
+    int status = measure_own(pair, false);
+    THEN(status, sum_squares(pair));
     THEN(status, rank_run(peft->rank, PHASE_NORM, magnitude_ratio, &call));
     param_return(&peft->store, pair->dora.magnitude);
     return status;

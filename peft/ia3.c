@@ -62,12 +62,6 @@ static bool is_at_input(const struct scale *scale) {
            !ia3_has_input_place(&scale->projection);
 }
 
-/* Refuses a scaled input in a stack, because the other adapters would see the unscaled one. */
-static int check_input(const struct scale *scale) {
-    const struct peft *peft = scale->adapter->peft;
-    return peft->count == 1 ? STATUS_OK : fail_input(peft->projections, scale->projection.module);
-}
-
 static int check_together(const struct peft_bank *bank, const struct peft_image *image) {
     return image->scaled_input ? fail_input(bank->projections, image->scaled_input) : STATUS_OK;
 }
@@ -92,7 +86,8 @@ static int describe(struct peft_adapter *adapter) {
             status = add_scale(adapter, layer, &projections[p], choice->is_feedforward, scale);
             if (is_at_input(scale)) {
                 need_scratch(scale);
-                status = status ? status : check_input(scale);
+                if (!status && adapter->peft->count > 1) /* the other adapters would see the unscaled input */
+                    status = fail_input(projections, projections[p].module);
             }
         }
     return status;
@@ -116,14 +111,9 @@ static size_t saved_bytes(void *self, const struct hook_call *call) {
 static int forward(void *self, const struct hook_call *call) {
     const struct scale *scale = self;
     const struct peft *peft = scale->adapter->peft;
-    bool is_input = is_at_input(scale);
-    if (call->rank->is_planning)
-        return is_input ? ia3_plan_forward(peft->bank, call) : STATUS_OK;
-    if (is_input && !peft->weights)
-        return status_fail(STATUS_INVALID, "IA3 of an input without the weights of its base");
     return peft_image_forward(scale->adapter, call,
                               (struct bank_call){.projection = bank_projection(peft->bank, &scale->projection),
-                                                 .kept.y = peft->trains && !is_input ? call->saved : NULL});
+                                                 .kept.y = peft->trains && !is_at_input(scale) ? call->saved : NULL});
 }
 
 static int backward_output(void *self, const struct hook_call *call) {
