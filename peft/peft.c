@@ -40,7 +40,7 @@ int peft_add_hook(struct peft *peft, int64_t layer, const struct model_projectio
     struct model_range range = peft_range(peft, projection);
     hook.first = range.first;
     hook.columns = range.columns;
-    hook.fp32_y = peft->bank->fp32_product_bytes ? &peft->bank->fp32_product : NULL;
+    hook.fp32_y = peft->bank && peft->bank->fp32_product_bytes ? &peft->bank->fp32_product : NULL;
     return hook_table_add(&peft->hooks, layer, projection->place, &hook);
 }
 
