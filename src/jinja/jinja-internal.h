@@ -1,9 +1,9 @@
 /* Inside the engine: a template's nodes, values, and the state of a rendering.
  *
  *     lex.c                          a template's text into tokens
- *     parse.c, expression.c          tokens into statements and expressions
- *     run.c                          runs statements
- *     eval.c, operators.c            evaluates expressions
+ *     parse.c, expression.c          tokens into statements and expressions; parser.c has what both use
+ *     run.c, operators.c             runs statements, evaluates expressions
+ *     render.c                       from arguments to text
  *     value.c, write.c               values: made, compared, written as Python and as JSON
  *     string.c, case.c               strings with their marks
  *     attributes.c                   names after a dot
@@ -514,13 +514,9 @@ bool jinja_compare(struct jinja_run *run, enum jinja_operator operation, const s
 struct jinja_value jinja_slice(struct jinja_run *run, const struct jinja_value *value,
                                const struct jinja_value bounds[3]);
 
-struct jinja_value jinja_eval(struct jinja_run *run, const struct jinja_node *node);
-/* jinja_eval_filters runs the filters of a node over a value. */
-struct jinja_value jinja_eval_filters(struct jinja_run *run, const struct jinja_node *node, struct jinja_value value);
-struct jinja_value jinja_call_macro(struct jinja_run *run, const struct jinja_macro *macro, struct jinja_call *call);
-/* jinja_name_slot returns the slot where a name is, or belongs. The others look names up and set them. */
+/* Runs the whole template into run->out. */
+void jinja_run_body(struct jinja_run *run);
+/* Returns the slot where a name is, or belongs. */
 uint32_t *jinja_name_slot(const struct jinja *jinja, const char *bytes, size_t length);
-struct jinja_value jinja_lookup(struct jinja_run *run, uint32_t name);
-void jinja_define(struct jinja_run *run, struct jinja_scope *scope, uint32_t name, struct jinja_value value);
 
 #endif

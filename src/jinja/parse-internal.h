@@ -42,6 +42,8 @@ struct jinja_parser {
 /* Reports a failure with the token's "line N: "; only the first one is kept. */
 void jinja_parse_fail(struct jinja_parser *parser, int line, int status, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+/* Takes memory of the template's arena. Fails with NULL when there is none. */
+void *jinja_parser_take(struct jinja_parser *parser, size_t bytes);
 /* Never returns NULL: after a failure it returns an unusable node. */
 struct jinja_node *jinja_node_new(struct jinja_parser *parser, enum jinja_node_kind kind, int line);
 uint32_t jinja_name_of(struct jinja_parser *parser, const char *bytes, size_t length);

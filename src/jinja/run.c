@@ -1,9 +1,6 @@
-/* Runs statements, handles names, and renders from arguments to text. */
+/* Runs a template: names, expressions and statements, which contain one another. */
 #include "jinja-internal.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- names ---- */
@@ -11,7 +8,7 @@
 /* The charge for examining one variable of a scope. */
 enum { VARIABLE_BYTES = 4 };
 
-struct jinja_value jinja_lookup(struct jinja_run *run, uint32_t name) {
+static struct jinja_value lookup(struct jinja_run *run, uint32_t name) {
     for (const struct jinja_scope *scope = run->scope; scope; scope = scope->parent) {
         if (!jinja_charge_bytes(run, (1 + scope->count) * VARIABLE_BYTES))
             return jinja_undefined(NULL);
@@ -24,7 +21,7 @@ struct jinja_value jinja_lookup(struct jinja_run *run, uint32_t name) {
     return run->globals[name];
 }
 
-void jinja_define(struct jinja_run *run, struct jinja_scope *scope, uint32_t name, struct jinja_value value) {
+static void define(struct jinja_run *run, struct jinja_scope *scope, uint32_t name, struct jinja_value value) {
     if (!jinja_charge_bytes(run, VARIABLE_BYTES * (scope ? 1 + scope->count : 1)))
         return;
     if (!scope) {
@@ -44,7 +41,7 @@ void jinja_define(struct jinja_run *run, struct jinja_scope *scope, uint32_t nam
 }
 
 static void set_attribute(struct jinja_run *run, const struct jinja_node *target, struct jinja_value value) {
-    struct jinja_value space = jinja_lookup(run, target->name);
+    struct jinja_value space = lookup(run, target->name);
     const struct jinja_name *name = &run->jinja->names[target->b->name];
     if (space.kind != JINJA_NAMESPACE)
         jinja_fail(run, "'%s' is no namespace: attributes of others cannot be set",
@@ -58,7 +55,7 @@ static void set_attribute(struct jinja_run *run, const struct jinja_node *target
 static void assign(struct jinja_run *run, struct jinja_scope *scope, const struct jinja_node *target,
                    struct jinja_value value) {
     if (target->kind == NODE_NAME) {
-        jinja_define(run, scope, target->name, value);
+        define(run, scope, target->name, value);
         return;
     }
     if (target->kind == NODE_NAMESPACE) {
@@ -70,6 +67,239 @@ static void assign(struct jinja_run *run, struct jinja_scope *scope, const struc
         jinja_fail(run, "%zu values for %u names", items->count, (unsigned)target->items.count);
     for (uint32_t i = 0; i < target->items.count && !run->status; i++)
         assign(run, scope, target->items.items[i], items->items[i]);
+}
+
+static struct jinja_value eval(struct jinja_run *run, const struct jinja_node *node);
+static struct jinja_value call_macro(struct jinja_run *run, const struct jinja_macro *macro, struct jinja_call *call);
+
+static const struct jinja_name *name_of(const struct jinja_run *run, const struct jinja_node *node) {
+    return &run->jinja->names[node->name];
+}
+
+/* ---- expressions: calls ---- */
+
+static void add_keyword(struct jinja_run *run, struct jinja_call *call, const struct jinja_string *name,
+                        struct jinja_value value) {
+    for (size_t i = 0; i < call->keyword_count && jinja_charge_bytes(run, sizeof *call->keywords); i++)
+        if (call->keywords[i].name->length == name->length &&
+            jinja_same(run, call->keywords[i].name->bytes, name->bytes, name->length)) {
+            jinja_fail(run, "the argument '%.*s' is given twice", jinja_shown(name->length), name->bytes);
+            return;
+        }
+    struct jinja_keyword *keywords =
+        jinja_room(run, call->keywords, call->keyword_count, &call->keyword_capacity, sizeof *keywords);
+    if (!keywords)
+        return;
+    call->keywords = keywords;
+    call->keywords[call->keyword_count++] = (struct jinja_keyword){.name = name, .value = value};
+}
+
+static void add_keywords(struct jinja_run *run, struct jinja_call *call, const struct jinja_value *value) {
+    if (value->kind != JINJA_DICT) {
+        jinja_fail(run, "** wants a dict, not a %s", jinja_type(value));
+        return;
+    }
+    for (size_t i = 0; i < value->dict->count && jinja_charge(run, 1); i++)
+        if (value->dict->entries[i].key.kind != JINJA_STRING)
+            jinja_fail(run, "** wants a dict whose keys are strings");
+        else
+            add_keyword(run, call, value->dict->entries[i].key.string, value->dict->entries[i].value);
+}
+
+/* Evaluates the arguments of a call, filter or test. Returns false after a failure. */
+static bool eval_arguments(struct jinja_run *run, const struct jinja_node *node, struct jinja_call *call) {
+    call->brackets = node->kind == NODE_CALL ? "()" : "";
+    call->arguments = (struct jinja_list){.items = call->few, .capacity = JINJA_FEW};
+    call->keywords = call->few_keywords;
+    call->keyword_count = 0;
+    call->keyword_capacity = JINJA_FEW;
+    for (uint32_t i = 0; i < node->items.count && !run->status; i++) {
+        const struct jinja_node *item = node->items.items[i];
+        bool is_special = item->kind == NODE_KEYWORD || item->kind == NODE_STAR || item->kind == NODE_DOUBLE_STAR;
+        struct jinja_value value = eval(run, is_special ? item->a : item);
+        if (item->kind == NODE_KEYWORD) {
+            add_keyword(run, call, item->value.string, value);
+        } else if (item->kind == NODE_DOUBLE_STAR) {
+            add_keywords(run, call, &value);
+        } else if (item->kind == NODE_STAR) {
+            const struct jinja_list *list = jinja_iterate(run, &value);
+            for (size_t k = 0; k < list->count && jinja_charge(run, 1); k++)
+                jinja_list_add(run, &call->arguments, list->items[k]);
+        } else {
+            jinja_list_add(run, &call->arguments, value);
+        }
+    }
+    run->line = node->line;
+    return !run->status;
+}
+
+static struct jinja_value eval_call(struct jinja_run *run, const struct jinja_node *node) {
+    struct jinja_call call;
+    struct jinja_value callee = eval(run, node->a);
+    if (!eval_arguments(run, node, &call))
+        return jinja_undefined(NULL);
+    switch (callee.kind) {
+    case JINJA_MACRO:
+        call.brackets = "";
+        return call_macro(run, callee.macro, &call);
+    case JINJA_FUNCTION:
+        return jinja_run_operation(run, callee.function, jinja_missing(), &call);
+    case JINJA_METHOD:
+        return jinja_run_operation(run, callee.bound->method, callee.bound->self, &call);
+    case JINJA_UNDEFINED:
+        return jinja_fail_undefined(run, &callee);
+    default:
+        return jinja_fail(run, "a %s cannot be called", jinja_type(&callee));
+    }
+}
+
+/* Runs a filter or a test over a value. */
+static struct jinja_value apply(struct jinja_run *run, const struct jinja_node *node, struct jinja_value value) {
+    struct jinja_call call;
+    if (!node->operation)
+        return jinja_fail(run, "there is no %s '%s'", node->kind == NODE_TEST ? "test" : "filter",
+                          name_of(run, node)->bytes);
+    return eval_arguments(run, node, &call) ? jinja_run_operation(run, node->operation, value, &call)
+                                            : jinja_undefined(NULL);
+}
+
+static struct jinja_value eval_filters(struct jinja_run *run, const struct jinja_node *node, struct jinja_value value) {
+    if (!node)
+        return value;
+    if (!jinja_enter(run))
+        return jinja_undefined(NULL);
+    value = eval_filters(run, node->a, value);
+    jinja_leave(run);
+    return apply(run, node, value);
+}
+
+/* ---- expressions: the rest ---- */
+
+static struct jinja_value eval_slice(struct jinja_run *run, const struct jinja_node *node) {
+    struct jinja_value value = eval(run, node->a), bounds[3];
+    for (int i = 0; i < 3; i++)
+        bounds[i] = node->items.items[i] ? eval(run, node->items.items[i]) : jinja_none();
+    run->line = node->line;
+    return run->status ? jinja_undefined(NULL) : jinja_slice(run, &value, bounds);
+}
+
+static struct jinja_value eval_concat(struct jinja_run *run, const struct jinja_node *node) {
+    struct jinja_builder builder = {0};
+    struct jinja_value few[8];
+    struct jinja_list parts = {.items = few, .capacity = 8};
+    jinja_list_add(run, &parts, eval(run, node->a));
+    for (uint32_t i = 0; i < node->items.count && !run->status; i++)
+        jinja_list_add(run, &parts, eval(run, node->items.items[i]));
+    for (size_t i = 0; i < parts.count && !run->status; i++)
+        jinja_build_str(run, &builder, &parts.items[i]);
+    return jinja_built(run, &builder);
+}
+
+static struct jinja_value eval_compare(struct jinja_run *run, const struct jinja_node *node) {
+    struct jinja_value left = eval(run, node->a);
+    for (uint32_t i = 0; i < node->items.count && !run->status; i++) {
+        struct jinja_value right = eval(run, node->items.items[i]->a);
+        run->line = node->line;
+        if (run->status || !jinja_compare(run, (enum jinja_operator)node->items.items[i]->name, &left, &right))
+            return jinja_bool(false);
+        left = right;
+    }
+    return jinja_bool(true);
+}
+
+static struct jinja_value eval_sign(struct jinja_run *run, const struct jinja_node *node) {
+    struct jinja_value value = eval(run, node->a);
+    int64_t integer;
+    if (value.kind == JINJA_UNDEFINED)
+        return jinja_fail_undefined(run, &value);
+    if (!jinja_is_number(&value))
+        return jinja_fail(run, "a %s has no sign", jinja_type(&value));
+    if (value.kind == JINJA_FLOAT)
+        return node->kind == NODE_NEGATIVE ? jinja_float(-value.real) : value;
+    integer = jinja_as_integer(&value);
+    if (node->kind == NODE_NEGATIVE && __builtin_sub_overflow((int64_t)0, integer, &integer))
+        return jinja_fail(run, "an integer outside 64 bits");
+    return jinja_integer(integer);
+}
+
+static struct jinja_value eval_access(struct jinja_run *run, const struct jinja_node *node) {
+    struct jinja_value value = eval(run, node->a), key;
+    if (node->kind == NODE_ATTRIBUTE) {
+        run->line = node->line;
+        return jinja_attribute(run, &value, name_of(run, node)->bytes, name_of(run, node)->length);
+    }
+    key = eval(run, node->b);
+    run->line = node->line;
+    return run->status ? key : jinja_item(run, &value, &key);
+}
+
+static struct jinja_value eval_node(struct jinja_run *run, const struct jinja_node *node) {
+    const struct jinja_nodes *items = &node->items;
+    struct jinja_value value, other;
+    switch (node->kind) {
+    case NODE_CONSTANT:
+        return node->value;
+    case NODE_NAME:
+        return lookup(run, node->name);
+    case NODE_ATTRIBUTE:
+    case NODE_ITEM:
+        return eval_access(run, node);
+    case NODE_SLICE:
+        return eval_slice(run, node);
+    case NODE_CALL:
+        return eval_call(run, node);
+    case NODE_FILTER:
+    case NODE_TEST:
+        return apply(run, node, eval(run, node->a));
+    case NODE_NEGATIVE:
+    case NODE_POSITIVE:
+        return eval_sign(run, node);
+    case NODE_NOT:
+        value = eval(run, node->a);
+        return jinja_bool(!jinja_is_true(&value));
+    case NODE_AND:
+    case NODE_OR:
+        value = eval(run, node->a);
+        return jinja_is_true(&value) == (node->kind == NODE_AND) ? eval(run, node->b) : value;
+    case NODE_CONDITION:
+        value = eval(run, node->a);
+        if (jinja_is_true(&value))
+            return eval(run, node->b);
+        return node->c ? eval(run, node->c) : jinja_undefined("the value of an 'if' without 'else'");
+    case NODE_COMPARE:
+        return eval_compare(run, node);
+    case NODE_BINARY:
+        value = eval(run, node->a);
+        other = eval(run, node->b);
+        run->line = node->line;
+        return run->status ? other : jinja_binary(run, (enum jinja_operator)node->name, &value, &other);
+    case NODE_CONCAT:
+        return eval_concat(run, node);
+    case NODE_LIST:
+    case NODE_TUPLE:
+        value = jinja_list_new(run, node->kind == NODE_LIST ? JINJA_LIST : JINJA_TUPLE, items->count);
+        for (uint32_t i = 0; i < items->count && !run->status; i++)
+            jinja_list_add(run, value.list, eval(run, items->items[i]));
+        return value;
+    case NODE_DICT:
+        value = jinja_dict_new(run, JINJA_DICT);
+        for (uint32_t i = 0; i + 1 < items->count && !run->status; i += 2) {
+            other = eval(run, items->items[i]);
+            jinja_dict_put(run, value.dict, other, eval(run, items->items[i + 1]));
+        }
+        return value;
+    default:
+        return jinja_fail(run, "a statement where a value is expected");
+    }
+}
+
+static struct jinja_value eval(struct jinja_run *run, const struct jinja_node *node) {
+    run->line = node->line;
+    struct jinja_value value = jinja_undefined(NULL);
+    if (jinja_charge(run, 1) && jinja_enter(run))
+        value = eval_node(run, node);
+    jinja_leave(run);
+    return value;
 }
 
 /* ---- statements ---- */
@@ -99,7 +329,7 @@ static struct jinja_value capture(struct jinja_run *run, struct jinja_scope *sco
     return jinja_built(run, &text);
 }
 
-struct jinja_value jinja_call_macro(struct jinja_run *run, const struct jinja_macro *macro, struct jinja_call *call) {
+static struct jinja_value call_macro(struct jinja_run *run, const struct jinja_macro *macro, struct jinja_call *call) {
     const struct jinja_node *node = macro->node;
     struct jinja_scope *scope = open_scope(run, macro->scope), *before = run->scope;
     int line = run->line;
@@ -109,9 +339,9 @@ struct jinja_value jinja_call_macro(struct jinja_run *run, const struct jinja_ma
         struct jinja_value value = jinja_argument(run, call, i, name);
         run->scope = scope; /* a default may refer to earlier parameters */
         if (value.kind == JINJA_MISSING)
-            value = parameter->a ? jinja_eval(run, parameter->a) : jinja_undefined(name);
+            value = parameter->a ? eval(run, parameter->a) : jinja_undefined(name);
         run->scope = before;
-        jinja_define(run, scope, parameter->name, value);
+        define(run, scope, parameter->name, value);
     }
     run->line = line;
     if (!scope || !jinja_call_end(run, call, node->others.count, run->jinja->names[node->name].bytes))
@@ -130,7 +360,7 @@ static void define_macro(struct jinja_run *run, const struct jinja_node *node) {
     *macro = (struct jinja_macro){node, run->scope};
     for (struct jinja_scope *scope = run->scope; scope && !scope->is_kept; scope = scope->parent)
         scope->is_kept = true;
-    jinja_define(run, run->scope, node->name, (struct jinja_value){.kind = JINJA_MACRO, .macro = macro});
+    define(run, run->scope, node->name, (struct jinja_value){.kind = JINJA_MACRO, .macro = macro});
 }
 
 /* Returns the items of a loop that its condition keeps. */
@@ -142,7 +372,7 @@ static const struct jinja_list *select_items(struct jinja_run *run, const struct
         run->scope = open_scope(run, before);
         if (run->scope)
             assign(run, run->scope, node->a, items->items[i]);
-        struct jinja_value is_kept = jinja_eval(run, node->c);
+        struct jinja_value is_kept = eval(run, node->c);
         if (jinja_is_true(&is_kept))
             jinja_list_add(run, kept.list, items->items[i]);
     }
@@ -151,7 +381,7 @@ static const struct jinja_list *select_items(struct jinja_run *run, const struct
 }
 
 static enum flow run_for(struct jinja_run *run, const struct jinja_node *node, uint32_t loop_name) {
-    struct jinja_value over = jinja_eval(run, node->b);
+    struct jinja_value over = eval(run, node->b);
     const struct jinja_list *items = jinja_iterate(run, &over);
     struct jinja_scope *before = run->scope, *scope = NULL;
     struct jinja_loop *loop = jinja_object(run, sizeof *loop);
@@ -170,7 +400,7 @@ static enum flow run_for(struct jinja_run *run, const struct jinja_node *node, u
         run->line = node->line;
         assign(run, scope, node->a, items->items[i]);
         if (loop_name < run->jinja->name_count)
-            jinja_define(run, scope, loop_name, (struct jinja_value){.kind = JINJA_LOOP, .loop = loop});
+            define(run, scope, loop_name, (struct jinja_value){.kind = JINJA_LOOP, .loop = loop});
         enum flow flow = run_all(run, &node->items);
         has_ended |= flow == FLOW_NEXT;
         if (flow == FLOW_BREAK)
@@ -187,7 +417,7 @@ static enum flow run_for(struct jinja_run *run, const struct jinja_node *node, u
 
 static enum flow run_if(struct jinja_run *run, const struct jinja_node *node) {
     for (; node; node = node->b) {
-        struct jinja_value condition = jinja_eval(run, node->a);
+        struct jinja_value condition = eval(run, node->a);
         if (run->status)
             return FLOW_NEXT;
         if (jinja_is_true(&condition))
@@ -201,10 +431,10 @@ static enum flow run_if(struct jinja_run *run, const struct jinja_node *node) {
 static void run_set(struct jinja_run *run, const struct jinja_node *node) {
     struct jinja_value value;
     if (node->kind == NODE_SET) {
-        value = jinja_eval(run, node->b);
+        value = eval(run, node->b);
     } else {
         value = capture(run, open_scope(run, run->scope), node);
-        value = jinja_eval_filters(run, node->b, value);
+        value = eval_filters(run, node->b, value);
     }
     run->line = node->line;
     if (!run->status)
@@ -214,7 +444,7 @@ static void run_set(struct jinja_run *run, const struct jinja_node *node) {
 static enum flow run_with(struct jinja_run *run, const struct jinja_node *node) {
     struct jinja_scope *before = run->scope, *scope = open_scope(run, before);
     for (uint32_t i = 0; i + 1 < node->others.count && scope; i += 2)
-        assign(run, scope, node->others.items[i], jinja_eval(run, node->others.items[i + 1]));
+        assign(run, scope, node->others.items[i], eval(run, node->others.items[i + 1]));
     if (!scope)
         return FLOW_NEXT;
     run->scope = scope;
@@ -256,7 +486,7 @@ static enum flow run_node(struct jinja_run *run, const struct jinja_node *node) 
         print(run, node->value);
         return FLOW_NEXT;
     case NODE_PRINT:
-        print(run, jinja_eval(run, node->a));
+        print(run, eval(run, node->a));
         return FLOW_NEXT;
     case NODE_IF:
         return run_if(run, node);
@@ -275,7 +505,7 @@ static enum flow run_node(struct jinja_run *run, const struct jinja_node *node) 
         run_generation(run, node);
         return FLOW_NEXT;
     case NODE_FILTERED:
-        print(run, jinja_eval_filters(run, node->b, capture(run, open_scope(run, run->scope), node)));
+        print(run, eval_filters(run, node->b, capture(run, open_scope(run, run->scope), node)));
         return FLOW_NEXT;
     case NODE_BREAK:
         return FLOW_BREAK;
@@ -298,123 +528,6 @@ static enum flow run_all(struct jinja_run *run, const struct jinja_nodes *nodes)
     return run->status ? FLOW_NEXT : flow;
 }
 
-/* ---- a rendering ---- */
-
-/* The memory that an argument needs as values, and the bytes of its strings. */
-struct argument_size {
-    size_t objects, bytes;
-};
-
-static void measure(const json_t *json, int depth, struct argument_size *size) {
-    size_t i;
-    json_t *item;
-    const char *key;
-    if (json_is_string(json)) {
-        size->objects += sizeof(struct jinja_string);
-        size->bytes += json_string_length(json);
-    }
-    if (json_is_array(json) || json_is_object(json))
-        size->objects += sizeof(struct jinja_dict) + sizeof(struct jinja_entry);
-    if (depth > 2048) /* deeper than JSON can be read */
-        return;
-    json_array_foreach(json, i, item) {
-        size->objects += sizeof(struct jinja_value);
-        measure(item, depth + 1, size);
-    }
-    json_object_foreach((json_t *)json, key, item) {
-        size->objects += sizeof(struct jinja_entry) + sizeof(struct jinja_string);
-        size->bytes += strlen(key);
-        measure(item, depth + 1, size);
-    }
-}
-
-uint32_t *jinja_name_slot(const struct jinja *jinja, const char *bytes, size_t length) {
-    uint64_t digest = digest_bytes(DIGEST_START, bytes, length);
-    for (;; digest++) {
-        uint32_t *slot = &jinja->slots[digest % JINJA_NAME_SLOTS];
-        const struct jinja_name *name = *slot ? &jinja->names[*slot - 1] : NULL;
-        if (!name || (name->length == length && !memcmp(name->bytes, bytes, length)))
-            return slot;
-    }
-}
-
-/* Returns jinja->name_count when the template does not use the name. */
-static uint32_t find_name(const struct jinja *jinja, const char *text) {
-    uint32_t slot = *jinja_name_slot(jinja, text, strlen(text));
-    return slot ? slot - 1 : jinja->name_count;
-}
-
-static void set_globals(struct jinja_run *run, const struct jinja_rendering *rendering) {
-    const struct jinja *jinja = run->jinja;
-    for (uint32_t i = 0; i < jinja->name_count; i++) {
-        const struct jinja_name *name = &jinja->names[i];
-        const struct jinja_operation *function = jinja_operation_find(JINJA_FUNCTIONS, name->bytes, name->length);
-        run->globals[i] = jinja_missing();
-        if (function)
-            run->globals[i] = (struct jinja_value){.kind = JINJA_FUNCTION, .function = function};
-    }
-    for (size_t k = 0; k < rendering->count && jinja_charge(run, 1); k++) {
-        const struct jinja_argument *argument = &rendering->arguments[k];
-        uint32_t i = argument->value ? find_name(jinja, argument->name) : jinja->name_count;
-        if (i < jinja->name_count)
-            run->globals[i] = jinja_from_json(run, argument->value, argument);
-    }
-}
-
-static void give_text(struct jinja_run *run, const struct jinja_builder *built, struct jinja_text *text) {
-    text->ranges = malloc((built->count + 1) * sizeof *text->ranges);
-    if (!text->ranges || strbuf_reserve(&text->text, built->length)) {
-        run->status = status_no_memory();
-        return;
-    }
-    if (jinja_charge_bytes(run, built->length))
-        strbuf_add(&text->text, built->bytes, built->length);
-    jinja_copy(run, text->ranges, built->ranges, built->count * sizeof *text->ranges);
-    text->count = built->count;
-}
-
-int jinja_render(const struct jinja *jinja, const struct jinja_rendering *rendering, struct jinja_text *text) {
-    const struct jinja_limits *limits = rendering->limits ? rendering->limits : &jinja_default_limits;
-    double begin = clock_seconds();
-    struct jinja_builder out = {0};
-    struct argument_size size = {0};
-    for (size_t i = 0; i < rendering->count; i++)
-        if (rendering->arguments[i].value)
-            measure(rendering->arguments[i].value, 0, &size);
-    struct jinja_run run = {.jinja = jinja,
-                            .objects = {.limit = limits->memory / 2 + 2 * size.objects},
-                            .bytes = {.limit = limits->memory / 2 + 8 * size.bytes},
-                            .line = 1,
-                            .steps = limits->steps,
-                            .seconds = limits->seconds,
-                            .deadline = limits->seconds > 0 ? begin + limits->seconds : 0,
-                            .max_depth = limits->depth,
-                            .now = rendering->now,
-                            .loop_name = find_name(jinja, "loop"),
-                            .out = &out};
-    *text = (struct jinja_text){0};
-    run.globals = jinja_object(&run, (jinja->name_count + 1) * sizeof *run.globals);
-    if (run.globals)
-        set_globals(&run, rendering);
-    if (!run.status)
-        run_all(&run, &jinja->body);
-    if (!run.status)
-        jinja_pay_bytes(&run);
-    if (!run.status)
-        give_text(&run, &out, text);
-    if (rendering->steps)
-        *rendering->steps = limits->steps - run.steps;
-    if (rendering->unwatched)
-        *rendering->unwatched = run.most_unwatched;
-    jinja_arena_free(&run.objects);
-    jinja_arena_free(&run.bytes);
-    if (run.status)
-        jinja_text_free(text);
-    return run.status;
-}
-
-void jinja_text_free(struct jinja_text *text) {
-    strbuf_free(&text->text);
-    free(text->ranges);
-    *text = (struct jinja_text){0};
+void jinja_run_body(struct jinja_run *run) {
+    run_all(run, &run->jinja->body);
 }
