@@ -48,7 +48,7 @@ struct mpi_comm {
     const void **source; /* [size] */
 };
 
-/* ---- mpi_progress.c: the lock of MPI, and the thread that advances calls ---- */
+/* ---- mpi_calls.c: the lock of MPI, and the thread that advances calls ---- */
 
 /* All calls of MPI are made under one lock. The ranks' threads make them, and one thread of this channel, which
  * advances started calls while no rank waits for them. A process initialises MPI once, so there is one of these, which
@@ -73,12 +73,8 @@ void mpi_process_advance(struct mpi_process *process);
 /* Wakes the thread after a start that no rank waits for yet. Under the lock. */
 void mpi_process_wake(struct mpi_process *process);
 
-/* ---- mpi_calls.c ---- */
+/* ---- mpi_calls.c: calls ---- */
 
-/* Returns the status of an MPI call's return code: STATUS_OK, or STATUS_IO with MPI's text after `what`. */
-int mpi_status(const struct mpi_comm *comm, int code, const char *what);
-/* Returns MPI's type for elements, which is an unsigned integer of their size. */
-MPI_Datatype mpi_type(enum dtype dtype);
 /* Advances the group's messages and collectives. The group keeps a failure, for the calls that wait. */
 void mpi_advance(struct mpi_comm *comm);
 /* Returns true if a started call of the group is not done. */
@@ -93,6 +89,10 @@ int mpi_await(struct comm *comm, int from);
 
 /* ---- mpi_windows.c ---- */
 
+/* Returns the status of an MPI call's return code: STATUS_OK, or STATUS_IO with MPI's text after `what`. */
+int mpi_status(const struct mpi_comm *comm, int code, const char *what);
+/* Returns MPI's type for elements, which is an unsigned integer of their size. */
+MPI_Datatype mpi_type(enum dtype dtype);
 /* Begins the next window of comm->unbegun, on which all ranks have agreed. A window of the ring is free. STATUS_IO. */
 int mpi_window_begin(struct mpi_comm *comm);
 /* Advances all windows. *has_moved is set to true if any window made progress. When a request's last window is done,

@@ -195,7 +195,7 @@ int comm_mpi_open(struct comm **out) {
     MPI_Initialized(&is_initialized);
     if (is_initialized)
         return status_fail(STATUS_INVALID, "MPI is initialised once in a process");
-    /* One thread at a time calls MPI, but not always the same one (mpi_progress.c). */
+    /* One thread at a time calls MPI, but not always the same one (mpi_calls.c). */
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS)
         return status_fail(STATUS_IO, "MPI cannot be initialised");
     int status = provided < MPI_THREAD_SERIALIZED

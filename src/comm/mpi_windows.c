@@ -4,6 +4,32 @@
  * rank adds all contributions. */
 #include "mpi-internal.h"
 
+/* ---- words of MPI ---- */
+
+int mpi_status(const struct mpi_comm *comm, int code, const char *what) {
+    if (code == MPI_SUCCESS)
+        return STATUS_OK;
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    MPI_Error_string(code, text, &length);
+    return status_fail(STATUS_IO, "rank %d: %s: %s", comm->base.world_rank, what, text);
+}
+
+MPI_Datatype mpi_type(enum dtype dtype) {
+    switch (dtype_bytes(dtype)) {
+    case 1:
+        return MPI_UINT8_T;
+    case 2:
+        return MPI_UINT16_T;
+    case 4:
+        return MPI_UINT32_T;
+    default:
+        return MPI_UINT64_T;
+    }
+}
+
+/* ---- windows ---- */
+
 enum { SHORT_BYTES = 16 * 1024, TAG_EXCHANGE = 0, TAG_SPREAD = 1 };
 
 static bool is_short(const struct comm_call *call) {

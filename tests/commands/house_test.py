@@ -67,9 +67,7 @@ FAMILY_EXCEPTIONS = {
 MAX_LINES = 800
 # Cycles that a room still has, and why. Numbers may only fall: a room that has fewer gets the smaller one here.
 CYCLES = {
-    "comm": 1,  # the progress of MPI, and the calls that it moves
     "infer": 1,  # the engine, its images and the link to its followers
-    "jinja": 2,  # a grammar: expressions within expressions, statements within macros
     "kernels": 1,  # packed products and their epilogues
     "peft": 1,  # files, images and merging
     "train": 1,  # the trainer, its ranks and its saves
