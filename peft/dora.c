@@ -177,7 +177,6 @@ int dora_base_product(const struct pair *pair, const struct hook_call *call, boo
     int64_t from = is_forward ? call->in : call->out, to = is_forward ? call->out : call->in;
     struct gemm gemm = {.a = matrix_plain(call->dtype, x, call->rows, from),
                         .b = peft_borrow_base(peft, id, call),
-                        .mixes_rows = true,
                         .b_transposed = is_forward,
                         .c = matrix_plain(is_forward ? call->y_dtype : call->dtype, z, call->rows, to),
                         .accumulate = !is_forward};

@@ -147,7 +147,6 @@ static int multiply_back(const struct scale *scale, const struct hook_call *call
         is_planning ? PARAM_NONE : model_find_linear(base->map.table, scale->layer, scale->projection.place, false);
     struct gemm gemm = {.a = matrix_strided(call->dtype, call->dy, call->rows, call->out, call->y_stride),
                         .b = peft_borrow_base(scale->adapter->peft, id, call),
-                        .mixes_rows = true,
                         .c = matrix_plain(call->dtype, to, call->rows, call->in)};
     int status = rank_multiply(call->rank, PHASE_GEMM, &gemm);
     if (!is_planning)

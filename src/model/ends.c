@@ -177,7 +177,6 @@ static struct linear_call head_call(struct runner *run, int64_t first, int64_t c
         .store = &run->base->store,
         .hooks = &no_hooks,
         .dtype = run->base->options.dtype,
-        .mixes_rows = true,
         .rows = count,
         .x = row_at(run, is_cut ? run->scratch.whole : run->scratch.final, first),
         .y = run->scratch.logits,
