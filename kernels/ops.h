@@ -167,25 +167,23 @@ struct rotary {
 
 /* Scales the columns of every row by a vector:
  *
- *     forward               y = x * scale
- *     forward with fixed    y = x + (x - fixed) * (scale - 1), so that a scale of one does not change the bits
- *     forward with adds     y += x * (scale - 1)
- *     backward              dx = dy * scale, dscale[j] += factor[j] * sum over rows of dy * (x - fixed) */
+ *     forward     y += x * (scale - 1)
+ *     backward    dx = dy * scale, dscale[j] += factor[j] * sum over rows of dy * (x - fixed)
+ *
+ * The backward is that of grouped.h's scales as well. */
 struct column_scale {
     int64_t rows, cols;
     enum dtype type;                                  /* of x, y, dy, dx and fixed */
     enum dtype scale_type;                            /* type, or fp32 */
     const void *x;                                    /* [N,C]; backward reads it only for dscale */
     const void *scale;                                /* [C] */
-    const void *fixed;                                /* [C] or NULL */
-    bool adds;                                        /* without fixed or kept */
-    void *kept;                                       /* forward: [N,C] receives a copy of x, or NULL */
-    void *y;                                          /* forward: [N,C] out; may be x */
+    const void *fixed;                                /* backward: [C] or NULL */
+    void *y;                                          /* forward: [N,C] added to */
     const void *dy;                                   /* backward: [N,C] */
     void *dx;                                         /* backward: [N,C] out; may be dy or x */
     const float *factor;                              /* backward: [C], or NULL: 1 */
     float *dscale;                                    /* backward: [C] accumulated, or NULL when frozen */
-    int64_t x_stride, y_stride, dy_stride, dx_stride; /* from row to row; 0: C, which is kept's stride */
+    int64_t x_stride, y_stride, dy_stride, dx_stride; /* from row to row; 0: C */
 };
 
 /* Converts elements between fp32, bf16 and fp16. */
@@ -449,8 +447,9 @@ struct embedding {
 };
 
 /* Softmax cross-entropy of logits [N, stride >= V]; columns V .. stride are padding. Forward writes loss and lse.
- * Backward overwrites the logits with (softmax - onehot) * dloss[i], and the padding with 0. The fused call does both
- * in place. Losses of the forward, and sums of the parts, are NaN if any logit of the row is not finite.
+ * Backward overwrites the logits with (softmax - onehot) * dloss[i], and the padding with 0; of fp32 logits, it may
+ * write that in bf16. The fused call does both in place. Losses of the forward, and sums of the parts, are NaN if any
+ * logit of the row is not finite.
  *
  * With columns divided over ranks, three calls do the same. The first, cross_entropy_part, computes part[N] of this
  * rank's columns; cross_entropy_join joins the parts; cross_entropy_part_backward overwrites the logits with the
@@ -463,6 +462,7 @@ struct cross_entropy {
     float *loss;           /* [N] -log p(label) */
     float *lse;            /* [N] log-sum-exp; may be NULL in the fused call */
     const float *dloss;    /* [N] weight of each row's loss; 0: the row does not count */
+    bool gradient_is_bf16; /* of fp32 logits: rows of bf16, 2 * stride elements apart. Not on a GPU */
     /* [N] of the forward and the join: 1 where no logit is larger than the label's, and none of a lower label as large;
      * else 0. The part calls need it too. NULL: not wanted. */
     int32_t *is_greedy;
@@ -578,7 +578,7 @@ struct clip_factor {
     ROW(swiglu_backward, swiglu, PLAIN, NEEDED, MOVES,                                                                 \
         WITH_FP8(a->rows, a->cols, a->type, a->is_fp8_alone ? 3 : 5, &a->fp8, 2 * a->cols))                            \
     ROW(rotary, rotary, PLAIN, NEEDED, MOVES, TENSORS(a->rows, (int64_t)a->heads * a->rotary, a->type, 2))             \
-    ROW(column_scale_forward, column_scale, PLAIN, NEEDED, MOVES, TENSORS(a->rows, a->cols, a->type, a->adds ? 3 : 2)) \
+    ROW(column_scale_forward, column_scale, PLAIN, NEEDED, MOVES, TENSORS(a->rows, a->cols, a->type, 3))               \
     ROW(column_scale_backward, column_scale, WORKSPACE, NEEDED, MOVES, TENSORS(a->rows, a->cols, a->type, 3))          \
     ROW(row_squares, row_squares, PLAIN, NEEDED, MULTIPLIES, COUNTED)                                                  \
     ROW(magnitude_ratio, magnitude_ratio, PLAIN, NEEDED, MOVES,                                                        \
@@ -635,7 +635,7 @@ struct clip_factor {
     ROW(unit_call, a->x, a->y, a->dy, a->dx)                                                                           \
     ROW(swiglu, a->x, a->y, a->dy, a->dx, OP_FP8_POINTERS(a->fp8))                                                     \
     ROW(rotary, a->positions, a->cos, a->sin, a->x)                                                                    \
-    ROW(column_scale, a->x, a->scale, a->fixed, a->kept, a->y, a->dy, a->dx, a->factor, a->dscale)                     \
+    ROW(column_scale, a->x, a->scale, a->fixed, a->y, a->dy, a->dx, a->factor, a->dscale)                              \
     ROW(row_squares, a->weight.data, a->weight.scale, a->up, a->down, a->squares)                                      \
     ROW(magnitude_ratio, a->squares, a->magnitude, a->norm, a->ratio, a->inverse)                                      \
     ROW(lstm, a->weight, a->bias, a->gates, a->cells, a->y, a->dy)                                                     \

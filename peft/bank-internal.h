@@ -150,11 +150,9 @@ int bank_new(const struct model_options *model, struct rank *rank, struct peft_b
 
 /* ---- the images of a stack: stack_image.c ---- */
 
-/* Runs the forward of a stack's adapter for a hook. The caller sets what the call keeps, its projection and columns.
- */
+/* Runs or plans the forward of a stack's adapter for a hook. The caller sets what the call keeps, its projection and
+ * columns. */
 int peft_image_forward(const struct peft_adapter *adapter, const struct hook_call *hook, struct bank_call call);
-/* Adds a product [rows, k] [k, n] to the plan: its sizes lie in the image. */
-int peft_plan_product(const struct hook_call *hook, int64_t n, int64_t k);
 /* Plan, free and take the memory of a stack's images, and make them at the beginning of a global batch. */
 int peft_open_images(struct peft *peft);
 void peft_close_images(struct peft *peft);

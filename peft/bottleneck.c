@@ -258,13 +258,9 @@ static int add_scaled(const struct hook_call *call, double scale, const void *x,
 static int forward(void *self, const struct hook_call *call) {
     const struct bottleneck *bottleneck = self;
     struct kept kept = kept_of(bottleneck, call);
-    int64_t m = config_of(bottleneck)->bottleneck;
-    if (call->rank->is_planning) {
-        TRY(peft_plan_product(call, m, call->out));
-        return peft_plan_product(call, call->out, m);
-    }
     return peft_image_forward(bottleneck->adapter, call,
-                              (struct bank_call){.columns = m, .kept = {.in = kept.in, .inner = kept.active}});
+                              (struct bank_call){.columns = config_of(bottleneck)->bottleneck,
+                                                 .kept = {.in = kept.in, .inner = kept.active}});
 }
 
 /* Converts the gradient of the adapter's result, in again->gradient, to that of its input, in *din. */

@@ -107,12 +107,6 @@ static int sum_squares(struct pair *pair) {
     return pair_is_row(pair) ? rank_sum(rank, RANK_TENSOR, pair->dora.squares, outputs(pair), DTYPE_F32) : STATUS_OK;
 }
 
-/* Computes dora.squares of the base over all ranks. */
-static int measure(struct pair *pair, bool with_pair) {
-    int status = measure_own(pair, with_pair);
-    return status ? status : sum_squares(pair);
-}
-
 int dora_measure(struct pair *pair) {
     return measure_own(pair, true);
 }
@@ -123,7 +117,8 @@ int dora_initialise(struct pair *pair) {
                                    .type = peft->dtype,
                                    .squares = pair->dora.squares,
                                    .norm = param_borrow_to_write(&peft->store, pair->dora.magnitude)};
-    int status = measure(pair, false);
+    int status = measure_own(pair, false);
+    THEN(status, sum_squares(pair));
     THEN(status, rank_run(peft->rank, PHASE_NORM, magnitude_ratio, &call));
     param_return(&peft->store, pair->dora.magnitude);
     return status;
@@ -172,18 +167,12 @@ int dora_backward(const struct pair *pair, const struct hook_call *call, const v
 /* ---- with dropout ---- */
 
 int dora_base_product(const struct pair *pair, const struct hook_call *call, bool is_forward, const void *x, void *z) {
-    const struct peft *peft = pair->adapter->peft;
-    int id = call->rank->is_planning ? PARAM_NONE : find_linear(pair, peft->weights, false);
     int64_t from = is_forward ? call->in : call->out, to = is_forward ? call->out : call->in;
     struct gemm gemm = {.a = matrix_plain(call->dtype, x, call->rows, from),
-                        .b = peft_borrow_base(peft, id, call),
                         .b_transposed = is_forward,
                         .c = matrix_plain(is_forward ? call->y_dtype : call->dtype, z, call->rows, to),
                         .accumulate = !is_forward};
-    int status = rank_multiply(call->rank, PHASE_GEMM, &gemm);
-    if (id != PARAM_NONE)
-        param_return(peft->weights, id);
-    return status;
+    return peft_multiply_base(pair->adapter->peft, pair->layer, call, &gemm);
 }
 
 int dora_add(const struct pair *pair, const struct hook_call *call, const void *z) {
@@ -193,7 +182,6 @@ int dora_add(const struct pair *pair, const struct hook_call *call, const void *
                                       .scale_type = DTYPE_F32,
                                       .x = z,
                                       .scale = pair->dora.ratio,
-                                      .adds = true,
                                       .y = call->y,
                                       .y_stride = call->y_stride};
     return rank_run(call->rank, PHASE_NORM, column_scale_forward, &scale_call);

@@ -56,10 +56,10 @@ static int fail_input(const struct model_projection *p, const char *module) {
                        p->module);
 }
 
-/* Refuses a scaled input in a stack, because the other adapters would see the unscaled one. */
-static int check_input(const struct scale *scale) {
-    const struct peft *peft = scale->adapter->peft;
-    return peft->count == 1 ? STATUS_OK : fail_input(peft->projections, scale->projection.module);
+/* True when the vector scales an input that has other readers. */
+static bool is_at_input(const struct scale *scale) {
+    return peft_choice(scale->adapter, scale->layer, &scale->projection)->is_feedforward &&
+           !ia3_has_input_place(&scale->projection);
 }
 
 static int check_together(const struct peft_bank *bank, const struct peft_image *image) {
@@ -84,9 +84,10 @@ static int describe(struct peft_adapter *adapter) {
             struct scale *scale = &ia3->scales[ia3->count++];
             *scale = (struct scale){.adapter = adapter, .layer = layer, .projection = projections[p]};
             status = add_scale(adapter, layer, &projections[p], choice->is_feedforward, scale);
-            if (choice->is_feedforward && !ia3_has_input_place(&projections[p])) {
+            if (is_at_input(scale)) {
                 need_scratch(scale);
-                status = status ? status : check_input(scale);
+                if (!status && adapter->peft->count > 1) /* the other adapters would see the unscaled input */
+                    status = fail_input(projections, projections[p].module);
             }
         }
     return status;
@@ -110,11 +111,9 @@ static size_t saved_bytes(void *self, const struct hook_call *call) {
 static int forward(void *self, const struct hook_call *call) {
     const struct scale *scale = self;
     const struct peft *peft = scale->adapter->peft;
-    if (call->rank->is_planning)
-        return STATUS_OK;
     return peft_image_forward(scale->adapter, call,
                               (struct bank_call){.projection = bank_projection(peft->bank, &scale->projection),
-                                                 .kept.y = peft->trains ? call->saved : NULL});
+                                                 .kept.y = peft->trains && !is_at_input(scale) ? call->saved : NULL});
 }
 
 static int backward_output(void *self, const struct hook_call *call) {
@@ -139,21 +138,6 @@ static int backward_output(void *self, const struct hook_call *call) {
 
 /* ---- the hook of other inputs ---- */
 
-/* Computes the gradient [N, in] of the scaled input: dy times the base's weight. */
-static int multiply_back(const struct scale *scale, const struct hook_call *call, void *to) {
-    const struct param_store *base = scale->adapter->peft->weights;
-    bool is_planning = call->rank->is_planning;
-    int id =
-        is_planning ? PARAM_NONE : model_find_linear(base->map.table, scale->layer, scale->projection.place, false);
-    struct gemm gemm = {.a = matrix_strided(call->dtype, call->dy, call->rows, call->out, call->y_stride),
-                        .b = peft_borrow_base(scale->adapter->peft, id, call),
-                        .c = matrix_plain(call->dtype, to, call->rows, call->in)};
-    int status = rank_multiply(call->rank, PHASE_GEMM, &gemm);
-    if (!is_planning)
-        param_return(base, id);
-    return status;
-}
-
 /* Computes dx += (l - 1) gradient. */
 static int add_difference(const struct scale *scale, const struct hook_call *call, const void *gradient) {
     const struct param_store *store = &scale->adapter->peft->store;
@@ -164,22 +148,10 @@ static int add_difference(const struct scale *scale, const struct hook_call *cal
                              .scale_type = view.type,
                              .scale = view.data,
                              .x = gradient,
-                             .adds = true,
                              .y = call->dx};
     int status = rank_run(call->rank, PHASE_NORM, column_scale_forward, &a);
     param_return(store, scale->id);
     return status;
-}
-
-static int input_forward(void *self, const struct hook_call *call) {
-    const struct scale *scale = self;
-    const struct peft *peft = scale->adapter->peft;
-    if (call->rank->is_planning)
-        return ia3_plan_forward(peft->bank, call);
-    if (!peft->weights)
-        return status_fail(STATUS_INVALID, "IA3 of an input without the weights of its base");
-    return peft_image_forward(scale->adapter, call,
-                              (struct bank_call){.projection = bank_projection(peft->bank, &scale->projection)});
 }
 
 static int input_backward(void *self, const struct hook_call *call) {
@@ -196,7 +168,9 @@ static int input_backward(void *self, const struct hook_call *call) {
                              .dy = gradient,
                              .dx = gradient,
                              .dscale = param_gradient(store, scale->id)};
-    int status = multiply_back(scale, call, gradient);
+    struct gemm gemm = {.a = matrix_strided(call->dtype, call->dy, call->rows, call->out, call->y_stride),
+                        .c = matrix_plain(call->dtype, gradient, call->rows, call->in)};
+    int status = peft_multiply_base(scale->adapter->peft, scale->layer, call, &gemm);
     rank_unsure(call->rank, call->has_no_dx, 1);
     if (!status && (call->dx || call->rank->is_planning))
         status = add_difference(scale, call, gradient);
@@ -211,7 +185,7 @@ static int input_backward(void *self, const struct hook_call *call) {
 static int attach_scale(struct peft *peft, struct scale *scale, bool is_feedforward) {
     const struct model_projection *p = &scale->projection;
     const struct hook at_input = {
-        .self = scale, .side = HOOK_BEFORE_ACTIVATION, .forward = input_forward, .backward_input = input_backward};
+        .self = scale, .side = HOOK_BEFORE_ACTIVATION, .forward = forward, .backward_input = input_backward};
     struct hook at_output = {.self = scale,
                              .side = HOOK_BEFORE_ACTIVATION,
                              .saved_bytes = peft->trains ? saved_bytes : NULL,

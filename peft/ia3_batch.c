@@ -90,6 +90,8 @@ static int add_inputs(const struct bank_call *call, int64_t first, int64_t rows)
                                 .ldy = hook->in,
                                 .y_type = hook->dtype,
                                 .is_difference = true};
+    if (!bank->base)
+        return status_fail(STATUS_INVALID, "IA3 of an input without the weights of its base");
     int64_t layer = bank->first_layer + call->site->layer;
     int id = model_find_linear(bank->base->map.table, layer, projection->place, false);
     const int32_t *index = call->list->row_index + first;

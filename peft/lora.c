@@ -199,21 +199,8 @@ static int multiply(const struct hook_call *call, const struct gemm *gemm) {
     return rank_multiply(call->rank, PHASE_GEMM, gemm);
 }
 
-/* The same; while planning, its work counts only where it is sure to be done. */
-static int multiply_if(const struct hook_call *call, const struct gemm *gemm, bool is_sure) {
-    rank_unsure(call->rank, !is_sure, 1);
-    int status = multiply(call, gemm);
-    rank_unsure(call->rank, !is_sure, -1);
-    return status;
-}
-
 /* Adds the pair's products to y, and keeps their inner one. DoRA then scales y, unless `is_unscaled`. */
 static int add_pair_to(const struct pair *pair, const struct hook_call *call, struct bank_kept kept, bool is_unscaled) {
-    const struct param_store *store = &pair->adapter->peft->store;
-    if (call->rank->is_planning) {
-        TRY(peft_plan_product(call, pair->r, store->map.places[pair->a].shape[1]));
-        return peft_plan_product(call, call->out, pair->r);
-    }
     return peft_image_forward(
         pair->adapter, call,
         (struct bank_call){.projection = bank_projection(pair->adapter->peft->bank, &pair->projection),
@@ -314,8 +301,11 @@ static int backward_input(void *self, const struct hook_call *call) {
     int status = is_dropped ? drop(pair, call, NULL, call->x, scratch) : STATUS_OK;
     THEN(status, add_gradient(call, param_gradient(store, pair->a), dinner, x));
     bool wants_dx = call->dx || call->rank->is_planning;
+    bool is_unsure = may_drop(pair) || call->has_no_dx;
+    rank_unsure(call->rank, is_unsure, 1);
     if (!status && wants_dx && is_done(pair, call, false))
-        status = multiply_if(call, &back, !may_drop(pair) && !call->has_no_dx);
+        status = multiply(call, &back);
+    rank_unsure(call->rank, is_unsure, -1);
     if (!status && wants_dx && is_done(pair, call, true)) {
         rank_unsure(call->rank, call->has_no_dx, 1);
         back.c = matrix_plain(call->dtype, scratch, call->rows, call->in);

@@ -199,9 +199,8 @@ int peft_fail_positions(const struct peft_config *config, int64_t positions);
  * token. */
 int peft_check_virtual_tokens(const struct peft_adapter *adapter);
 
-/* Borrows the base's weight `id` of a linear, of which it lends the rows of the call's outputs. The caller returns it
- * with param_return. While planning, nothing is lent, and the view has no data. */
-struct matrix_view peft_borrow_base(const struct peft *peft, int id, const struct hook_call *call);
+/* Runs a product whose B is the base's weight of the call's linear: the rows of the call's outputs. */
+int peft_multiply_base(const struct peft *peft, int64_t layer, const struct hook_call *call, struct gemm *gemm);
 
 /* Requests scratch on the device (peft->scratch) while the stack is being opened. */
 void peft_need_scratch(struct peft *peft, size_t bytes);

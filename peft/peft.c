@@ -1,6 +1,8 @@
 /* The stack: table, store and hooks of its adapters. */
 #include "bank-internal.h"
 
+#include "model/family.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,13 +44,19 @@ int peft_add_hook(struct peft *peft, int64_t layer, const struct model_projectio
     return hook_table_add(&peft->hooks, layer, projection->place, &hook);
 }
 
-struct matrix_view peft_borrow_base(const struct peft *peft, int id, const struct hook_call *call) {
-    if (!call->rank->is_planning)
-        return matrix_rows(param_borrow_linear(peft->weights, id), call->first, call->out);
-    struct matrix_view view = matrix_plain(call->dtype, NULL, call->out, call->in);
-    if (peft->base_options.base.storage == &storage_packed && peft->rank->ops->packed_bytes(peft->rank->device, &view))
-        view.form = MATRIX_PACKED;
-    return view;
+int peft_multiply_base(const struct peft *peft, int64_t layer, const struct hook_call *call, struct gemm *gemm) {
+    struct rank *rank = call->rank;
+    gemm->b = matrix_plain(call->dtype, NULL, call->out, call->in);
+    if (rank->is_planning) {
+        if (peft->base_options.base.storage == &storage_packed && rank->ops->packed_bytes(rank->device, &gemm->b))
+            gemm->b.form = MATRIX_PACKED;
+        return rank_multiply(rank, PHASE_GEMM, gemm);
+    }
+    int id = model_find_linear(peft->weights->map.table, layer, call->place, false);
+    gemm->b = matrix_rows(param_borrow_linear(peft->weights, id), call->first, call->out);
+    int status = rank_multiply(rank, PHASE_GEMM, gemm);
+    param_return(peft->weights, id);
+    return status;
 }
 
 void peft_need_scratch(struct peft *peft, size_t bytes) {

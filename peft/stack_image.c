@@ -15,12 +15,6 @@ struct stack_image {
     bool is_made;                  /* its entries, segment and index are on the device */
 };
 
-static bool changes_projections(const struct peft_adapter *adapter) {
-    uint16_t halves = peft_site_bit(ATTACH_AFTER_ATTENTION, HOOK_BEFORE_ACTIVATION) |
-                      peft_site_bit(ATTACH_AFTER_MLP, HOOK_BEFORE_ACTIVATION);
-    return adapter->method->forward && (adapter->method->sites() & ~halves);
-}
-
 static int open_image(struct peft_adapter *adapter) {
     struct peft_bank *bank = adapter->peft->bank;
     struct stack_image *stack = adapter->image = calloc(1, sizeof *stack);
@@ -58,7 +52,7 @@ int peft_open_images(struct peft *peft) {
     bool has_images = false, has_projections = false;
     for (int i = 0; i < peft->count; i++) {
         has_images |= peft->adapters[i].method->forward != NULL;
-        has_projections |= changes_projections(&peft->adapters[i]);
+        has_projections |= peft->adapters[i].method->merge != NULL;
     }
     if (!has_images)
         return STATUS_OK;
@@ -131,10 +125,29 @@ int peft_make_images(struct peft *peft) {
     return status;
 }
 
+/* Plans a forward from the image's entries: the two products of a pair or a bottleneck, or what IA3's inputs need. */
+static int plan(const struct peft_adapter *adapter, const struct bank_call *call, bool is_half) {
+    const struct peft_bank *bank = call->bank;
+    const struct hook_call *hook = call->hook;
+    const struct bank_site *site = call->site;
+    const struct group_entry *entries = adapter->image->image->entries;
+    const struct group_entry *of =
+        entries + (is_half ? bank_half_entry(bank, site->layer, site->place == ATTACH_AFTER_MLP, ENTRY_HALF_DOWN)
+                           : bank_projection_entry(bank, site->layer, call->projection, ENTRY_DOWN));
+    if (!is_half && of[ENTRY_INPUT].n && site->side == HOOK_BEFORE_ACTIVATION)
+        return adapter->method->plan_forward(call->bank, hook);
+    for (int i = 0; i < 2 && of->n; i++) {
+        const struct gemm gemm = {.a = matrix_plain(hook->dtype, NULL, hook->rows, of[i].k),
+                                  .b = matrix_plain(hook->dtype, NULL, of[i].n, of[i].k),
+                                  .c = matrix_plain(hook->dtype, NULL, hook->rows, of[i].n)};
+        TRY(rank_note(hook->rank, PHASE_GEMM, OP_grouped_gemm, gemm_work(&gemm), &(const struct grouped_gemm){0}));
+    }
+    return STATUS_OK;
+}
+
 int peft_image_forward(const struct peft_adapter *adapter, const struct hook_call *hook, struct bank_call call) {
     struct peft_bank *bank = adapter->peft->bank;
     struct hook_call whole = *hook; /* all columns of the place */
-    whole.y = (char *)hook->y - (size_t)hook->first * dtype_bytes(hook->y_dtype);
     bool is_half = hook->place == ATTACH_AFTER_ATTENTION || hook->place == ATTACH_AFTER_MLP;
     bool is_after = !is_half && bank->projections[call.projection].place != hook->place;
     const struct bank_site site = {.bank = bank,
@@ -145,12 +158,8 @@ int peft_image_forward(const struct peft_adapter *adapter, const struct hook_cal
     call.list = &adapter->image->list;
     call.site = &site;
     call.hook = &whole;
+    if (hook->rank->is_planning)
+        return plan(adapter, &call, is_half);
+    whole.y = (char *)hook->y - (size_t)hook->first * dtype_bytes(hook->y_dtype);
     return adapter->method->forward(&call);
-}
-
-int peft_plan_product(const struct hook_call *hook, int64_t n, int64_t k) {
-    const struct gemm gemm = {.a = matrix_plain(hook->dtype, NULL, hook->rows, k),
-                              .b = matrix_plain(hook->dtype, NULL, n, k),
-                              .c = matrix_plain(hook->dtype, NULL, hook->rows, n)};
-    return rank_note(hook->rank, PHASE_GEMM, OP_grouped_gemm, gemm_work(&gemm), &(const struct grouped_gemm){0});
 }

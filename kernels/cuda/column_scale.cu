@@ -12,22 +12,11 @@ template <class T, class S, int WIDTH>
 static __device__ __forceinline__ void scale_pack(const struct column_scale &a, int64_t i, int64_t j) {
     typedef pack<T, WIDTH> packed;
     packed x = *(const packed *)((const T *)a.x + i * stride_of(a, a.x_stride) + j);
-    packed *to = (packed *)((T *)a.y + i * stride_of(a, a.y_stride) + j), y = {}, fixed = {};
+    packed *to = (packed *)((T *)a.y + i * stride_of(a, a.y_stride) + j), y = *to;
     values<WIDTH> scale = read_values<WIDTH>((const S *)a.scale + j);
-    if (a.adds)
-        y = *to;
-    if (a.fixed)
-        fixed = *(const packed *)((const T *)a.fixed + j);
-    if (a.kept)
-        *(packed *)((T *)a.kept + i * a.cols + j) = x;
 #pragma unroll
-    for (int k = 0; k < WIDTH; k++) {
-        float value = to_float(x.at[k]), rest = scale.at[k] - 1.0f;
-        from_float(a.adds    ? to_float(y.at[k]) + value * rest
-                   : a.fixed ? value + (value - to_float(fixed.at[k])) * rest
-                             : value * scale.at[k],
-                   y.at[k]);
-    }
+    for (int k = 0; k < WIDTH; k++)
+        from_float(to_float(y.at[k]) + to_float(x.at[k]) * (scale.at[k] - 1.0f), y.at[k]);
     *to = y;
 }
 
@@ -38,8 +27,7 @@ template <class T, class S, int WIDTH> static __device__ void forward(const stru
 }
 
 template <class T, class S> static __device__ void any_forward(const struct column_scale &a) {
-    if ((a.cols | a.x_stride | a.y_stride) % PACK<T> == 0 && is_aligned(a.x) && is_aligned(a.y) &&
-        is_aligned(a.scale) && is_aligned(a.fixed) && is_aligned(a.kept))
+    if ((a.cols | a.x_stride | a.y_stride) % PACK<T> == 0 && is_aligned(a.x) && is_aligned(a.y) && is_aligned(a.scale))
         forward<T, S, PACK<T>>(a);
     else
         forward<T, S, 1>(a);

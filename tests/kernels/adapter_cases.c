@@ -113,9 +113,9 @@ static const struct op_kind unit_backward = {.name = "unit_backward",
 
 /* ---- scaled columns: shape {rows, cols, columns after those of x}; IN_PLACE is 2 as above ---- */
 
-enum { HAS_FIXED = 4, FP32_SCALE = 8, KEEP = 16, HAS_FACTOR = 32, FROZEN = 64, ADDS = 128, OVER_X = 256 };
+enum { HAS_FIXED = 4, FP32_SCALE = 8, HAS_FACTOR = 32, FROZEN = 64, OVER_X = 256 };
 
-/* Rows that lie apart, each tensor's a little farther than those of the one before it; what is kept stays dense. */
+/* Rows that lie apart, each tensor's a little farther than those of the one before it. */
 static void set_strides(struct op_run *run) {
     static const int strided[] = {X, Y, DY, DX};
     for (int64_t i = 0; i < 4 && run->shape[2]; i++)
@@ -134,15 +134,10 @@ static void scale_inputs(struct op_run *run) {
 static void scale_forward_setup(struct op_run *run) {
     struct op_tensor *t = run->tensor;
     int64_t rows = run->shape[0], cols = run->shape[1];
-    bool is_over = run->variant & IN_PLACE;
     scale_inputs(run);
-    t[X] = tensor("x", is_over ? OP_INOUT : OP_IN, run->type, rows, cols);
-    t[X].bound = op_bound(6);
-    if (!is_over)
-        t[Y] = tensor("y", run->variant & ADDS ? OP_INOUT : OP_OUT, run->type, rows, cols);
+    t[X] = tensor("x", OP_IN, run->type, rows, cols);
+    t[Y] = tensor("y", OP_INOUT, run->type, rows, cols);
     t[Y].bound = op_bound(6);
-    if (run->variant & KEEP)
-        t[KEPT] = tensor("kept", OP_OUT, run->type, rows, cols);
     set_strides(run);
 }
 
@@ -182,15 +177,13 @@ static struct column_scale scale_arguments(const struct op_run *run) {
                                  .x = t[X].data,
                                  .scale = t[SCALE].data,
                                  .fixed = t[FIXED].data,
-                                 .adds = run->variant & ADDS,
-                                 .kept = t[KEPT].data,
-                                 .y = t[run->variant & IN_PLACE ? X : Y].data,
+                                 .y = t[Y].data,
                                  .dy = t[gradient_in(run)].data,
                                  .dx = t[run->variant & OVER_X ? X : DX].data,
                                  .factor = t[FACTOR].data,
                                  .dscale = t[DSCALE].data,
                                  .x_stride = scale_stride(run, X),
-                                 .y_stride = scale_stride(run, run->variant & IN_PLACE ? X : Y),
+                                 .y_stride = scale_stride(run, Y),
                                  .dy_stride = scale_stride(run, gradient_in(run)),
                                  .dx_stride = scale_stride(run, run->variant & OVER_X ? X : DX)};
 }
@@ -213,18 +206,13 @@ static size_t scale_workspace(const struct op_run *run, const struct ops *ops, s
 static double scaled(const struct op_run *run, int64_t i) {
     const struct op_tensor *t = run->tensor;
     double fixed = t[FIXED].role ? t[FIXED].value[i % run->shape[1]] : 0;
-    if (run->variant & ADDS)
-        return t[Y].value[i] + t[X].value[i] * (t[SCALE].value[i % run->shape[1]] - 1);
     return fixed + (t[X].value[i] - fixed) * t[SCALE].value[i % run->shape[1]];
 }
 
 static void scale_forward_reference(struct op_run *run) {
     struct op_tensor *t = run->tensor;
-    for (int64_t i = 0; i < run->shape[0] * run->shape[1]; i++) {
-        t[run->variant & IN_PLACE ? X : Y].expected[i] = scaled(run, i);
-        if (t[KEPT].role)
-            t[KEPT].expected[i] = t[X].value[i];
-    }
+    for (int64_t i = 0; i < run->shape[0] * run->shape[1]; i++)
+        t[Y].expected[i] = t[Y].value[i] + t[X].value[i] * (t[SCALE].value[i % run->shape[1]] - 1);
 }
 
 static void scale_backward_reference(struct op_run *run) {
@@ -444,13 +432,10 @@ static const struct op_case cases[] = {
     BOTH_TYPES(unit_backward, "relu in place", OP_TEST, IN_PLACE, 40001),
     BOTH_TYPES(unit_backward, "swish in place", OP_TEST, SWISH | IN_PLACE, 40001),
     BOTH_TYPES(scale_forward, NULL, OP_TEST, 0, 5, 64),
-    BOTH_TYPES(scale_forward, "odd, kept", OP_TEST, KEEP, 7, 77),
-    BOTH_TYPES(scale_forward, "kept, in place", OP_TEST, KEEP | IN_PLACE, 100, 768),
-    BOTH_TYPES(scale_forward, "a part stays", OP_TEST, HAS_FIXED | FP32_SCALE | IN_PLACE, 9, 601),
-    BOTH_TYPES(scale_forward, "strides, kept", OP_TEST, KEEP, 9, 601, 5),
-    BOTH_TYPES(scale_forward, "strides, a part stays", OP_TEST, HAS_FIXED | FP32_SCALE | KEEP | IN_PLACE, 9, 601, 5),
-    BOTH_TYPES(scale_forward, "strides, added", OP_TEST, ADDS | FP32_SCALE, 9, 601, 5),
-    BOTH_TYPES(scale_forward, "added", OP_TEST, ADDS | FP32_SCALE, 9, 601),
+    BOTH_TYPES(scale_forward, "odd", OP_TEST, 0, 7, 77),
+    BOTH_TYPES(scale_forward, "parallel", OP_TEST, 0, 100, 768),
+    BOTH_TYPES(scale_forward, "strides", OP_TEST, FP32_SCALE, 9, 601, 5),
+    BOTH_TYPES(scale_forward, "other vector", OP_TEST, FP32_SCALE, 9, 601),
     BOTH_TYPES(scale_forward, "no rows", OP_TEST, 0, 0, 64),
     BOTH_TYPES(scale_backward, NULL, OP_TEST, 0, 5, 64),
     BOTH_TYPES(scale_backward, "odd", OP_TEST, FP32_SCALE, 7, 77),
@@ -464,7 +449,7 @@ static const struct op_case cases[] = {
     BOTH_TYPES(scale_backward, "frozen", OP_TEST, FROZEN | IN_PLACE, 9, 33),
     BOTH_TYPES(scale_backward, "no rows", OP_TEST, 0, 0, 33),
     BOTH_TYPES(scale_backward, "more rows than blocks", OP_TEST, 0, 1031, 17),
-    BOTH_TYPES(scale_forward, "gpt2 qkv", OP_BENCH, KEEP | IN_PLACE, 1024, 2304),
+    BOTH_TYPES(scale_forward, "gpt2 qkv", OP_BENCH, 0, 1024, 2304),
     BOTH_TYPES(scale_backward, "gpt2 qkv", OP_BENCH, IN_PLACE, 1024, 2304),
     BOTH_TYPES(row_squares, "the weight alone", OP_TEST, 0, 7, 77),
     BOTH_TYPES(row_squares, NULL, OP_TEST, 0, 33, 1100, 5),

@@ -221,6 +221,16 @@ static int compare_place(struct pair *p, const struct model_config *base, enum d
     return status;
 }
 
+/* Whether two arrays in device memory are equal; STATUS_INVALID with their name if not. */
+static int compare_arrays(const struct pair *p, const char *name, const void *a, const void *b, size_t bytes) {
+    struct stream *stream = p->tuned.rank->exec.stream;
+    void *x = test_copy(stream, a, bytes), *y = test_copy(stream, b, bytes);
+    int differs = memcmp(x, y, bytes);
+    free(x);
+    free(y);
+    return differs ? status_fail(STATUS_INVALID, "%s: other bits", name) : STATUS_OK;
+}
+
 static int compare_tables(struct pair *p, const struct model_config *base, const struct scene *scene) {
     const struct token_list *ours = hook_table_tokens(peft_hooks(p->tuned.peft)),
                             *served = hook_table_tokens(peft_bank_hooks(p->bank));
@@ -237,10 +247,10 @@ static int compare_tables(struct pair *p, const struct model_config *base, const
         const char *image =
             (const char *)b.table + (size_t)(peft_bank_first_id(p->bank, p->images[i]) - base->vocab_size) * row;
         p->changed++;
-        int differs = memcmp(a.table, image, (size_t)tokens * row);
+        int status = compare_arrays(p, "virtual tokens", a.table, image, (size_t)tokens * row);
         hook->return_rows(hook->self);
-        if (differs)
-            return status_fail(STATUS_INVALID, "virtual tokens: other bits");
+        if (status)
+            return status;
     }
     for (int layer = 0; layer < base->num_layers; layer++)
         for (int i = 0; i < scene->stack->count; i++) {
@@ -253,8 +263,8 @@ static int compare_tables(struct pair *p, const struct model_config *base, const
             TRY(hook->prefix(hook->self, 0, layer, &a));
             TRY(bank->prefix(bank->self, p->images[i], layer, &b));
             p->changed++;
-            if (memcmp(a.k, b.k, bytes) != 0 || memcmp(a.v, b.v, bytes) != 0)
-                return status_fail(STATUS_INVALID, "the prefix of layer %d: other bits", layer);
+            TRY(compare_arrays(p, "a prefix's keys", a.k, b.k, bytes));
+            TRY(compare_arrays(p, "a prefix's values", a.v, b.v, bytes));
         }
     return STATUS_OK;
 }

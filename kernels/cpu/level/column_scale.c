@@ -14,25 +14,11 @@ static int64_t stride_of(const struct column_scale *a, int64_t stride) {
 }
 
 TYPED_BODY void forward_row(const struct column_scale *a, int64_t i, enum dtype type, enum dtype scale_type) {
-    const void *x = at_const(a->x, i * stride_of(a, a->x_stride), type), *scale = a->scale, *fixed = a->fixed;
+    const void *x = at_const(a->x, i * stride_of(a, a->x_stride), type), *scale = a->scale;
     void *y = at(a->y, i * stride_of(a, a->y_stride), type);
-    if (a->kept)
-        memcpy(at(a->kept, i * a->cols, type), x, (size_t)a->cols * dtype_bytes(type));
-    if (a->adds) {
 #pragma omp simd
-        for (int64_t j = 0; j < a->cols; j++)
-            store(y, j, type, load(y, j, type) + load(x, j, type) * (load(scale, j, scale_type) - 1.0f));
-    } else if (fixed) {
-#pragma omp simd
-        for (int64_t j = 0; j < a->cols; j++) {
-            float value = load(x, j, type);
-            store(y, j, type, value + (value - load(fixed, j, type)) * (load(scale, j, scale_type) - 1.0f));
-        }
-    } else {
-#pragma omp simd
-        for (int64_t j = 0; j < a->cols; j++)
-            store(y, j, type, load(x, j, type) * load(scale, j, scale_type));
-    }
+    for (int64_t j = 0; j < a->cols; j++)
+        store(y, j, type, load(y, j, type) + load(x, j, type) * (load(scale, j, scale_type) - 1.0f));
 }
 
 static int require_types(const char *op, const struct column_scale *a) {
