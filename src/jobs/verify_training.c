@@ -46,56 +46,53 @@ static int open_device(struct trained *t) {
     return model->precision - 1 == PRECISION_TF32 ? rank_use_tf32(&t->rank) : STATUS_OK;
 }
 
-static int open_adapters(struct trained *t, const struct model_options *options) {
-    const struct config_list *list = &t->verify->job->model->adapters;
-    if (!list->count)
-        return STATUS_OK;
-    TRY(peft_files_open(list->items, list->count, true, &t->adapters));
+/* Opens the adapters' files, and refuses a text that has no place in the model's positions beside virtual tokens. */
+static int open_files(struct trained *t) {
+    struct verify *v = t->verify;
+    const struct config_list *list = &v->job->model->adapters;
+    int64_t positions = model_positions(&t->files.config);
+    TRY(list->count ? peft_files_open(list->items, list->count, true, &t->adapters) : STATUS_OK);
+    for (int i = 0; t->adapters && i < peft_files_count(t->adapters); i++) {
+        t->virtual_tokens += peft_config_virtual_tokens(&peft_files_configs(t->adapters)[i]);
+        t->first_position += peft_config_prefix_tokens(&peft_files_configs(t->adapters)[i]);
+    }
+    v->before = t->first_position + t->virtual_tokens;
+    for (int64_t i = 0; i < v->count; i++)
+        if (v->texts[i].count + v->before > positions)
+            return status_fail(STATUS_INVALID, "text %lld has %lld tokens%s: the model has %lld positions",
+                               (long long)i, (long long)(v->texts[i].count + v->before),
+                               v->before ? " with its virtual tokens" : "", (long long)positions);
+    return STATUS_OK;
+}
+
+static int open_stack(struct trained *t, const struct model_options *options) {
     const struct peft_options stack = {.adapters = peft_files_configs(t->adapters),
                                        .count = peft_files_count(t->adapters),
                                        .model = options,
                                        .directory = t->files.directory,
                                        .trains = true};
     int status = peft_open(&stack, &t->rank, &t->peft);
-    if (status)
-        return peft_explain_base(status, t->adapters, t->files.directory);
-    t->virtual_tokens = peft_virtual_tokens(t->peft);
-    t->first_position = peft_prefix_tokens(t->peft);
-    return STATUS_OK;
-}
-
-/* Refuses a text that has no place in the model's positions. */
-static int check_lengths(const struct trained *t) {
-    struct verify *v = t->verify;
-    int64_t positions = model_positions(&t->files.config), before = t->first_position + t->virtual_tokens;
-    v->before = before;
-    for (int64_t i = 0; i < v->count; i++)
-        if (v->texts[i].count + before > positions)
-            return status_fail(STATUS_INVALID, "text %lld has %lld tokens%s: the model has %lld positions",
-                               (long long)i, (long long)(v->texts[i].count + before),
-                               before ? " with its virtual tokens" : "", (long long)positions);
-    return STATUS_OK;
+    return status ? peft_explain_base(status, t->adapters, t->files.directory) : STATUS_OK;
 }
 
 static int sketch(struct trained *t) {
     struct verify *v = t->verify;
     int precision = v->job->model->precision - 1;
+    int64_t rows = v->longest + t->virtual_tokens;
     struct model_plan plan = {0};
     struct model_options options = {
         .base.config = t->files.config,
         .base.dtype = precision >= 0                 ? precision_dtype(precision)
                       : t->files.dtype == DTYPE_BF16 ? DTYPE_BF16
                                                      : DTYPE_F32,
-        .base.trains = !v->job->model->adapters.count,
+        .base.trains = !t->adapters,
+        .max_rows = rows < BATCH_ROWS ? BATCH_ROWS : rows,
     };
+    t->max_rows = options.max_rows;
     v->precision = precision == PRECISION_TF32 ? "tf32" : options.base.dtype == DTYPE_BF16 ? "bf16" : "fp32";
     TRY(base_sketch(&options.base, &t->rank, &plan, &t->base));
-    TRY(open_adapters(t, &options));
-    TRY(check_lengths(t));
+    TRY(t->adapters ? open_stack(t, &options) : STATUS_OK);
     options.hooks = t->peft ? peft_hooks(t->peft) : NULL;
-    options.max_rows = v->longest + t->virtual_tokens;
-    options.max_rows = options.max_rows < BATCH_ROWS ? BATCH_ROWS : options.max_rows;
-    t->max_rows = options.max_rows;
     return training_sketch(&options, t->base, &plan, &t->runner);
 }
 
@@ -110,7 +107,9 @@ static int load(struct trained *t) {
 
 static int open_trained(struct trained *t) {
     struct comm *world = t->verify->world;
-    int status = open_device(t);
+    int status = open_files(t);
+    TRY(comm_agree(world, status));
+    status = open_device(t);
     THEN(status, sketch(t));
     THEN(status, base_allocate(t->base));
     THEN(status, training_allocate(t->runner));
