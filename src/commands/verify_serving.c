@@ -13,6 +13,10 @@ struct verify_command {
     bool differs;       /* the result, on the first rank */
 };
 
+/* Those of every command, and one that is refused by its name. */
+static const char *const precisions[] = {"auto", "fp32", "bf16", "tf32", "fp8", NULL};
+enum { FP8 = 4 };
+
 #define AT(field) offsetof(struct verify_command, field)
 static const struct config_row rows[] = {
     MODEL_ROW(AT(base)),
@@ -25,7 +29,12 @@ static const struct config_row rows[] = {
              "a new or empty directory for training.safetensors and serving.safetensors: all log-probabilities"),
     SPECIAL_TOKENS_ROW("special-tokens", AT(special_tokens), "\"text\""),
     MODEL_DEVICE_ROW(AT(base)),
-    MODEL_COMPUTE_ROWS(AT(base)),
+    MODEL_INVARIANT_ROW(AT(base)),
+    CONFIG_COLLECTIVES_ROW(AT(base.collectives)),
+    CONFIG_ALGORITHMS_ROW(AT(base.gemm_algorithms)),
+    ROW_CHOICE("precision", AT(base.precision), "auto", precisions,
+               "precision of the computation; auto: the files' type; fp8 has no zero gap"),
+    MODEL_THREADS_ROW(AT(base)),
     MODEL_TOKENIZER_ROW(AT(base)),
     MODEL_RANKS_ROW(AT(base)),
     MODEL_LAYOUT_ROW(AT(base), tensor, "tensor_model_parallel_size", "1", 1, "ranks that share each layer"),
@@ -49,6 +58,8 @@ static int prepare(const struct launch *launch, const struct config *config, voi
     struct verify_command *c = context;
     (void)config;
     c->base.pipeline = 1;
+    if (c->base.precision == FP8)
+        return status_fail(STATUS_USAGE, "fp8 has no zero gap: its scales follow the batch");
     TRY(verify_check_dump(c->dump));
     return model_grid(&c->base, launch, false);
 }
