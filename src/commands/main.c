@@ -31,6 +31,7 @@ static const struct {
     {"merge", command_merge, "fold adapters into a model"},
     {"convert", command_convert, "convert models and checkpoints of other systems"},
     {"plan", command_plan, "find what a cluster would do, without the cluster"},
+    {"verify", command_verify, "prove that trainer and server compute the same bits"},
     {"bench", command_bench, "measure this machine and this program"},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };

@@ -155,6 +155,10 @@ double engine_step_seconds(const struct engine *engine);
 /* Waits for the oldest step under way. Sets results[i] for each row i that wants logits. Errors of the model;
  * STATUS_PEER. */
 int engine_collect(struct engine *engine, struct engine_result *results);
+/* Copies the logits [rows, V] of the rows of the last collected step that wanted any to host memory, in their order.
+ * Tensor ranks need a row with top_count. STATUS_INVALID: a later stage has them, or they are more than the head takes
+ * at a time. */
+int engine_read_logits(struct engine *engine, int64_t rows, float *logits);
 /* Submits a step and collects it. */
 int engine_step(struct engine *engine, const struct engine_row *rows, int64_t count, struct engine_result *results);
 

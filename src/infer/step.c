@@ -308,6 +308,10 @@ double engine_step_seconds(const struct engine *engine) {
     return engine->leader->step_seconds;
 }
 
+int engine_read_logits(struct engine *engine, int64_t rows, float *logits) {
+    return model_step_logits(engine->runner, rows, logits);
+}
+
 int engine_step(struct engine *engine, const struct engine_row *rows, int64_t count, struct engine_result *results) {
     int status = engine_submit(engine, rows, count);
     return status ? status : engine_collect(engine, results);

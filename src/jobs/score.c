@@ -3,6 +3,7 @@
 #include "score.h"
 
 #include "adapter_check.h"
+#include "text_line.h"
 
 #include "base/base.h"
 #include "data/json_line.h"
@@ -40,9 +41,8 @@ struct scorer {
     struct engine *engine;
     struct adapters *adapters;
     struct adapter_check *check; /* first rank only */
-    struct lines *input;         /* first rank only, as are the members down to the encoder */
-    struct tokenizer *tokenizer; /* opened at the first text */
-    struct tokenizer_encoder *encoder;
+    struct lines *input;         /* first rank only, as is the reader */
+    struct text_reader reader;
     int64_t capacity;         /* texts of a round */
     struct text *texts;       /* [capacity] */
     struct score_text *share; /* [capacity] the texts that this rank scores */
@@ -54,30 +54,6 @@ struct scorer {
 };
 
 /* ---- reading ---- */
-
-static int encode_text(struct scorer *s, const json_t *text) {
-    int status = STATUS_OK;
-    if (!s->tokenizer) {
-        status = tokenizer_open(s->job->model->tokenizer ? s->job->model->tokenizer : engine_directory(s->engine),
-                                &s->tokenizer);
-        THEN(status, tokenizer_encoder_new(s->tokenizer, &s->encoder));
-    }
-    return status ? status
-                  : tokenizer_encode(s->encoder, json_string_value(text), json_string_length(text),
-                                     TOKENIZER_ADD_SPECIAL | special_tokens_flag(s->job->special_tokens), &s->ids);
-}
-
-static int take_ids(struct scorer *s, const json_t *tokens) {
-    int64_t vocab = engine_config(s->engine)->vocab_size;
-    int status = STATUS_OK;
-    for (size_t i = 0; i < json_array_size(tokens) && !status; i++) {
-        const json_t *id = json_array_get(tokens, i);
-        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= vocab)
-            return status_fail(STATUS_INVALID, "token %zu is not an id from 0 to %lld", i, (long long)vocab - 1);
-        status = token_buffer_add(&s->ids, (int32_t)json_integer_value(id));
-    }
-    return status;
-}
 
 static int take_names(struct scorer *s, const json_t *names, struct text *text) {
     text->names = (int64_t)s->names.length;
@@ -113,17 +89,7 @@ static int give_slot(struct scorer *s, const struct text *text, int slot) {
 /* Adds a line's ids and names of adapters to the round. */
 static int read_line(struct scorer *s, const struct strbuf *line, struct text *text) {
     json_t *root;
-    int slot = -1, status = json_line_read(strbuf_text(line), line->length, &root);
-    if (status)
-        return status;
-    const json_t *string = json_object_get(root, "text"), *tokens = json_object_get(root, "tokens");
-    if (json_is_string(string) && !tokens)
-        status = encode_text(s, string);
-    else if (json_is_array(tokens) && !string)
-        status = take_ids(s, tokens);
-    else
-        status = status_fail(STATUS_INVALID,
-                             "an object with either \"text\" (a string) or \"tokens\" (an array) was expected");
+    int slot = -1, status = text_reader_line(&s->reader, strbuf_text(line), line->length, &s->ids, &root);
     text->count = (int64_t)s->ids.count - text->first;
     THEN(status, take_names(s, json_object_get(root, "adapters"), text));
     json_decref(root);
@@ -322,6 +288,11 @@ static int open_scorer(struct scorer *s) {
     status = comm_agree(s->world, status);
     THEN(status, job_model_open(job->model, s->world, options, &s->memory, &s->engine));
     s->leaders = status ? NULL : engine_rank(s->engine)->data;
+    if (!status)
+        s->reader = (struct text_reader){.tokenizer = job->model->tokenizer ? job->model->tokenizer
+                                                                            : engine_directory(s->engine),
+                                         .vocab = engine_config(s->engine)->vocab_size,
+                                         .special_tokens = job->special_tokens};
     if (!status && engine_leads(s->engine))
         status = adapter_names_open(job->names, s->engine, &s->adapters);
     if (!status && s->is_first)
@@ -344,8 +315,7 @@ int score_job_run(struct comm *world, void *context) {
     free(s.logprobs);
     strbuf_free(&s.names);
     token_buffer_free(&s.ids);
-    tokenizer_encoder_free(s.encoder);
-    tokenizer_close(s.tokenizer);
+    text_reader_close(&s.reader);
     adapter_check_end(s.check);
     adapters_close(s.adapters);
     engine_close(s.engine);

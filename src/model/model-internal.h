@@ -312,6 +312,16 @@ int runner_allocate(struct runner *run);
 int runner_open_uploads(struct runner *run, size_t bytes);
 void runner_close(struct runner *run);
 
+/* pass.c */
+/* Logits on the device: columns first .. first + count - 1 of the vocabulary. */
+struct logits_view {
+    const void *logits; /* [rows, stride] */
+    enum dtype type;
+    int64_t rows, stride, first, count;
+};
+/* Copies them to those columns of out [rows, vocab] in host memory, as fp32. STATUS_MEMORY. */
+int logits_fetch(struct rank *rank, const struct logits_view *from, int64_t vocab, float *out);
+
 /* stage.c */
 struct model_stash *training_stash(struct training_runner *training, int number);
 /* True when the chunk has a backward: see model_has_backward. */

@@ -255,8 +255,8 @@ int model_loss(struct training_runner *training, double *loss);
 /* Copies -log p(label) of each row of `batch` whose loss counts to host memory [N]. The batch must be the last one that
  * went through model_evaluate or model_train_step. */
 int model_row_losses(struct training_runner *training, const struct model_batch *batch, float *losses);
-/* Computes the logits [N, V] in fp32 of a batch without dropout, in host memory: for tests and the uncached path. The
- * errors of model_forward. */
+/* Computes the logits [N, V] in fp32 of a batch without dropout, in host memory: for tests and the uncached path. A
+ * tensor rank sets only the columns of its part of the vocabulary. The errors of model_forward. */
 int model_logits(struct training_runner *training, const struct model_batch *batch, float *logits);
 
 /* ---- inference ---- */
@@ -352,6 +352,9 @@ bool model_gives_results(const struct inference_runner *inference);
  * meanwhile. At most MODEL_STEPS steps may have unread results. STATUS_INVALID when no step has any. */
 enum { MODEL_STEPS = 2 };
 int model_infer_results(struct inference_runner *inference, const struct model_step_result *result);
+/* Copies the logits [rows, V] of the step whose results were read last to host memory, on the rank that gives results.
+ * Tensor ranks need a step with `sample`. STATUS_INVALID for more rows than the head takes at a time. */
+int model_step_logits(struct inference_runner *inference, int64_t rows, float *logits);
 /* Called after the last step: waits until everything that was sent to the next stage has arrived. */
 int model_infer_end(struct inference_runner *inference);
 

@@ -290,20 +290,17 @@ int model_row_losses(struct training_runner *training, const struct model_batch 
     return status;
 }
 
-/* Copies one chunk of scratch.logits to host rows of V floats. */
-static int fetch_logits(struct training_runner *training, int64_t count, float *out) {
-    int64_t V = training->run.base->options.config.vocab_size, stride = training->run.base->part.vocab_stride;
-    enum dtype type = head_logits_type(&training->run);
-    size_t width = dtype_bytes(type);
-    char *host = malloc((size_t)(count * stride) * width);
+int logits_fetch(struct rank *rank, const struct logits_view *from, int64_t vocab, float *out) {
+    size_t width = dtype_bytes(from->type), bytes = (size_t)(from->rows * from->stride) * width;
+    char *host = malloc(bytes);
     TRY(status_allocated(host));
-    int status = stream_copy_to_host(training->run.rank->exec.stream, host, training->run.scratch.logits,
-                                     (size_t)(count * stride) * width);
-    THEN(status, rank_finish(training->run.rank));
-    for (int64_t i = 0; i < count && !status; i++)
-        for (int64_t v = 0; v < V; v++)
-            out[i * V + v] =
-                type == DTYPE_F32 ? ((float *)host)[i * stride + v] : bf16_to_float(((uint16_t *)host)[i * stride + v]);
+    int status = stream_copy_to_host(rank->exec.stream, host, from->logits, bytes);
+    THEN(status, rank_finish(rank));
+    for (int64_t i = 0; i < from->rows && !status; i++)
+        for (int64_t v = 0; v < from->count; v++)
+            out[i * vocab + from->first + v] = from->type == DTYPE_F32
+                                                   ? ((float *)host)[i * from->stride + v]
+                                                   : bf16_to_float(((uint16_t *)host)[i * from->stride + v]);
     free(host);
     return status;
 }
@@ -316,11 +313,17 @@ static int read_logits(struct training_runner *training, int64_t rows, float *lo
                                                    .y = training->run.scratch.final,
                                                    .mean = training->run.scratch.final_mean,
                                                    .rstd = training->run.scratch.final_rstd});
-    int64_t most = model_sizes(&training->run)->head_rows;
+    int64_t most = model_sizes(&training->run)->head_rows, vocab = training->run.base->options.config.vocab_size;
+    struct logits_view view = {.logits = training->run.scratch.logits,
+                               .type = head_logits_type(&training->run),
+                               .stride = training->run.base->part.vocab_stride,
+                               .first = training->run.base->part.first_token,
+                               .count = training->run.base->part.vocab};
     for (int64_t first = 0; first < rows && !status; first += most) {
         int64_t count = rows - first < most ? rows - first : most;
         status = head_logits(&training->run, first, count);
-        THEN(status, fetch_logits(training, count, logits + first * training->run.base->options.config.vocab_size));
+        view.rows = count;
+        THEN(status, logits_fetch(training->run.rank, &view, vocab, logits + first * vocab));
     }
     return status;
 }

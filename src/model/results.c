@@ -90,3 +90,18 @@ int model_infer_results(struct inference_runner *inference, const struct model_s
         give(fetch, result);
     return status;
 }
+
+int model_step_logits(struct inference_runner *inference, int64_t rows, float *logits) {
+    const struct base *base = inference->run.base;
+    struct rank *rank = inference->run.rank;
+    bool is_cut = rank->grid.tensor > 1;
+    int64_t vocab = base->options.config.vocab_size, most = model_sizes(&inference->run)->step_rows;
+    const struct logits_view view = {.logits = is_cut ? inference->step.whole : inference->step.logits,
+                                     .type = DTYPE_F32,
+                                     .rows = rows,
+                                     .stride = is_cut ? base->part.whole_vocab_stride : base->part.vocab_stride,
+                                     .count = vocab};
+    if (!model_gives_results(inference) || rows > most)
+        return status_fail(STATUS_INVALID, "logits of %lld rows: only %lld are kept", (long long)rows, (long long)most);
+    return logits_fetch(rank, &view, vocab, logits);
+}

@@ -5,7 +5,8 @@ import unittest
 
 from model_support import SOURCE, TINY, run
 
-WORDS = {"tokenizer": ["train"], "data": ["show"], "adapter": ["show"], "plan": ["walk"]}  # the second word of a command
+WORDS = {"tokenizer": ["train"], "data": ["show"], "adapter": ["show"], "plan": ["walk"],
+         "verify": ["serving"]}  # the second word of a command
 OPTION = re.compile(r"(?m)^  --([a-z][\w.-]*)")
 
 

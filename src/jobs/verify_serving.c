@@ -1,0 +1,285 @@
+/* `verify serving`: the texts, the comparison, and what is printed. */
+#include "verify-internal.h"
+
+#include "text_line.h"
+
+#include "base/base.h"
+#include "base/json.h"
+#include "base/rng.h"
+#include "data/json_line.h"
+#include "data/lines.h"
+#include "pretrained/pretrained.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- texts ---- */
+
+enum { SHORTEST = 4, TEXT_SEED = 0x76657269 };
+static const int64_t random_lengths[] = {17, 31, 48, 64, 65, 80, 96, 110};
+enum { RANDOM_TEXTS = sizeof random_lengths / sizeof *random_lengths };
+
+static int add_text(struct verify *v, int64_t count) {
+    size_t capacity = (size_t)v->capacity;
+    TRY(array_reserve(&v->texts, &capacity, (size_t)v->count + 1, sizeof *v->texts));
+    v->capacity = (int64_t)capacity;
+    v->texts[v->count++].count = count;
+    return STATUS_OK;
+}
+
+/* Makes texts that every model can see, whatever its vocabulary. An adapter's virtual tokens take positions, too. */
+static int make_texts(struct verify *v, int64_t positions) {
+    int status = STATUS_OK;
+    for (uint32_t t = 0; t < RANDOM_TEXTS && !status; t++) {
+        int64_t most = positions / 2 > SHORTEST ? positions / 2 : SHORTEST;
+        int64_t count = random_lengths[t] < most ? random_lengths[t] : most;
+        for (uint32_t i = 0; i < count && !status; i++) {
+            uint32_t drawn = philox(TEXT_SEED, t, i, 0, 0).word[0];
+            status = token_buffer_add(&v->ids, (int32_t)(drawn % (uint32_t)v->vocab));
+        }
+        THEN(status, add_text(v, count));
+    }
+    return status;
+}
+
+static int read_lines(struct verify *v, struct text_reader *reader, struct lines *lines) {
+    for (bool is_end = false;;) {
+        json_t *root = NULL;
+        size_t before = v->ids.count;
+        TRY(lines_next_row(lines, &is_end));
+        if (is_end)
+            return STATUS_OK;
+        const struct strbuf *line = lines_text(lines);
+        int status = text_reader_line(reader, strbuf_text(line), line->length, &v->ids, &root);
+        json_decref(root);
+        if (!status && v->ids.count == before)
+            status = status_fail(STATUS_INVALID, "a text without tokens");
+        THEN(status, add_text(v, (int64_t)(v->ids.count - before)));
+        if (status)
+            return lines_wrap(lines, status);
+    }
+}
+
+static int read_texts(struct verify *v, const struct pretrained *model) {
+    const struct verify_serving *job = v->job;
+    struct text_reader reader = {.tokenizer = job->model->tokenizer ? job->model->tokenizer : model->directory,
+                                 .vocab = v->vocab,
+                                 .special_tokens = job->special_tokens};
+    struct lines *lines = NULL;
+    int status = lines_open(job->input, JSON_LINE_BYTES, &lines);
+    THEN(status, read_lines(v, &reader, lines));
+    if (!status && !v->count)
+        status = status_fail(STATUS_INVALID, "%s has no texts", job->input);
+    lines_close(lines);
+    text_reader_close(&reader);
+    return status;
+}
+
+static int copy_texts(struct verify *v) {
+    int status = STATUS_OK;
+    for (int64_t t = 0; t < v->job->text_count && !status; t++) {
+        const struct verify_text *text = &v->job->texts[t];
+        for (int64_t i = 0; i < text->count && !status; i++)
+            status = token_buffer_add(&v->ids, text->tokens[i]);
+        THEN(status, add_text(v, text->count));
+    }
+    return status;
+}
+
+/* Finds the texts on the first rank and copies them to all. */
+static int find_texts(struct verify *v) {
+    struct pretrained model;
+    int status = pretrained_open_config(v->job->model->model, &model);
+    v->vocab = model.config.vocab_size;
+    if (!status && v->is_first)
+        status = v->job->texts   ? copy_texts(v)
+                 : v->job->input ? read_texts(v, &model)
+                                 : make_texts(v, model_positions(&model.config));
+    pretrained_close(&model);
+    status = comm_agree(v->world, status);
+    int64_t count = v->count;
+    THEN(status, job_share(v->world, &count, 1, DTYPE_I64));
+    for (int64_t i = v->count; i < count && !status; i++)
+        status = add_text(v, 0);
+    THEN(status, job_share(v->world, v->texts, count * (int64_t)sizeof *v->texts, DTYPE_U8));
+    THEN(status, job_share_ids(v->world, &v->ids));
+    for (int64_t i = 0; i < v->count && !status; i++) {
+        v->texts[i].tokens = v->ids.ids + v->tokens;
+        v->tokens += v->texts[i].count;
+        v->longest = v->texts[i].count > v->longest ? v->texts[i].count : v->longest;
+    }
+    return status;
+}
+
+/* ---- log-probabilities ---- */
+
+int verify_normalise(struct verify *v, float *logits, int64_t rows) {
+    struct cross_entropy_part parts[64];
+    int32_t label = 0;
+    if (v->tensor > 64)
+        return status_fail(STATUS_USAGE, "verify serving: more than 64 tensor ranks");
+    for (int64_t i = 0; i < rows; i++, logits += v->vocab) {
+        double max = -INFINITY, sum = 0;
+        for (int64_t t = 0; t < v->tensor; t++) {
+            int64_t first = param_share(v->vocab, (int)t, (int)v->tensor);
+            struct cross_entropy call = {.rows = 1,
+                                         .vocab = param_share(v->vocab, (int)t + 1, (int)v->tensor) - first,
+                                         .stride = v->vocab,
+                                         .type = DTYPE_F32,
+                                         .logits = logits + first,
+                                         .labels = &label,
+                                         .part = &parts[t]};
+            TRY(v->host_rank.ops->cross_entropy_part(&v->host_rank.exec, &call));
+            max = parts[t].max > max ? parts[t].max : max;
+        }
+        for (int64_t t = 0; t < v->tensor; t++)
+            sum += parts[t].sum * exp(parts[t].max - max);
+        double log_sum = log(sum);
+        for (int64_t id = 0; id < v->vocab; id++)
+            logits[id] = -(float)(log_sum + (max - (double)logits[id]));
+    }
+    return STATUS_OK;
+}
+
+float *verify_reference(const struct verify *v, int64_t text, int64_t token) {
+    return v->reference + (v->texts[text].tokens - v->ids.ids + token) * v->vocab;
+}
+
+static uint32_t bits_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+void verify_compare(const struct verify *v, struct verify_path *path, int64_t text, int64_t token, const float *row) {
+    const float *reference = verify_reference(v, text, token);
+    path->tokens++;
+    for (int64_t id = 0; id < v->vocab && memcmp(reference, row, (size_t)v->vocab * sizeof *row) != 0; id++) {
+        if (bits_of(reference[id]) == bits_of(row[id]))
+            continue;
+        double size = fabs((double)reference[id] - (double)row[id]);
+        if (!path->differ++)
+            path->first = (struct verify_first){text, token, id, reference[id], row[id]};
+        path->max_abs = size > path->max_abs || isnan(size) ? size : path->max_abs;
+    }
+}
+
+/* ---- output ---- */
+
+static int print(json_t *object) {
+    char *text;
+    struct strbuf out = STRBUF_INIT;
+    int status = json_end(object, JSON_COMPACT | JSON_REAL_PRECISION(9), &text);
+    strbuf_format(&out, "%s\n", text ? text : "");
+    THEN(status, strbuf_status(&out));
+    THEN(status, job_print(strbuf_text(&out), out.length));
+    free(text);
+    strbuf_free(&out);
+    return status;
+}
+
+/* A number that is not finite has no place in JSON: null. */
+static json_t *number(double value) {
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+static json_t *hexadecimal(float value) {
+    char text[32];
+    snprintf(text, sizeof text, "%a", (double)value);
+    return json_string(text);
+}
+
+int verify_tell(struct verify *v, const struct verify_path *p) {
+    struct verify_serving *job = v->job;
+    const struct verify_first *first = &p->first;
+    if (!v->is_first)
+        return STATUS_OK;
+    job->is_equal &= !p->differ;
+    job->gap = p->max_abs > job->gap || isnan(p->max_abs) ? p->max_abs : job->gap;
+    if (job->is_quiet)
+        return STATUS_OK;
+    json_begin();
+    json_t *line = json_object();
+    json_object_set_new(line, "path", json_string(p->name));
+    json_object_set_new(line, "texts", json_integer(v->count));
+    json_object_set_new(line, "tokens", json_integer(p->tokens));
+    json_object_set_new(line, "vocabulary", json_integer(v->vocab));
+    json_object_set_new(line, "differ", json_integer(p->differ));
+    json_object_set_new(line, "max_abs", number(p->max_abs));
+    if (p->differ) {
+        json_t *at = json_object();
+        json_object_set_new(at, "text", json_integer(first->text));
+        json_object_set_new(at, "token", json_integer(first->token));
+        json_object_set_new(at, "id", json_integer(first->id));
+        json_object_set_new(at, "training", hexadecimal(first->training));
+        json_object_set_new(at, "serving", hexadecimal(first->serving));
+        json_object_set_new(line, "first", at);
+    }
+    return print(line);
+}
+
+static int tell_summary(const struct verify *v, double seconds) {
+    const char *device = v->job->model->device;
+    if (!v->is_first || v->job->is_quiet)
+        return STATUS_OK;
+    json_begin();
+    json_t *line = json_object();
+    json_object_set_new(line, "verify", json_string("serving"));
+    json_object_set_new(line, "equal", json_boolean(v->job->is_equal));
+    json_object_set_new(line, "paths", json_integer(6));
+    json_object_set_new(line, "precision", json_string(v->precision));
+    json_object_set_new(line, "device", json_string(device ? device : device_name_at(0)));
+    json_object_set_new(line, "tensor", json_integer(v->tensor));
+    json_object_set_new(line, "seconds", json_real(floor(seconds * 100) / 100));
+    return print(line);
+}
+
+/* ---- the run ---- */
+
+static int open_host(struct verify *v) {
+    TRY(device_open("cpu", DEVICE_FIRST, 1, &v->host));
+    return rank_open_single(&v->host_rank, v->host, 0);
+}
+
+/* Takes the first rank's memory for what the paths compute. */
+static int open_memory(struct verify *v) {
+    size_t bytes = (size_t)v->vocab * sizeof(float);
+    if (!v->is_first)
+        return STATUS_OK;
+    v->reference = malloc((size_t)v->tokens * bytes);
+    v->row = malloc(VERIFY_ROWS * bytes);
+    TRY(status_allocated(v->reference && v->row));
+    TRY(open_host(v));
+    return v->job->dump ? verify_dump_open(v, v->job->dump, &v->dump) : STATUS_OK;
+}
+
+int verify_serving_run(struct comm *world, void *context) {
+    struct verify_serving *job = context;
+    struct verify v = {
+        .job = job, .world = world, .is_first = world->rank == 0, .ids = TOKEN_BUFFER_INIT, .tensor = world->size};
+    double start = clock_seconds();
+    log_quiet(!v.is_first);
+    if (v.is_first) {
+        job->is_equal = true;
+        job->gap = 0;
+    }
+    int status = find_texts(&v);
+    THEN(status, comm_agree(world, status ? status : open_memory(&v)));
+    THEN(status, verify_training(&v));
+    THEN(status, verify_engine(&v));
+    if (!status && v.dump)
+        status = verify_dump_commit(v.dump);
+    THEN(status, tell_summary(&v, clock_seconds() - start));
+    if (status)
+        comm_fail(world, status);
+    verify_dump_close(v.dump);
+    if (v.host_rank.device)
+        rank_close(&v.host_rank);
+    device_close(v.host);
+    token_buffer_free(&v.ids);
+    free(v.texts);
+    free(v.reference);
+    free(v.row);
+    return status;
+}
