@@ -4,9 +4,8 @@
 
 #include "kernels/device.h"
 
-/* Makes products of the device batch-invariant from now on. A row of C then has the same bits among any number of rows,
- * and whether its sums are rounded by the product or by a cast after it. Packed products have that on every device, so
- * on the CPU this changes nothing. */
+/* Makes forward products of the device batch-invariant from now on. A row of C then has the same bits among any number
+ * of rows, and whether its sums are rounded by the product or by a cast after it. A CPU always is. */
 void device_make_batch_invariant(struct device *device);
 bool device_is_batch_invariant(const struct device *device);
 

@@ -130,7 +130,7 @@ struct device {
     struct ops filled;     /* device.c's copy of that table, without holes */
     char kind[32];         /* set by device.c if the backend did not; device.c sets the number */
     int number, threads;
-    bool is_batch_invariant; /* device_make_batch_invariant */
+    bool is_batch_invariant; /* device_make_batch_invariant; the CPU always is */
     char description[96];
     atomic_int failure; /* the status of the first queued work that failed; 0: none did */
     char failure_text[256];

@@ -17,17 +17,18 @@ enum gemm_epilogue {
  * Their two scales then multiply the sums, and bias and aux are bf16. TF32 is fp32 with 10 bits of fraction; a backend
  * with tensor cores has it.
  *
- * On the CPU without AVX-512, the library divides sums among threads. There, the bits of plain products depend on the
- * number of threads (those of packed products do not), and bf16 products exist only packed. */
+ * On the CPU, forward products have the same bits with a plain B as with a packed one, and a row's bits depend on that
+ * row only; this leaves out int8, FP8, scaled products, and sums into a bf16 C. The library multiplies the others.
+ * Without AVX-512, it divides sums among threads, so that their bits depend on the number of threads, and it has no
+ * bf16 products. */
 struct gemm {
     struct matrix_view a; /* [m,k], or [k,m] when a_transposed; plain or FP8 */
     struct matrix_view b; /* [k,n], or [n,k] when b_transposed (a weight [out, in] used forward) */
     struct matrix_view c; /* [m,n], written; plain, of A's type (for FP8: bf16) or fp32 */
     bool a_transposed;    /* a weight gradient: C is fp32, no epilogue */
     bool b_transposed;    /* forward. A packed B may be either, but A is then not transposed */
-    bool mixes_rows;      /* with a packed B: a row's bits may depend on the other rows, as with a plain one */
     bool accumulate;      /* C +=, without bias or epilogue; the sum is rounded once */
-    bool is_scaled;       /* without bias or epilogue; plain matrices only */
+    bool is_scaled;       /* without bias or epilogue */
     float scale;          /* read if is_scaled; 0 is allowed */
     bool is_tf32;         /* A and B are fp32, and may be rounded to TF32 before they are multiplied */
     const void *bias;     /* [n] or NULL */

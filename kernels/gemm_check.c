@@ -43,10 +43,8 @@ const char *gemm_refusal(const struct gemm *g) {
         return why;
     if (g->c.type != gemm_type(g) && g->c.type != DTYPE_F32)
         return "C has A's type (for FP8: bf16) or is fp32";
-    if (g->accumulate && (g->epilogue != EPILOGUE_NONE || g->bias || (gemm_is_row_by_row(g) && g->c.type != DTYPE_F32)))
-        return "what accumulates has neither bias nor epilogue, and row by row it is fp32";
-    if (g->is_scaled && (g->epilogue != EPILOGUE_NONE || g->bias || gemm_is_row_by_row(g)))
-        return "what is scaled has neither bias nor epilogue, nor is it multiplied row by row";
+    if ((g->accumulate || g->is_scaled) && (g->epilogue != EPILOGUE_NONE || g->bias))
+        return "what accumulates or is scaled has neither bias nor epilogue";
     if (g->residual &&
         (g->epilogue != EPILOGUE_NONE || g->accumulate || g->is_scaled || g->a_transposed || g->c.type != gemm_type(g)))
         return "what has a residual is plain and of its type";

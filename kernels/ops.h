@@ -447,8 +447,9 @@ struct embedding {
 };
 
 /* Softmax cross-entropy of logits [N, stride >= V]; columns V .. stride are padding. Forward writes loss and lse.
- * Backward overwrites the logits with (softmax - onehot) * dloss[i], and the padding with 0. The fused call does both
- * in place. Losses of the forward, and sums of the parts, are NaN if any logit of the row is not finite.
+ * Backward overwrites the logits with (softmax - onehot) * dloss[i], and the padding with 0; of fp32 logits, it may
+ * write that in bf16. The fused call does both in place. Losses of the forward, and sums of the parts, are NaN if any
+ * logit of the row is not finite.
  *
  * With columns divided over ranks, three calls do the same. The first, cross_entropy_part, computes part[N] of this
  * rank's columns; cross_entropy_join joins the parts; cross_entropy_part_backward overwrites the logits with the
@@ -461,6 +462,7 @@ struct cross_entropy {
     float *loss;           /* [N] -log p(label) */
     float *lse;            /* [N] log-sum-exp; may be NULL in the fused call */
     const float *dloss;    /* [N] weight of each row's loss; 0: the row does not count */
+    bool gradient_is_bf16; /* of fp32 logits: rows of bf16, 2 * stride elements apart. Not on a GPU */
     /* [N] of the forward and the join: 1 where no logit is larger than the label's, and none of a lower label as large;
      * else 0. The part calls need it too. NULL: not wanted. */
     int32_t *is_greedy;

@@ -46,7 +46,6 @@ int peft_add_hook(struct peft *peft, int64_t layer, const struct model_projectio
 
 int peft_multiply_base(const struct peft *peft, int64_t layer, const struct hook_call *call, struct gemm *gemm) {
     struct rank *rank = call->rank;
-    gemm->mixes_rows = true;
     gemm->b = matrix_plain(call->dtype, NULL, call->out, call->in);
     if (rank->is_planning) {
         if (peft->base_options.base.storage == &storage_packed && rank->ops->packed_bytes(rank->device, &gemm->b))

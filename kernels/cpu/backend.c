@@ -74,6 +74,7 @@ static int cpu_sketch(const struct device_facts *facts, struct device **out) {
     TRY(status_allocated(cpu));
     struct device *device = &cpu->device;
     device->backend = &backend_cpu;
+    device->is_batch_invariant = true;
     cpu->is_elsewhere = facts->is_elsewhere;
     int wanted = facts->threads > 0 ? facts->threads : usable_cores();
     device->threads = wanted < most ? wanted : most;

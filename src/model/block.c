@@ -57,7 +57,6 @@ static struct linear_call linear_call_at(const struct block_pass *block, enum at
         .dtype = run->base->options.dtype,
         .fp8 = fp8_linear_at(run, block->layer, place),
         .measures_fp8 = block->measures,
-        .mixes_rows = !block->pass->kv,
         .rows = block->pass->rows,
         .whole = run->scratch.whole,
         .whole_gradient = run->gradients.whole,

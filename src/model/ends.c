@@ -169,6 +169,10 @@ static void *row_at(const struct runner *run, void *base, int64_t row) {
     return base ? (char *)base + (size_t)row * bytes : NULL;
 }
 
+enum dtype head_logits_type(const struct runner *run) {
+    return device_is_batch_invariant(run->rank->device) ? DTYPE_F32 : run->base->options.dtype;
+}
+
 static struct linear_call head_call(struct runner *run, int64_t first, int64_t count) {
     static const struct hook_list no_hooks;
     bool is_cut = run->rank->is_sequence_parallel;
@@ -177,7 +181,7 @@ static struct linear_call head_call(struct runner *run, int64_t first, int64_t c
         .store = &run->base->store,
         .hooks = &no_hooks,
         .dtype = run->base->options.dtype,
-        .mixes_rows = true,
+        .y_dtype_is_fp32 = head_logits_type(run) == DTYPE_F32,
         .rows = count,
         .x = row_at(run, is_cut ? run->scratch.whole : run->scratch.final, first),
         .y = run->scratch.logits,
@@ -214,7 +218,8 @@ static int chunk_loss(const struct pass *pass, int64_t first, int64_t count, boo
         .vocab = run->base->part.vocab,
         .first_label = run->base->part.first_token,
         .stride = run->base->part.vocab_stride,
-        .type = run->base->options.dtype,
+        .type = head_logits_type(run),
+        .gradient_is_bf16 = head_logits_type(run) != run->base->options.dtype,
         .logits = run->scratch.logits,
         .labels = pass->batch->head.labels + first,
         .loss = run->scratch.losses + first,
@@ -267,6 +272,8 @@ static int head_chunk(const struct pass *pass, int64_t first, int64_t count, boo
     THEN(status, chunk_loss(pass, first, count, train));
     struct linear_call call = head_call(run, first, count);
     call.overwrite_gradients = overwrite_gradients;
+    if (head_logits_type(run) != call.dtype) /* bf16 rows lie where the fp32 logits were */
+        call.y_stride *= 2;
     return status || !train ? status : linear_backward(&run->base->head, &call);
 }
 

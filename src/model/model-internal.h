@@ -3,6 +3,7 @@
 #ifndef CAMBIUM_MODEL_INTERNAL_H
 #define CAMBIUM_MODEL_INTERNAL_H
 
+#include "kernels/algorithms.h"
 #include "model/model.h"
 #include "parallel/upload.h"
 
@@ -163,7 +164,7 @@ struct model_scratch {
     void *final;                             /* [N, C] the output of the final norm */
     float *final_mean, *final_rstd, *losses; /* [N]; losses of the head's rows */
     double *loss_sum;
-    void *logits;                              /* [head_rows, vocab_stride] */
+    void *logits;                              /* [head_rows, vocab_stride] of head_logits_type */
     struct cross_entropy_part *parts, *joined; /* [tensor ranks, head_rows]; [head_rows] */
 };
 
@@ -436,6 +437,8 @@ int embedding_pass_backward(const struct pass *pass);
 int head_pass(const struct pass *pass, bool train);
 /* Computes the losses of logits whose columns are cut over the tensor ranks; with `train` also their gradient. */
 int head_join_loss(struct runner *run, const struct cross_entropy *call, bool train);
+/* Returns the type of training's logits: fp32, as in inference, where rows have the same bits in every batch. */
+enum dtype head_logits_type(const struct runner *run);
 /* Computes the logits of rows [first, first + count) of scratch.final, in scratch.logits. */
 int head_logits(struct runner *run, int64_t first, int64_t count);
 

@@ -293,7 +293,8 @@ int model_row_losses(struct training_runner *training, const struct model_batch 
 /* Copies one chunk of scratch.logits to host rows of V floats. */
 static int fetch_logits(struct training_runner *training, int64_t count, float *out) {
     int64_t V = training->run.base->options.config.vocab_size, stride = training->run.base->part.vocab_stride;
-    size_t width = dtype_bytes(training->run.base->options.dtype);
+    enum dtype type = head_logits_type(&training->run);
+    size_t width = dtype_bytes(type);
     char *host = malloc((size_t)(count * stride) * width);
     TRY(status_allocated(host));
     int status = stream_copy_to_host(training->run.rank->exec.stream, host, training->run.scratch.logits,
@@ -301,9 +302,8 @@ static int fetch_logits(struct training_runner *training, int64_t count, float *
     THEN(status, rank_finish(training->run.rank));
     for (int64_t i = 0; i < count && !status; i++)
         for (int64_t v = 0; v < V; v++)
-            out[i * V + v] = training->run.base->options.dtype == DTYPE_F32
-                                 ? ((float *)host)[i * stride + v]
-                                 : bf16_to_float(((uint16_t *)host)[i * stride + v]);
+            out[i * V + v] =
+                type == DTYPE_F32 ? ((float *)host)[i * stride + v] : bf16_to_float(((uint16_t *)host)[i * stride + v]);
     free(host);
     return status;
 }

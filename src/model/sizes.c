@@ -248,7 +248,7 @@ static void place_head(struct runner *run, struct arena *arena) {
     run->scratch.losses = arena_take(arena, N * sizeof(float));
     run->scratch.loss_sum = arena_take(arena, sizeof(double));
     run->scratch.logits =
-        arena_take(arena, chunk * (size_t)run->base->part.vocab_stride * dtype_bytes(run->base->options.dtype));
+        arena_take(arena, chunk * (size_t)run->base->part.vocab_stride * dtype_bytes(head_logits_type(run)));
     if (run->rank->grid.tensor > 1)
         place_parts(run, arena, chunk);
 }

@@ -71,7 +71,6 @@ static struct gemm product_of(const struct linear *linear, const struct linear_c
         .a = matrix_plain(call->dtype, x, call->rows, linear->in),
         .b = weight,
         .b_transposed = true,
-        .mixes_rows = call->mixes_rows,
         .c = matrix_strided(y_dtype, y, call->rows, linear->out, y_stride(linear, call)),
         .residual = call->adds_residual ? call->residual : NULL,
         .epilogue = call->epilogue,

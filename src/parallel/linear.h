@@ -32,7 +32,6 @@ struct linear_call {
     /* In FP8: the operations before the linear write x and dy in FP8, to linear_input and linear_gradient; they also
      * write the bf16 matrix if anything reads that. Otherwise the linear casts. A linear with hooks casts dy. */
     bool x_is_cast, dy_is_cast;
-    bool mixes_rows; /* training: a packed weight multiplies as a plain one would, with the same bits */
     int64_t rows;
     const void *x; /* [N, in] */
     void *y;       /* [N, out] forward; row stride y_stride, or `out` if that is 0 */

@@ -26,7 +26,6 @@ enum {
     A_E5M2 = 262144,
     RESIDUAL = 524288,
     PACKED_BACK = 2097152 | PACKED, /* B is the weight of an input gradient */
-    MIXED = 4194304 | PACKED,       /* rows need not have the bits that they have alone */
     FORWARD = B_TRANSPOSED | BIAS,
     WEIGHT_GRADIENT = A_TRANSPOSED | ACCUMULATE | C_FP32 | BIAS_GRADIENT,
     ANY_GELU = GELU_TANH | GELU_EXACT,
@@ -223,7 +222,6 @@ static struct gemm gemm_arguments(const struct op_run *run) {
                      .a_transposed = v & A_TRANSPOSED,
                      .b = view_of(&t[B]),
                      .b_transposed = is_b_transposed(run),
-                     .mixes_rows = (v & MIXED) == MIXED,
                      .c = view_of(&t[C]),
                      .is_tf32 = run->op_case->use & OP_TF32,
                      .accumulate = v & ACCUMULATE,
@@ -427,9 +425,9 @@ static const struct op_case cases[] = {
     BOTH_TYPES(OP_TEST, "packed, input gradient, pieces", PACKED_BACK | STRIDED, 3, 389, 8197),
     BOTH_TYPES(OP_TEST, "packed, gelu backward", PACKED_BACK | DGELU_TANH, 33, 65, 64),
     BOTH_TYPES(OP_TEST, "packed, exact gelu backward, pieces", PACKED_BACK | DGELU_EXACT | STRIDED, 1030, 1600, 9),
-    BOTH_TYPES(OP_TEST, "packed, mixed", MIXED | BIAS | STRIDED, 37, 51, 129),
-    BOTH_TYPES(OP_TEST, "packed, mixed, pieces", MIXED | BIAS, 513, 601, 9),
-    BOTH_TYPES(OP_TEST, "packed, mixed, gelu saving", MIXED | BIAS | GELU_TANH | AUX, 33, 65, 64),
+    BOTH_TYPES(OP_TEST, "packed, strided", PACKED | BIAS | STRIDED, 37, 51, 129),
+    BOTH_TYPES(OP_TEST, "packed, pieces", PACKED | BIAS, 513, 601, 9),
+    BOTH_TYPES(OP_TEST, "packed, odd, gelu saving", PACKED | BIAS | GELU_TANH | AUX, 33, 65, 64),
     BOTH_TYPES(OP_TEST, "int8", INT8 | B_TRANSPOSED, 5, 7, 3),
     BOTH_TYPES(OP_TEST, "int8, one row", INT8 | FORWARD, 1, 33, 65),
     BOTH_TYPES(OP_TEST, "int8, odd", INT8 | FORWARD | STRIDED, 37, 51, 129),

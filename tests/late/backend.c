@@ -70,7 +70,10 @@ static int open_over(struct device *cpu, struct device **out) {
     own->cpu = cpu;
     pthread_mutex_init(&own->lock, NULL);
     pthread_cond_init(&own->changed, NULL);
-    own->device = (struct device){.backend = &backend_late, .ops = &late_ops, .threads = cpu->threads};
+    own->device = (struct device){.backend = &backend_late,
+                                  .ops = &late_ops,
+                                  .threads = cpu->threads,
+                                  .is_batch_invariant = cpu->is_batch_invariant};
     snprintf(own->device.description, sizeof own->device.description, "late, over %.80s", cpu->description);
     *out = &own->device;
     return STATUS_OK;

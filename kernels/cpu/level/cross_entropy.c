@@ -13,18 +13,28 @@ TYPED_BODY void clear(void *x, int64_t first, int64_t end, enum dtype type) {
     memset(at(x, first, type), 0, (size_t)(end - first) * dtype_bytes(type));
 }
 
-/* x = exp(x - reference) * scale, then the label's gradient from its original logit. `label` -1: another rank has it.
- */
-TYPED_BODY void write_gradient(const struct cross_entropy *a, int64_t i, int64_t label, void *x, float reference,
-                               float scale, enum dtype type) {
+/* x = exp(x - reference) * scale as `to`, then the label's gradient from its original logit. `label` -1: another rank
+ * has it. A narrower gradient never overwrites a logit that is still to be read. */
+TYPED_BODY void write_gradient_as(const struct cross_entropy *a, int64_t i, int64_t label, void *x, float reference,
+                                  float scale, enum dtype type, enum dtype to) {
     int64_t vocab = a->vocab;
     float at_label = label < 0 ? 0 : vexp(load(x, label, type) - reference) * scale - a->dloss[i];
 #pragma omp simd
     for (int64_t j = 0; j < vocab; j++)
-        store(x, j, type, vexp(load(x, j, type) - reference) * scale);
+        store(x, j, to, vexp(load(x, j, type) - reference) * scale);
     if (label >= 0)
-        store(x, label, type, at_label);
-    clear(x, vocab, a->stride, type);
+        store(x, label, to, at_label);
+    clear(x, vocab, a->stride, to);
+}
+
+TYPED_BODY void write_gradient(const struct cross_entropy *a, int64_t i, int64_t label, void *x, float reference,
+                               float scale, enum dtype type) {
+    if (a->dloss[i] == 0)
+        clear(x, 0, a->stride, type);
+    else if (a->gradient_is_bf16)
+        write_gradient_as(a, i, label, x, reference, scale, type, DTYPE_BF16);
+    else
+        write_gradient_as(a, i, label, x, reference, scale, type, type);
 }
 
 /* Returns 1 if the label's logit is the row's largest, and no earlier one equals it; else 0. */
@@ -42,17 +52,14 @@ TYPED_BODY void forward_row(const struct cross_entropy *a, int64_t i, enum dtype
 
 TYPED_BODY void backward_row(const struct cross_entropy *a, int64_t i, enum dtype type) {
     void *x = at(a->logits, i * a->stride, type);
-    if (a->dloss[i] == 0)
-        clear(x, 0, a->stride, type);
-    else
-        write_gradient(a, i, a->labels[i], x, a->lse[i], a->dloss[i], type);
+    write_gradient(a, i, a->labels[i], x, a->lse[i], a->dloss[i], type);
 }
 
 /* fp32: the exponentials of the sum overwrite the logits, each chunk relative to the maximum so far. They are scaled
  * afterwards. */
-static void fused_row_f32(const struct cross_entropy *a, int64_t i) {
+TYPED_BODY void fused_row_f32(const struct cross_entropy *a, int64_t i, enum dtype to) {
     float *x = (float *)a->logits + i * a->stride, reference[SOFTMAX_CHUNKS_MAX], at_label = x[a->labels[i]];
-    int64_t chunk = softmax_chunk(a->vocab);
+    int64_t label = a->labels[i], chunk = softmax_chunk(a->vocab);
     struct softmax_sum s = {.max = -INFINITY};
     for (int64_t first = 0, c = 0; first < a->vocab; first += chunk, c++) {
         int64_t count = a->vocab - first < chunk ? a->vocab - first : chunk;
@@ -62,12 +69,14 @@ static void fused_row_f32(const struct cross_entropy *a, int64_t i) {
     for (int64_t first = 0, c = 0; first < a->vocab; first += chunk, c++) {
         int64_t count = a->vocab - first < chunk ? a->vocab - first : chunk;
         float scale = (float)(exp((double)reference[c] - (double)s.max) / s.sum * (double)a->dloss[i]);
+        if (label >= first && label < first + count)
+            at_label = x[label] * scale - a->dloss[i];
 #pragma omp simd
         for (int64_t j = first; j < first + count; j++)
-            x[j] *= scale;
+            store(x, j, to, x[j] * scale);
     }
-    x[a->labels[i]] -= a->dloss[i];
-    clear(x, a->vocab, a->stride, DTYPE_F32);
+    store(x, label, to, at_label);
+    clear(x, a->vocab, a->stride, to);
 }
 
 /* bf16: exponentials are computed twice, because storing the first ones would round twice. */
@@ -83,7 +92,7 @@ static void fused_row(const void *call, int64_t i) {
     if (a->dloss[i] == 0) {
         WITH_TYPE(T, a->type, forward_row(a, i, T); clear(a->logits, i * a->stride, (i + 1) * a->stride, T));
     } else if (a->type == DTYPE_F32) {
-        fused_row_f32(a, i);
+        WITH_TYPE(T, a->gradient_is_bf16 ? DTYPE_BF16 : DTYPE_F32, fused_row_f32(a, i, T));
     } else {
         fused_row_bf16(a, i);
     }
@@ -159,10 +168,7 @@ int LEVEL(cpu_cross_entropy_join)(const struct exec *exec, const struct cross_en
 TYPED_BODY void part_backward_row(const struct cross_entropy *a, int64_t i, enum dtype type) {
     void *x = at(a->logits, i * a->stride, type);
     float scale = (float)((double)a->dloss[i] / a->part[i].sum);
-    if (a->dloss[i] == 0)
-        clear(x, 0, a->stride, type);
-    else
-        write_gradient(a, i, own_label(a, i), x, (float)a->part[i].max, scale, type);
+    write_gradient(a, i, own_label(a, i), x, (float)a->part[i].max, scale, type);
 }
 
 TYPED_ROW(part_backward_row, cross_entropy)

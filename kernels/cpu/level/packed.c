@@ -29,6 +29,7 @@ enum {
     FEW_BLOCKS = 2,
     A_BYTES = 1 << 20,     /* of packed rows at a time: at most half of a second-level cache */
     PREFETCH_BYTES = 8192, /* ahead in the panel's stream */
+    PIECE_OUTPUTS = 4096,  /* of a plain weight that is packed at a time */
     PREFETCH_ROWS = 7,     /* with more rows, the processor's own prefetching is enough */
 };
 /* Units of a pair in the packed rows: bf16 is converted to fp32 at levels without arithmetic on pairs. */
@@ -65,42 +66,6 @@ static inline uint32_t unit_at(enum dtype type, const void *row, int64_t k, int6
     return odd << 16 | even;
 }
 
-int LEVEL(cpu_pack)(const struct exec *exec, const struct pack_call *a) {
-    const struct matrix_view *plain = &a->plain;
-    if (plain->form != MATRIX_PLAIN || plain->scale || (plain->type != DTYPE_F32 && plain->type != DTYPE_BF16))
-        return status_fail(STATUS_UNSUPPORTED, "pack: needs a plain fp32 or bf16 weight, not %s",
-                           dtype_name(plain->type));
-    int64_t steps = steps_of(plain->type, plain->columns), panels = panels_of(plain->rows);
-    size_t row_bytes = (size_t)plain->stride * dtype_bytes(plain->type);
-    (void)exec;
-#pragma omp parallel for num_threads(exec_threads(exec)) schedule(static)
-    for (int64_t p = 0; p < panels; p++) {
-        uint32_t *panel = (uint32_t *)a->out + p * steps * PANEL;
-        for (int64_t j = 0; j < PANEL; j++) {
-            bool is_row = p * PANEL + j < plain->rows;
-            const char *row = (const char *)plain->data + (is_row ? (size_t)(p * PANEL + j) * row_bytes : 0);
-            for (int64_t s = 0; s < steps; s++)
-                panel[s * PANEL + j] = is_row ? unit_at(plain->type, row, plain->columns, s) : 0;
-        }
-    }
-    return STATUS_OK;
-}
-
-void LEVEL(packed_read)(const struct matrix_view *packed, int64_t row, int64_t rows, int64_t col, int64_t cols,
-                        float *out, int64_t stride) {
-    bool is_bf16 = packed->type == DTYPE_BF16;
-    int64_t steps = steps_of(packed->type, packed->columns), each = is_bf16 ? 2 : 1;
-    for (int64_t j = 0; j < cols; j++) {
-        const float *step = (const float *)packed->data + (col + j) / each * PANEL;
-        for (int64_t i = 0; i < rows; i++) {
-            const float *unit = step + (row + i) / PANEL * steps * PANEL + (row + i) % PANEL;
-            out[i * stride + j] = is_bf16 ? load(unit, j % 2, DTYPE_BF16) : *unit;
-        }
-    }
-}
-
-/* ---- unpacking ------------------------------------------------------------------------------------------------- */
-
 /* Transposes SIMD_LANES vectors: in each step, lanes and vectors swap one bit of their numbers. */
 static inline __attribute__((always_inline)) void transpose_words(vfloat x[SIMD_LANES]) {
     typedef int lanes __attribute__((vector_size(sizeof(vfloat))));
@@ -122,6 +87,61 @@ static inline __attribute__((always_inline)) void transpose_words(vfloat x[SIMD_
         }
     }
 }
+
+/* Writes the panel of a plain matrix's rows from `first` on. */
+static void pack_panel(const struct matrix_view *plain, int64_t first, float *panel) {
+    int64_t steps = steps_of(plain->type, plain->columns), remaining = plain->rows - first;
+    int64_t whole = plain->type == DTYPE_BF16 ? plain->columns / 2 : plain->columns;
+    for (int64_t j = 0; j < PANEL; j += SIMD_LANES) {
+        int64_t lanes = remaining - j < SIMD_LANES ? remaining - j : SIMD_LANES, step = 0;
+        const char *row[SIMD_LANES];
+        for (int64_t i = 0; i < lanes; i++)
+            row[i] = matrix_rows(*plain, first + j + i, 1).data;
+        for (; lanes == SIMD_LANES && step + SIMD_LANES <= whole; step += SIMD_LANES) {
+            vfloat x[SIMD_LANES];
+#pragma GCC unroll 16
+            for (int i = 0; i < SIMD_LANES; i++)
+                x[i] = simd_load((const float *)(const void *)row[i] + step);
+            transpose_words(x);
+#pragma GCC unroll 16
+            for (int i = 0; i < SIMD_LANES; i++)
+                simd_store(panel + (step + i) * PANEL + j, x[i]);
+        }
+        for (; step < steps; step++)
+            for (int64_t i = 0; i < SIMD_LANES; i++) {
+                uint32_t unit = i < lanes ? unit_at(plain->type, row[i], plain->columns, step) : 0;
+                memcpy(panel + step * PANEL + j + i, &unit, sizeof unit);
+            }
+    }
+}
+
+int LEVEL(cpu_pack)(const struct exec *exec, const struct pack_call *a) {
+    const struct matrix_view *plain = &a->plain;
+    if (plain->form != MATRIX_PLAIN || plain->scale || (plain->type != DTYPE_F32 && plain->type != DTYPE_BF16))
+        return status_fail(STATUS_UNSUPPORTED, "pack: needs a plain fp32 or bf16 weight, not %s",
+                           dtype_name(plain->type));
+    int64_t floats = steps_of(plain->type, plain->columns) * PANEL, panels = panels_of(plain->rows);
+    (void)exec;
+#pragma omp parallel for num_threads(exec_threads(exec)) schedule(static)
+    for (int64_t p = 0; p < panels; p++)
+        pack_panel(plain, p * PANEL, (float *)a->out + p * floats);
+    return STATUS_OK;
+}
+
+void LEVEL(packed_read)(const struct matrix_view *packed, int64_t row, int64_t rows, int64_t col, int64_t cols,
+                        float *out, int64_t stride) {
+    bool is_bf16 = packed->type == DTYPE_BF16;
+    int64_t steps = steps_of(packed->type, packed->columns), each = is_bf16 ? 2 : 1;
+    for (int64_t j = 0; j < cols; j++) {
+        const float *step = (const float *)packed->data + (col + j) / each * PANEL;
+        for (int64_t i = 0; i < rows; i++) {
+            const float *unit = step + (row + i) / PANEL * steps * PANEL + (row + i) % PANEL;
+            out[i * stride + j] = is_bf16 ? load(unit, j % 2, DTYPE_BF16) : *unit;
+        }
+    }
+}
+
+/* ---- unpacking ------------------------------------------------------------------------------------------------- */
 
 /* Writes `steps` steps of SIMD_LANES rows, of which those from number `first` to `end` - 1 are wanted. They are
  * `stride` units apart from `out` on. */
@@ -340,6 +360,7 @@ struct pass {
     const struct gemm *gemm;
     int64_t first, rows;
     int64_t steps, panels, blocks;
+    int64_t skipped;    /* columns of the first panel, before the weight's view */
     int64_t columns;    /* of tiles: tile i is panel i, and with few rows also panel i + columns, if there is one */
     int64_t shares;     /* parts of the blocks, if there are too few panels for the threads */
     int64_t row_floats; /* of a packed row */
@@ -363,7 +384,7 @@ static struct ahead look_ahead(const struct pass *pass, const float *panel, int6
 
 static void run_tile(const struct pass *pass, int64_t panel, int64_t block) {
     const struct gemm *gemm = pass->gemm;
-    const float *b = (const float *)gemm->b.data + panel * pass->steps * PANEL;
+    const float *b = (const float *)gemm->b.data + (gemm->b.first_row / PANEL + panel) * pass->steps * PANEL;
     int64_t start = block_start(pass, block);
     int rows = (int)(block_start(pass, block + 1) - start);
     int panels = panel + pass->columns < pass->panels ? WIDEST : 1;
@@ -379,13 +400,14 @@ static void run_tile(const struct pass *pass, int64_t panel, int64_t block) {
     else
         multiply_rows_f32(rows, panels, &tile);
     for (int i = 0; i < panels; i++) {
-        int64_t col = (panel + i * pass->columns) * PANEL, remaining = gemm_n(gemm) - col;
-        struct gemm_block done = {.ab = out + i * PANEL,
+        int64_t col = (panel + i * pass->columns) * PANEL - pass->skipped, end = col + PANEL;
+        int64_t from = col < 0 ? -col : 0;
+        struct gemm_block done = {.ab = out + i * PANEL + from,
                                   .stride = panels * PANEL,
                                   .row = pass->first + start,
-                                  .col = col,
+                                  .col = col + from,
                                   .rows = rows,
-                                  .cols = remaining < PANEL ? remaining : PANEL,
+                                  .cols = (end < gemm_n(gemm) ? end : gemm_n(gemm)) - col - from,
                                   .factor = 1,
                                   .needs_bias = gemm->bias};
         LEVEL(gemm_epilogue)(gemm, &done);
@@ -460,26 +482,28 @@ static int64_t pass_rows(const struct gemm *gemm) {
     return rows > 4 * TILE_ROWS ? rows : 4 * TILE_ROWS;
 }
 
-size_t LEVEL(gemm_packed_workspace)(struct device *device, const struct gemm *gemm) {
+/* Returns the bytes of a pass's packed rows. */
+static size_t rows_bytes(const struct device *device, const struct gemm *gemm) {
     int64_t rows = gemm_m(gemm) < pass_rows(gemm) ? gemm_m(gemm) : pass_rows(gemm);
     int64_t few = rows < FEW_BLOCKS * TILE_ROWS ? rows : FEW_BLOCKS * TILE_ROWS, copies = few * device->threads;
     return (size_t)((rows > copies ? rows : copies) * row_floats(gemm)) * sizeof(float);
 }
 
-void LEVEL(gemm_packed)(const struct exec *exec, const struct gemm *gemm) {
+static void multiply_packed(const struct exec *exec, const struct gemm *gemm, void *workspace) {
     int threads = exec_threads(exec);
-    int64_t most = pass_rows(gemm), passes = (gemm_m(gemm) + most - 1) / most;
+    int64_t most = pass_rows(gemm), passes = (gemm_m(gemm) + most - 1) / most, skipped = gemm->b.first_row % PANEL;
     bool is_in_place = gemm_m(gemm) == 1 && (uintptr_t)gemm->a.data % sizeof(float) == 0 &&
                        row_floats(gemm) * (int64_t)sizeof(float) == gemm_k(gemm) * (int64_t)dtype_bytes(gemm->a.type);
     for (int64_t i = 0; i < passes; i++) {
         struct pass pass = {.gemm = gemm,
                             .first = gemm_m(gemm) * i / passes,
                             .steps = steps_of(gemm->a.type, gemm_k(gemm)),
-                            .panels = panels_of(gemm_n(gemm)),
+                            .panels = panels_of(skipped + gemm_n(gemm)),
+                            .skipped = skipped,
                             .shares = 1,
                             .row_floats = row_floats(gemm),
-                            .packed = is_in_place ? NULL : exec->workspace,
-                            .a = is_in_place ? gemm->a.data : exec->workspace};
+                            .packed = is_in_place ? NULL : workspace,
+                            .a = is_in_place ? gemm->a.data : workspace};
         pass.rows = gemm_m(gemm) * (i + 1) / passes - pass.first;
         pass.blocks = (pass.rows + TILE_ROWS - 1) / TILE_ROWS;
         bool is_wide = pass.rows <= WIDE_ROWS && pass.panels >= 2 * WIDEST * threads;
@@ -487,5 +511,48 @@ void LEVEL(gemm_packed)(const struct exec *exec, const struct gemm *gemm) {
         while (pass.panels * pass.shares < 4 * threads && 2 * pass.shares <= pass.blocks)
             pass.shares *= 2;
         run_pass(&pass, threads);
+    }
+}
+
+/* ---- a plain weight, packed piece by piece --------------------------------------------------------------------- */
+
+/* Returns the outputs of a piece: few enough for a small workspace, and many compared with the rows' packing, which
+ * each piece repeats. */
+static int64_t piece_outputs(const struct gemm *gemm) {
+    int64_t n = gemm_n(gemm), pieces = (n + PIECE_OUTPUTS - 1) / PIECE_OUTPUTS;
+    return panels_of((n + pieces - 1) / pieces) * PANEL;
+}
+
+static size_t piece_bytes(const struct gemm *gemm) {
+    return (size_t)(piece_outputs(gemm) * steps_of(gemm->b.type, gemm_k(gemm))) * sizeof(float);
+}
+
+/* Returns the product with outputs [first, first + count) of a plain weight. */
+static struct gemm outputs_of(const struct gemm *gemm, int64_t first, int64_t count) {
+    struct gemm part = *gemm;
+    size_t size = dtype_bytes(gemm->a.type);
+    part.b = matrix_rows(gemm->b, first, count);
+    part.c.data = (const char *)gemm->c.data + (size_t)first * dtype_bytes(gemm->c.type);
+    part.c.columns = count;
+    part.bias = gemm->bias ? (const char *)gemm->bias + (size_t)first * size : NULL;
+    part.aux = gemm->aux ? (char *)gemm->aux + (size_t)first * size : NULL;
+    return part;
+}
+
+size_t LEVEL(gemm_packed_workspace)(struct device *device, const struct gemm *gemm) {
+    return rows_bytes(device, gemm) + (gemm->b.form == MATRIX_PLAIN ? piece_bytes(gemm) : 0);
+}
+
+void LEVEL(gemm_packed)(const struct exec *exec, const struct gemm *gemm) {
+    int64_t width = piece_outputs(gemm), n = gemm_n(gemm);
+    if (gemm->b.form == MATRIX_PACKED) {
+        multiply_packed(exec, gemm, exec->workspace);
+        return;
+    }
+    for (int64_t first = 0; first < n; first += width) {
+        struct gemm part = outputs_of(gemm, first, n - first < width ? n - first : width);
+        LEVEL(cpu_pack)(exec, &(const struct pack_call){part.b, exec->workspace});
+        part.b = matrix_packed(part.b, exec->workspace);
+        multiply_packed(exec, &part, (char *)exec->workspace + piece_bytes(gemm));
     }
 }
