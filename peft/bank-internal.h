@@ -28,7 +28,7 @@ struct peft_image {
     const void **prefix;   /* device: [layers of the stage][2] keys and values, [prefix_tokens, width] each */
 };
 
-/* What a forward keeps for the backward, in the hook's type; NULL: nothing. */
+/* Arrays of the hook's type that the backward reads; NULL: they are not kept. */
 struct bank_kept {
     void *in;    /* [N, out] a bottleneck's input */
     void *inner; /* [N, columns] the inner product */

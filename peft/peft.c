@@ -40,7 +40,7 @@ int peft_add_hook(struct peft *peft, int64_t layer, const struct model_projectio
     struct model_range range = peft_range(peft, projection);
     hook.first = range.first;
     hook.columns = range.columns;
-    hook.fp32_y = peft->bank->fp32_product_bytes ? &peft->bank->fp32_product : NULL;
+    hook.fp32_y = peft->bank && peft->bank->fp32_product_bytes ? &peft->bank->fp32_product : NULL;
     return hook_table_add(&peft->hooks, layer, projection->place, &hook);
 }
 
@@ -50,6 +50,7 @@ int peft_multiply_base(const struct peft *peft, int64_t layer, const struct hook
     if (rank->is_planning) {
         if (peft->base_options.base.storage == &storage_packed && rank->ops->packed_bytes(rank->device, &gemm->b))
             gemm->b.form = MATRIX_PACKED;
+        gemm->b = matrix_rows(gemm->b, call->first, call->out);
         return rank_multiply(rank, PHASE_GEMM, gemm);
     }
     int id = model_find_linear(peft->weights->map.table, layer, call->place, false);

@@ -6,8 +6,8 @@
  *
  * For a matrix [n, k], a block is dot products: an output is one vector of sums along k, whose lanes are added at the
  * end. For a matrix [k, n], lanes are outputs, and each output is one chain along k. So an output's order of summation
- * does not depend on the block. If such a matrix serves several blocks of rows, its part is first copied to where its
- * rows follow each other: at their stride in memory they would evict each other from the first-level cache. */
+ * does not depend on the block. Several blocks of rows read a copy of their part of such a
+ * matrix: at their stride in memory its rows would evict each other from the first-level cache. */
 #include "cpu/level/gelu_forms.h"
 #include "cpu/level/groups.h"
 #include "cpu/level/typed_vectors.h"
