@@ -25,7 +25,7 @@ set(CAMBIUM_ROOMS
     "openai     src/openai     infer"                 # OpenAI's requests and answers, without their transport
     "http       serve/http     base"                  # sockets, TLS, HTTP/1 and HTTP/2
     "serve      serve          http openai"           # the server: protocols, calls, adapters by name
-    "jobs       src/jobs       openai data tasks"     # offline work: requests from a file, scoring, evaluation
+    "jobs       src/jobs       openai train tasks"    # offline work: requests from a file, scoring, proofs
     "planner    src/planner    train infer"           # what a layout costs on a cluster
     "bench      bench          train serve planner"   # speed and memory, measured
     "commands   src/commands   bench jobs convert"    # one file a subcommand: options in, results out

@@ -17,10 +17,9 @@ enum gemm_epilogue {
  * Their two scales then multiply the sums, and bias and aux are bf16. TF32 is fp32 with 10 bits of fraction; a backend
  * with tensor cores has it.
  *
- * On the CPU, forward products have the same bits with a plain B as with a packed one, and a row's bits depend on that
- * row only; this leaves out int8, FP8, scaled products, and sums into a bf16 C. The library multiplies the others.
- * Without AVX-512, it divides sums among threads, so that their bits depend on the number of threads, and it has no
- * bf16 products. */
+ * On the CPU, forward products have the same bits with a plain B as with a packed one. A row's bits depend on that row
+ * only. This leaves out int8, FP8, scaled products, and sums into a bf16 C. The library multiplies the others. Without
+ * AVX-512, it divides sums among threads: their bits depend on the number of threads, and it has no bf16 products. */
 struct gemm {
     struct matrix_view a; /* [m,k], or [k,m] when a_transposed; plain or FP8 */
     struct matrix_view b; /* [k,n], or [n,k] when b_transposed (a weight [out, in] used forward) */

@@ -50,6 +50,7 @@ int peft_multiply_base(const struct peft *peft, int64_t layer, const struct hook
     if (rank->is_planning) {
         if (peft->base_options.base.storage == &storage_packed && rank->ops->packed_bytes(rank->device, &gemm->b))
             gemm->b.form = MATRIX_PACKED;
+        gemm->b = matrix_rows(gemm->b, call->first, call->out);
         return rank_multiply(rank, PHASE_GEMM, gemm);
     }
     int id = model_find_linear(peft->weights->map.table, layer, call->place, false);

@@ -1,9 +1,10 @@
 /* Products on the CPU, by file:
  *
- *     gemm.c                 plain matrices: pieces, epilogues, bias gradients
+ *     gemm.c                 products by oneDNN: pieces, epilogues, bias gradients
  *     gemm_cache.c           oneDNN's primitives, made once per form
  *     level/gemm_epilogue.c  the fp32 work after a product, for each instruction-set level
- *     level/packed.c         packed weights: the layout, and the one kernel, which multiplies any number of rows */
+ *     level/packed.c         packed weights: the layout, and the one kernel, which multiplies any number of rows
+ *                            forward. It packs plain weights piece by piece */
 #ifndef CAMBIUM_KERNELS_CPU_GEMM_INTERNAL_H
 #define CAMBIUM_KERNELS_CPU_GEMM_INTERNAL_H
 

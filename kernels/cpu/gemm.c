@@ -1,5 +1,5 @@
-/* Products of plain matrices. oneDNN multiplies. Epilogues that it lacks are applied to pieces of columns while these
- * are still in the cache. */
+/* Products that oneDNN multiplies, and the choice between it and packed.c. Epilogues that it lacks are applied to
+ * pieces of columns while these are still in the cache. */
 #include "cpu/gemm-internal.h"
 
 enum {

@@ -8,6 +8,7 @@
 
 #include "config/run.h"
 #include "data/tuning.h"
+#include "jobs/serving_gap.h"
 #include "peft/peft.h"
 #include "text/text.h"
 
@@ -558,7 +559,8 @@ static int run(struct launch *launch, void *context) {
                                          .cluster = tuning->options->target.cluster ? &tuning->cluster : NULL,
                                          .dump = dump,
                                          .context = tuning,
-                                         .finish = export});
+                                         .finish = export,
+                                         .after = serving_gap_add});
 }
 
 static void close_all(void *context) {

@@ -103,8 +103,9 @@ static int train(struct comm *world, void *context) {
     THEN(status, trainer_tell_memory(trainer, training->program));
     if (status)
         comm_fail(world, status); /* the others no longer touch this rank's memory */
+    int64_t iteration = status ? 0 : trainer_iteration(trainer);
     trainer_close(trainer);
-    return status;
+    return status || !training->after ? status : training->after(world, training->run, iteration);
 }
 
 int training_launch(struct launch *launch, const struct training *training) {

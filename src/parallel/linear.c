@@ -237,6 +237,8 @@ static int weight_gradients(const struct linear *linear, const struct linear_cal
 static int input_gradient(const struct linear *linear, const struct linear_call *call, struct matrix_view dy,
                           void *dx) {
     struct gemm gemm = input_gradient_of(linear, call, param_borrow_linear(call->store, linear->weight), dy, dx);
+    if (call->rank->is_planning && call->epilogue != EPILOGUE_NONE)
+        gemm.aux = &gemm; /* any address: without one there is no such product, and no workspace */
     int status = call->fp8 ? fp8_cast_weight(call->rank, call->fp8, false, &gemm.b) : STATUS_OK;
     THEN(status, rank_multiply(call->rank, PHASE_GEMM, &gemm));
     param_return(call->store, linear->weight);

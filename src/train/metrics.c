@@ -254,3 +254,10 @@ int metrics_write_validation(struct metrics_file *metrics, const struct validati
     add_number(text, "seconds", r->seconds);
     return end_record(metrics, text);
 }
+
+int metrics_write_gap(struct metrics_file *metrics, int64_t iteration, double gap) {
+    char text[RECORD_BYTES];
+    snprintf(text, sizeof text, "%s%lld", record_start, (long long)iteration);
+    add_number(text, "serving_gap", gap);
+    return end_record(metrics, text);
+}

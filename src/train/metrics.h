@@ -2,7 +2,8 @@
  * run leaves at most its last line incomplete. Numbers read back exactly.
  *
  * An iteration is {"iteration","lm_loss","lr","grad_norm","tokens_per_s","model_tflops","seconds"}; a validation is
- * {"iteration","valid_loss","seconds"}. A number that is not finite is null.
+ * {"iteration","valid_loss","seconds"}. The last of a run on rows may be {"iteration","serving_gap"}. A number that is
+ * not finite is null.
  *
  * A resumed run continues the same file. It first cuts off the records after its checkpoint, so each iteration occurs
  * once. A file that cannot belong to this run is refused, and so is one that another process writes to. */
@@ -57,5 +58,7 @@ int metrics_sync(const struct metrics_file *metrics);
  * until the run is asked to stop, and then drop the record. STATUS_IO. */
 int metrics_write_train(struct metrics_file *metrics, const struct train_record *record);
 int metrics_write_validation(struct metrics_file *metrics, const struct validation_record *record);
+/* `gap`: the largest difference between log-probabilities of training and serving. */
+int metrics_write_gap(struct metrics_file *metrics, int64_t iteration, double gap);
 
 #endif

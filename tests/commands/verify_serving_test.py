@@ -107,6 +107,24 @@ class Verify(Tuning):
                     ours, theirs = (float.fromhex(path["first"][side]) for side in ("training", "serving"))
                     self.assertTrue(0 < abs(ours - theirs) <= path["max_abs"])
 
+    def test_finetune_ends_with_the_gap(self):
+        """The last record of the metrics, in layouts too; a run that has nothing left to do adds none."""
+        words = ["--valid-data", self.data, "--train.eval_interval=4", "--checkpoint.save_interval=8"]
+        for name, method, layout in (("gap", "ia3", []), ("gap-ranks", "lora", ["--ranks", "4", *TENSOR(2)[2:]]),
+                                     ("gap-full", "full", [])):
+            self.tune(name, method, *words, *layout)
+            *others, last = self.lines(name)
+            self.assertEqual((last["iteration"], list(last)), (8, ["iteration", "serving_gap"]))
+            self.assertFalse(any("serving_gap" in line for line in others))
+            self.assertLess(last["serving_gap"], 1e-5)  # fp32: sums in another order
+            if "lora" in EQUAL["fp32"]:
+                self.assertEqual(last["serving_gap"], 0)
+        before = self.lines("gap")
+        self.tune("gap", "ia3", *words, f"--checkpoint.load={self.root / 'gap'}")
+        self.assertEqual(self.lines("gap"), before)
+        self.tune("gap", "ia3", *words, f"--checkpoint.load={self.root / 'gap'}", "--train.train_iters=12")
+        self.assertEqual([line["iteration"] for line in self.lines("gap") if "serving_gap" in line], [8, 12])
+
     def refuse(self, *words, expect, says):
         output, errors = run("verify", "serving", "--model", self.base, *words, expect=expect)
         self.assertEqual(output, b"")

@@ -315,7 +315,8 @@ static void check_unpacked(struct scene *scene, const struct ops *ops, enum dtyp
 static void a_packed_weight_has_the_bits_of_a_plain_one(void **state) {
     (void)state;
     static const char *const levels[] = {"v2", "v3", "v4", "v4bf16"};
-    static const int64_t shapes[][3] = {{0, 64, 96}, {0, 33, 65}, {5, 40, 31}, {32, 64, 600}, {7, 1, 1}, {0, 700, 8}, {3, 5000, 9}};
+    static const int64_t shapes[][3] = {{0, 64, 96}, {0, 33, 65}, {5, 40, 31}, {32, 64, 600},
+                                        {7, 1, 1},   {0, 700, 8}, {3, 5000, 8}};
     struct scene scene = scene_open(2);
     struct matrix_view half = matrix_plain(DTYPE_BF16, NULL, 8, 8);
     struct gemm bf16 = {.a = half, .b = half, .c = half};

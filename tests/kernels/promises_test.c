@@ -183,6 +183,39 @@ static void rows_do_not_see_each_other(void **state) {
     every_level(check_rows_alone);
 }
 
+/* The bf16 gradient of fp32 logits is the fp32 gradient, rounded once; also where it overwrites chunks of a long row.
+ */
+static void check_rounded_gradient(const struct scene *scene) {
+    enum { V = 5003, STRIDE = 5056 };
+    static float logits[3 * STRIDE], exact[3 * STRIDE];
+    static const int32_t labels[] = {0, 2500, V - 1};
+    static const float weight[] = {0.25f, 0, 3};
+    float loss[3], lse[3];
+    for (int is_fused = 0; is_fused < 2; is_fused++) {
+        fill(exact, 3 * STRIDE, 21);
+        memcpy(logits, exact, sizeof logits);
+        struct cross_entropy a = {
+            .rows = 3, .vocab = V, .stride = STRIDE, .labels = labels, .loss = loss, .lse = lse, .dloss = weight};
+        for (int i = 0; i < 2; i++) {
+            a.logits = i ? logits : exact;
+            a.gradient_is_bf16 = i;
+            if (!is_fused)
+                test_ok(scene->ops->cross_entropy_forward(&scene->exec, &a));
+            test_ok(
+                (is_fused ? scene->ops->cross_entropy_fused : scene->ops->cross_entropy_backward)(&scene->exec, &a));
+        }
+        for (int i = 0; i < 3; i++)
+            for (int j = 0; j < STRIDE; j++)
+                assert_int_equal(((uint16_t *)(void *)logits)[2 * i * STRIDE + j],
+                                 bf16_from_float(exact[i * STRIDE + j]));
+    }
+}
+
+static void a_bf16_gradient_of_the_loss_is_rounded_once(void **state) {
+    (void)state;
+    every_level(check_rounded_gradient);
+}
+
 /* A mean of a hundred thousand deviations: what is left is the rounding of the mean itself. */
 static void check_large_mean(const struct scene *scene) {
     enum { COLS = 3001 };
@@ -428,6 +461,7 @@ int main(void) {
         cmocka_unit_test(casts_round_to_the_bit),
         cmocka_unit_test(other_types_are_refused_by_name),
         cmocka_unit_test(rows_do_not_see_each_other),
+        cmocka_unit_test(a_bf16_gradient_of_the_loss_is_rounded_once),
         cmocka_unit_test(a_large_mean_does_no_harm),
         cmocka_unit_test(a_bad_logit_is_seen_in_the_loss),
         cmocka_unit_test(dropout_keeps_its_share_and_the_mean),

@@ -1,0 +1,88 @@
+/* Compares what finetune wrote with the forward that trained it. */
+#include "serving_gap.h"
+
+#include "verify_serving.h"
+
+#include <stdlib.h>
+
+enum { MOST_TEXTS = 8 };
+
+/* The tokens of the first rows; they are freed one by one. */
+struct row_texts {
+    int32_t *tokens[MOST_TEXTS];
+    struct verify_text items[MOST_TEXTS];
+    int64_t count;
+};
+
+static int read_rows(const struct tuning_options *options, struct row_texts *texts) {
+    struct tuning_data *data;
+    TRY(tuning_data_open(options, &data));
+    int64_t length = tuning_data_length(data, SPLIT_VALID);
+    int status = STATUS_OK;
+    for (int64_t i = 0; i < length && i < MOST_TEXTS && !status; i++) {
+        bool *trained = NULL;
+        struct verify_text *text = &texts->items[i];
+        status = tuning_data_row(data, SPLIT_VALID, i, &texts->tokens[i], &trained, &text->count);
+        text->tokens = texts->tokens[i];
+        free(trained);
+        texts->count += !status;
+    }
+    tuning_data_close(data);
+    return status;
+}
+
+static int write_record(const struct train_run *run, int64_t iteration, double gap) {
+    struct metrics_file metrics;
+    TRY(metrics_open(&metrics, run->config.log.metrics_file, &(struct metrics_start){.kind = METRICS_ADDS}));
+    int status = metrics_write_gap(&metrics, iteration, gap);
+    metrics_close(&metrics);
+    return status;
+}
+
+/* Runs on the tensor ranks of one model: the first ranks of the world. */
+static int compare(struct comm *ranks, const struct train_run *run, struct verify_serving *verify) {
+    const struct run_config *c = &run->config;
+    const char *output = c->checkpoint.save;
+    struct job_model model = {.model = run->tuner ? run->model_directory : output,
+                              .device = c->device,
+                              .collectives = c->collectives,
+                              .gemm_algorithms = c->gemm_algorithms,
+                              .threads = c->parallel.threads_per_rank,
+                              .precision = c->train.precision + 1,
+                              .grid = {.tensor = ranks->size, .context = 1, .expert = 1, .data = 1, .pipeline = 1}};
+    if (run->tuner)
+        model.adapters = (struct config_list){.items = &output, .count = 1};
+    verify->model = &model;
+    return verify_serving_run(ranks, verify);
+}
+
+int serving_gap_add(struct comm *world, const struct train_run *run, int64_t iteration) {
+    int tensor = (int)run->config.parallel.tensor_model_parallel_size;
+    struct row_texts texts = {0};
+    struct verify_serving verify = {.texts = texts.items, .is_quiet = true};
+    struct comm *ranks = NULL;
+    if (!run->tuning->valid.count || !run->config.log.metrics_file || run->config.train.precision == PRECISION_FP8 ||
+        run->config.train.skip_train || iteration == run->iteration || stop_requested())
+        return STATUS_OK;
+    int *members = calloc((size_t)tensor, sizeof *members), status = status_allocated(members);
+    for (int i = 0; members && i < tensor; i++)
+        members[i] = i;
+    if (world->rank == 0)
+        THEN(status, read_rows(run->tuning, &texts));
+    verify.text_count = texts.count;
+    status = comm_agree(world, status);
+    bool is_ready = !status;
+    if (is_ready && world->size > tensor)
+        status = comm_subgroup(world, members, world->rank < tensor ? tensor : 0, &ranks);
+    if (!status && world->rank < tensor)
+        status = compare(ranks ? ranks : world, run, &verify);
+    if (is_ready && status && status != STATUS_INTERRUPTED && world->rank == 0)
+        log_warning("serving_gap is not known: %s", status_text());
+    if (is_ready && world->rank == 0)
+        status = status ? STATUS_OK : write_record(run, iteration, verify.gap);
+    comm_close(ranks);
+    free(members);
+    for (int64_t i = 0; i < texts.count; i++)
+        free(texts.tokens[i]);
+    return status;
+}
