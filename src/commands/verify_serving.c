@@ -44,8 +44,8 @@ static const struct config_command command = {
     .name = "verify serving",
     .synopsis = "cambium verify serving --model DIR [--adapter DIR...] [OPTIONS]",
     .description =
-        "Computes the log-probabilities over the whole vocabulary after each token of some texts, in the forward that "
-        "trains and in the engine: prefill, prefill in chunks, decode, after a prefix hit, and mixed with other texts. "
+        "Computes log-probabilities over the whole vocabulary twice: in the forward that trains, and in the engine. "
+        "The engine runs prefill, prefill in chunks, decode, a prefix hit, and rows among those of other texts. "
         "Prints one JSON line for each path, then a summary. Exits with 0 if all bits are equal, else with 1.",
     .examples = "  cambium verify serving --model out/gpt\n"
                 "  cambium verify serving --model model --adapter adapter --precision bf16 --input texts.jsonl\n"

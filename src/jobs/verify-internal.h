@@ -4,7 +4,9 @@
 
 #include "verify_serving.h"
 
-/* Where two paths first differ. */
+#include "base/json.h"
+
+/* The first value that differs between two paths. */
 struct verify_first {
     int64_t text, token, id;
     float training, serving;
@@ -39,7 +41,7 @@ struct verify {
 };
 enum { VERIFY_ROWS = 64 }; /* the rows of a step whose logits an engine keeps */
 
-/* ---- verify_serving.c ---- */
+/* ---- verify_compare.c ---- */
 
 /* Turns logits [rows, vocab] into log-probabilities, in place, by the sums of the loss: the bits that `score` prints.
  */
@@ -49,7 +51,9 @@ void verify_compare(const struct verify *verify, struct verify_path *path, int64
                     const float *row);
 /* Returns the reference's row. */
 float *verify_reference(const struct verify *verify, int64_t text, int64_t token);
-/* Reports a path. */
+/* Prints an object as a line; it takes the reference. STATUS_MEMORY, STATUS_IO. */
+int verify_print(json_t *object);
+/* Prints a path on the first rank, and counts it for the job's results. */
 int verify_tell(struct verify *verify, const struct verify_path *path);
 
 /* ---- verify_dump.c ---- */

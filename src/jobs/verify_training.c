@@ -11,7 +11,7 @@
 
 enum { BATCH_ROWS = 512 }; /* of texts that share a batch */
 
-/* What trains: a base, and the stack of adapters on it. */
+/* A base, and the stack of adapters on it. */
 struct trained {
     struct verify *verify;
     struct pretrained files;

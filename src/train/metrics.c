@@ -18,8 +18,8 @@ enum { RECORD_BYTES = 1024, WAIT_MILLISECONDS = 100 };
 static const char record_start[] = "{\"iteration\":";
 
 struct metrics_line {
-    int64_t iteration; /* -1: no record */
-    bool has_loss;
+    int64_t iteration;     /* -1: no record */
+    bool has_loss, is_end; /* is_end: a run ended with it */
     double loss;
 };
 
@@ -34,6 +34,7 @@ static int read_line(const char *text, size_t length, struct metrics_line *line)
     const json_t *iteration = json_object_get(record, "iteration"), *loss = json_object_get(record, "lm_loss");
     *line = (struct metrics_line){.iteration = json_is_integer(iteration) ? json_integer_value(iteration) : -1,
                                   .has_loss = json_is_number(loss),
+                                  .is_end = json_object_get(record, "serving_gap") != NULL,
                                   .loss = json_number_value(loss)};
     json_decref(record);
     return STATUS_OK;
@@ -117,7 +118,7 @@ static int find_end(struct metrics_file *metrics, const struct metrics_start *st
                 "%s:%lld: not a record of a training run; log.metrics_file must name a new file or that of "
                 "an earlier run",
                 metrics->path, (long long)number);
-        if (start->kind != METRICS_ADDS && line.iteration > start->iteration)
+        if (start->kind != METRICS_ADDS && (line.iteration > start->iteration || line.is_end))
             return check_end(metrics, &survey, line.iteration);
         TRY(keep_line(metrics, &survey, &line));
         metrics->length += end - buffer + 1;

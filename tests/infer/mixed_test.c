@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-enum { REQUESTS = 300, FEWER = 150 };
+enum { REQUESTS = 300, FEWER = 150, SWAPS = 48 << 10 /* bytes: a few adapters */ };
 #if defined __SANITIZE_THREAD__ /* threads do the same in either precision */
 enum { IS_SANITIZED = true, FIRST_PRECISION = PRECISION_BF16 };
 #elif defined __SANITIZE_ADDRESS__
@@ -28,10 +28,22 @@ struct scene {
     bool has_no_prefix_cache, is_alone; /* alone: one request after the other */
     bool arrives;                       /* a step between two requests */
     double stretch;
+    size_t adapter_memory;  /* so little that adapters take turns; 0: enough for all */
+    uint32_t random;        /* the key of a random schedule; 0: none */
     struct mixed *requests; /* [REQUESTS] those that can run */
     int count;
     int64_t preemptions, cached;
 };
+
+static uint32_t draw(const struct scene *scene, uint32_t number, uint32_t what, uint32_t below) {
+    return philox(scene->random, number, what, 0, 0).word[0] % below;
+}
+
+static void finish_all(struct scheduler *scheduler, const struct scene *scene) {
+    for (int i = 0; i < scene->count; i++)
+        scheduler_resume(scheduler, scene->requests[i].id);
+    mixed_run(scheduler);
+}
 
 static void run_requests(struct engine *engine, struct scene *scene) {
     struct adapters *adapters;
@@ -43,12 +55,23 @@ static void run_requests(struct engine *engine, struct scene *scene) {
     for (int i = 0; i < request_count(); i++) {
         struct mixed *mixed = &scene->requests[scene->count];
         mixed_make(mixed, i);
-        if (!mixed_take(mixed, engine, adapters))
+        bool is_taken = mixed_take(mixed, engine, adapters);
+        if (!is_taken && scene->adapter_memory) { /* others have the room of its adapters */
+            finish_all(scheduler, scene);
+            is_taken = mixed_take(mixed, engine, adapters);
+        }
+        if (!is_taken)
             continue;
         scene->count++;
         mixed_submit(mixed, scheduler);
         if (scene->is_alone)
             mixed_run(scheduler);
+        for (uint32_t k = scene->random ? draw(scene, (uint32_t)i, 0, 4) : 0; k > 0; k--)
+            assert_true(scheduler_step(scheduler) >= 0);
+        if (scene->random && draw(scene, (uint32_t)i, 1, 4) == 0)
+            scheduler_pause(scheduler, mixed->id);
+        if (scene->random)
+            scheduler_resume(scheduler, scene->requests[draw(scene, (uint32_t)i, 2, (uint32_t)scene->count)].id);
         if (scene->arrives && i % 2)
             assert_true(scheduler_step(scheduler) >= 0);
         if (scene->arrives && i % 3 == 0) /* a slow reader, whose pages others may take */
@@ -58,7 +81,7 @@ static void run_requests(struct engine *engine, struct scene *scene) {
         scheduler_resume(scheduler, scene->requests[i].id);
         assert_true(scheduler_step(scheduler) >= 0);
     }
-    mixed_run(scheduler);
+    finish_all(scheduler, scene);
     struct scheduler_stats stats;
     scheduler_read_stats(scheduler, &stats);
     scene->preemptions = stats.preemptions;
@@ -86,7 +109,7 @@ static int run_rank(struct comm *world, void *context) {
                                      .max_sequences = scene->max_sequences,
                                      .cache_tokens = scene->cache_tokens,
                                      .has_no_prefix_cache = scene->has_no_prefix_cache,
-                                     .adapter_memory = 4 << 20};
+                                     .adapter_memory = scene->adapter_memory ? scene->adapter_memory : 4 << 20};
     int status = engine_open(&options, &engine);
     if (!status && engine_leads(engine))
         run_requests(engine, scene);
@@ -200,6 +223,38 @@ static void families_give_what_each_gets_alone(void **state) {
     }
 }
 
+/* Batches, chunks, hits, preemptions and swaps of adapters as they come; each schedule begins with an engine that has
+ * seen nothing. In the long form more than 10,000 requests. */
+static void random_schedules_give_what_each_gets_alone(void **state) {
+    (void)state;
+    static const size_t memory[] = {0, SWAPS, 2 * SWAPS};
+    int rounds = test_is_long() ? 40 : 4;
+    struct scene alone[] = {one_by_one(single, PRECISION_FP32, NULL), one_by_one(single, PRECISION_BF16, NULL)};
+    int64_t compared = 0, preemptions = 0, cached = 0;
+    for (int round = 0; round < (mixed_is_slow() ? 0 : rounds); round++) {
+        struct scene scene = {.grid = single, .precision = round % 2, .random = 1 + (uint32_t)round};
+        char how[64];
+        scene.max_rows = 1 + draw(&scene, 0, 10, 8) * draw(&scene, 0, 11, 32);
+        scene.max_sequences = 2 + draw(&scene, 0, 12, 24);
+        scene.cache_tokens = draw(&scene, 0, 13, 3) ? (4 + draw(&scene, 0, 14, 20)) * KV_PAGE_TOKENS : 0;
+        scene.has_no_prefix_cache = draw(&scene, 0, 15, 4) == 0;
+        scene.stretch = draw(&scene, 0, 16, 3) * 1.25;
+        scene.adapter_memory = memory[draw(&scene, 0, 17, 3)];
+        scene.grid.pipeline = draw(&scene, 0, 18, 4) ? 1 : 2;
+        scene.first_layers = scene.grid.pipeline == 2 ? 2 : 0;
+        scene = run_scene(scene);
+        preemptions += scene.preemptions;
+        cached += scene.cached;
+        compared += scene.count;
+        snprintf(how, sizeof how, "schedule %d", round);
+        compare(&scene, &alone[round % 2], how);
+    }
+    assert_true(mixed_is_slow() || (preemptions > 0 && cached > 0));
+    assert_true(!test_is_long() || mixed_is_slow() || IS_SANITIZED || compared >= 10000);
+    free(alone[0].requests);
+    free(alone[1].requests);
+}
+
 /* The same of bf16 where the processor has no AVX-512. */
 static void narrower_instructions_give_what_each_gets_alone(void **state) {
     (void)state;
@@ -285,6 +340,7 @@ int main(void) {
         cmocka_unit_test(one_run_gives_what_each_gets_alone),
         cmocka_unit_test(tensor_ranks_give_what_each_gets_alone),
         cmocka_unit_test(families_give_what_each_gets_alone),
+        cmocka_unit_test(random_schedules_give_what_each_gets_alone),
         cmocka_unit_test(nothing_is_allocated_in_a_thousand_steps),
         cmocka_unit_test(narrower_instructions_give_what_each_gets_alone),
     };
