@@ -58,8 +58,6 @@ static int on_data(nghttp2_session *session, uint8_t flags, int32_t id, const ui
                    void *context) {
     struct call *call = nghttp2_session_get_stream_user_data(session, id);
     enum grpc_frame frame = GRPC_FRAME_WHOLE;
-    (void)flags;
-    (void)context;
     while (call && frame == GRPC_FRAME_WHOLE) {
         frame = grpc_frames_take(&call->frames, &bytes, &length);
         if (frame == GRPC_FRAME_WHOLE && !take_message(call))
@@ -75,9 +73,6 @@ static int on_data(nghttp2_session *session, uint8_t flags, int32_t id, const ui
 static int on_field(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name, size_t name_length,
                     const uint8_t *value, size_t value_length, uint8_t flags, void *context) {
     struct call *call = nghttp2_session_get_stream_user_data(session, frame->hd.stream_id);
-    (void)name_length;
-    (void)flags;
-    (void)context;
     if (call && !strcmp((const char *)name, "grpc-status"))
         call->status = atoi((const char *)value);
     else if (call && !strcmp((const char *)name, "grpc-message"))
@@ -88,7 +83,6 @@ static int on_field(nghttp2_session *session, const nghttp2_frame *frame, const 
 static int on_stream_close(nghttp2_session *session, int32_t id, uint32_t code, void *context) {
     struct call *call = nghttp2_session_get_stream_user_data(session, id);
     char error[CLIENT_ERROR_BYTES + 64];
-    (void)context;
     if (!call)
         return 0;
     nghttp2_session_set_stream_user_data(session, id, NULL);
@@ -105,8 +99,6 @@ static int on_stream_close(nghttp2_session *session, int32_t id, uint32_t code, 
 
 static ssize_t on_send(nghttp2_session *session, const uint8_t *bytes, size_t length, int flags, void *context) {
     struct grpc_connection *connection = context;
-    (void)session;
-    (void)flags;
     return bufferevent_write(connection->stream, bytes, length) ? NGHTTP2_ERR_CALLBACK_FAILURE : (ssize_t)length;
 }
 
@@ -138,7 +130,6 @@ static void on_read(struct bufferevent *stream, void *context) {
 }
 
 static void on_event(struct bufferevent *stream, short what, void *context) {
-    (void)stream;
     if (!(what & BEV_EVENT_CONNECTED))
         fail(context, "cannot connect, or the connection ended");
 }
@@ -231,9 +222,6 @@ static ssize_t read_request(nghttp2_session *session, int32_t id, uint8_t *bytes
                             nghttp2_data_source *source, void *context) {
     struct call *call = source->ptr;
     size_t remaining = call->length - call->sent, count = remaining < length ? remaining : length;
-    (void)session;
-    (void)id;
-    (void)context;
     memcpy(bytes, call->request + call->sent, count);
     call->sent += count;
     if (call->sent == call->length)
@@ -283,7 +271,6 @@ static int ask(struct client *client, struct client_text *text) {
 
 static void leave(struct client *client, struct client_text *text) {
     struct call *call = text->wire;
-    (void)client;
     call->text = NULL;
     nghttp2_submit_rst_stream(call->connection->session, NGHTTP2_FLAG_NONE, call->id, NGHTTP2_CANCEL);
     nghttp2_session_send(call->connection->session);

@@ -313,7 +313,6 @@ static int ask(struct client *client, struct client_text *text) {
 static void on_event(struct bufferevent *stream, short what, void *context) {
     struct http_connection *connection = context;
     bool has_none = connection->state == AT_STATUS && !connection->code;
-    (void)stream;
     if (what & BEV_EVENT_CONNECTED)
         return;
     connection->closes = true;
@@ -334,7 +333,6 @@ static void on_event(struct bufferevent *stream, short what, void *context) {
 }
 
 static void leave(struct client *client, struct client_text *text) {
-    (void)client;
     connection_free(text->wire);
 }
 

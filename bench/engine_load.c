@@ -9,8 +9,6 @@
 static bool on_token(void *context, int64_t choice, const struct scheduler_token *token) {
     struct engine_load_text *text = context;
     double now = clock_seconds();
-    (void)choice;
-    (void)token;
     if (text->tokens == 0)
         text->first = now;
     else if (text->has_gaps && text->load->gap_class != LOAD_NO_CLASS)

@@ -41,33 +41,27 @@ size_t ops_workspace(const struct ops *ops, enum op op, struct device *device, c
 
 static const struct ops_sizes *absent_sizes(struct device *device) {
     static const struct ops_sizes one = {1, 1, 1, 1, 1};
-    (void)device;
     return &one;
 }
 
 static bool absent_gemm_supports(struct device *device, const struct gemm *gemm) {
-    (void)device, (void)gemm;
     return false;
 }
 
 static size_t absent_packed_bytes(struct device *device, const struct matrix_view *plain) {
-    (void)device, (void)plain;
     return 0;
 }
 
 static int64_t absent_kv_page_elements(struct device *device, int kv_heads, int head_size, enum dtype type) {
-    (void)device, (void)kv_heads, (void)head_size, (void)type;
     return 0;
 }
 
 #define NO_WORKSPACE(op, type)                                                                                         \
     static size_t absent_##op##_workspace(struct device *device, const struct type *a) {                               \
-        (void)device, (void)a;                                                                                         \
         return 0;                                                                                                      \
     }
 #define ABSENT(op, type, workspace, ...)                                                                               \
     static int absent_##op(const struct exec *exec, const struct type *a) {                                            \
-        (void)a;                                                                                                       \
         return status_fail(STATUS_UNSUPPORTED, "device '%s' has no operation %s", exec->stream->device->backend->name, \
                            #op);                                                                                       \
     }                                                                                                                  \

@@ -128,7 +128,6 @@ static void borrow_rows(void *self, struct hook_virtual *rows) {
 }
 
 static void return_rows(void *self) {
-    (void)self;
 }
 
 static int add_hook(struct peft_bank *bank, int64_t layer, enum attach_place place, enum hook_side side) {

@@ -104,7 +104,6 @@ static void close_ia3(struct peft_adapter *adapter) {
 
 /* The forward keeps the unscaled y: [N, out]. */
 static size_t saved_bytes(void *self, const struct hook_call *call) {
-    (void)self;
     return (size_t)(call->rows * call->out) * dtype_bytes(call->dtype);
 }
 

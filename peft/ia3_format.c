@@ -53,7 +53,6 @@ static json_t *expression_of(const char *const *modules) {
 
 static int write_keys(const struct peft_config *config, const struct model_config *base, const char *base_directory,
                       json_t *object) {
-    (void)base_directory;
     const struct model_family *family = model_family(base);
     const struct config_list *modules = &config->feedforward_modules;
     bool is_default = !config->target_modules.count, is_targeted = false;

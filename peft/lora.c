@@ -352,7 +352,6 @@ static int allocate(struct peft_adapter *adapter) {
 }
 
 static int initialise(struct peft_adapter *adapter, uint64_t seed) {
-    (void)seed;
     return every_magnitude(adapter, dora_initialise);
 }
 

@@ -157,7 +157,6 @@ static void read_keys(struct peft_reader *r) {
 static int write_keys(const struct peft_config *config, const struct model_config *base, const char *base_directory,
                       json_t *object) {
     const struct model_family *family = model_family(base);
-    (void)base_directory;
     writer_set(object, "r", json_integer(config->r));
     writer_set(object, "lora_alpha", writer_number(config->lora_alpha));
     writer_set(object, "lora_dropout", json_real(config->lora_dropout));

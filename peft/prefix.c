@@ -152,14 +152,12 @@ static bool is_encoded(const struct peft_config *config) {
 }
 
 static void take_encoder(struct peft_config *config, const char *directory, bool has_encoder) {
-    (void)directory;
     config->prefix_projection = has_encoder;
 }
 
 /* ---- the hook ---- */
 
 static int give_prefix(void *self, int image, int layer, struct hook_prefix *prefix) {
-    (void)image;
     const struct peft_adapter *adapter = self;
     const struct prefix *all = adapter->state;
     const struct prefix_layer *here = &all->layers[layer];
@@ -433,8 +431,6 @@ static const char *const known[] = {"prefix_projection", NULL};
 
 static int write_keys(const struct peft_config *config, const struct model_config *base, const char *base_directory,
                       json_t *object) {
-    (void)base;
-    (void)base_directory;
     writer_tokens(object, config);
     writer_set(object, "prefix_projection", json_false()); /* folded in the file */
     return STATUS_OK;

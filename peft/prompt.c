@@ -195,8 +195,6 @@ static const char *const known[] = {"num_virtual_tokens",
 
 static int write_keys(const struct peft_config *config, const struct model_config *base, const char *base_directory,
                       json_t *object) {
-    (void)base;
-    (void)base_directory;
     writer_tokens(object, config);
     writer_set(object, "prompt_tuning_init", json_string("RANDOM")); /* the file holds the values */
     return STATUS_OK;

@@ -71,7 +71,6 @@ static void close_ptuning(struct peft_adapter *adapter) {
 }
 
 static bool is_encoded(const struct peft_config *config) {
-    (void)config;
     return true;
 }
 
@@ -219,8 +218,6 @@ static int check_run(const struct peft_config *config) {
 
 static int write_keys(const struct peft_config *config, const struct model_config *base, const char *base_directory,
                       json_t *object) {
-    (void)base;
-    (void)base_directory;
     writer_tokens(object, config);
     writer_set(object, "encoder_reparameterization_type",
                json_string(peft_encoder_names[config->encoder_reparameterization_type]));

@@ -109,7 +109,6 @@ static void list(struct grpc_call *call, const ProtobufCMessage *message) {
     Cambium__V1__ListAdaptersResponse answer = CAMBIUM__V1__LIST_ADAPTERS_RESPONSE__INIT;
     struct registry_adapter adapter;
     size_t count = 0;
-    (void)message;
     while (registry_at(server, (int)count, &adapter))
         count++;
     struct adapter *adapters = calloc(count + 1, sizeof *adapters);

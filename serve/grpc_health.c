@@ -99,7 +99,6 @@ static void list(struct grpc_call *call, const ProtobufCMessage *message) {
     Grpc__Health__V1__HealthCheckResponse statuses[MAX_SERVICES + 1];
     size_t count;
     const struct grpc_service *const *services = grpc_services(&count);
-    (void)message;
     for (size_t i = 0; i <= count && i <= MAX_SERVICES; i++) {
         const char *name = i ? services[i - 1]->name : "";
         size_t at = answer.n_statuses;

@@ -157,7 +157,6 @@ void grpc_server_info(struct grpc_call *call, const ProtobufCMessage *message) {
     const struct server *server = grpc_exchange(call)->request->server;
     const struct openai_model *model = &server->model;
     Cambium__V1__ServerInfoResponse answer = CAMBIUM__V1__SERVER_INFO_RESPONSE__INIT;
-    (void)message;
     answer.version = (char *)CAMBIUM_VERSION;
     answer.n_models = model->name_count;
     answer.models = (char **)model->names;

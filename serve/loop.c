@@ -22,8 +22,6 @@ struct loop {
 
 static void run_notes(evutil_socket_t fd, short what, void *context) {
     struct loop *loop = context;
-    (void)fd;
-    (void)what;
     pthread_mutex_lock(&loop->lock);
     struct loop_note *notes = loop->first;
     loop->first = NULL;

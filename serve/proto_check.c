@@ -183,7 +183,6 @@ static void *quota_alloc(void *context, size_t size) {
 }
 
 static void quota_free(void *context, void *memory) {
-    (void)context;
     free(memory);
 }
 

@@ -32,7 +32,6 @@ static const double late_seconds = 1;       /* a tick that is this late means th
 
 static void on_stop(evutil_socket_t number, short what, void *context) {
     struct server *server = context;
-    (void)what;
     bool is_loading = !server->driver; /* there are no requests yet */
     char line[96];
     snprintf(line, sizeof line,

@@ -47,7 +47,6 @@ static const struct {
 };
 
 static const struct ops *cpu_ops_for_level(const struct device *device, const char *level) {
-    (void)device;
     for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
         if (!strcmp(levels[i].level, level) && level_runs_here(level))
             return levels[i].ops;
@@ -94,7 +93,6 @@ static int cpu_sketch(const struct device_facts *facts, struct device **out) {
 }
 
 static int cpu_open(int number, int threads, struct device **out) {
-    (void)number;
     int status = cpu_sketch(&(const struct device_facts){.threads = find_threads(threads)}, out);
     if (status)
         return status;
@@ -114,8 +112,6 @@ static void cpu_close(struct device *device) {
 
 /* Fresh pages are always zero. */
 static int cpu_alloc(struct device *device, size_t bytes, bool is_zeroed, void **memory) {
-    (void)device;
-    (void)is_zeroed;
     *memory = NULL;
     /* Large blocks start at a huge page, less the header before them. */
     size_t slack = bytes >= HUGE_PAGE ? HUGE_PAGE : 4096;
@@ -134,7 +130,6 @@ static int cpu_alloc(struct device *device, size_t bytes, bool is_zeroed, void *
 }
 
 static void cpu_free(struct device *device, void *memory) {
-    (void)device;
     struct block block = *(struct block *)((char *)memory - BLOCK_HEADER);
     munmap(block.mapping, block.bytes);
 }
@@ -152,13 +147,10 @@ const struct ops_sizes *cpu_sizes(struct device *device) {
                                            .step_rows = 64,
                                            .bank_scratch_bytes = 4 << 20,
                                            .bucket_elements = 1 << 14};
-    (void)device;
     return &sizes;
 }
 
 int64_t cpu_kv_page_elements(struct device *device, int kv_heads, int head_size, enum dtype type) {
-    (void)device;
-    (void)type;
     return 2 * (int64_t)kv_heads * KV_PAGE_TOKENS * head_size;
 }
 
@@ -175,12 +167,10 @@ static void cpu_stream_close(struct stream *stream) {
 }
 
 static int cpu_stream_wait(struct stream *stream) {
-    (void)stream;
     return STATUS_OK;
 }
 
 static int cpu_copy(struct stream *stream, const struct copy_call *copy) {
-    (void)stream;
     bool is_one = copy->rows == 1 || (copy->to_stride == copy->bytes && copy->from_stride == copy->bytes);
     if (is_one)
         memcpy(copy->to, copy->from, copy->rows * copy->bytes);
@@ -190,7 +180,6 @@ static int cpu_copy(struct stream *stream, const struct copy_call *copy) {
 }
 
 static int cpu_zero(struct stream *stream, void *memory, size_t bytes) {
-    (void)stream;
     memset(memory, 0, bytes);
     return STATUS_OK;
 }
@@ -215,13 +204,11 @@ static void cpu_event_close(struct event *event) {
 }
 
 static int cpu_event_record(struct event *event, struct stream *stream) {
-    (void)stream;
     ((struct cpu_event *)event)->recorded = clock_seconds();
     return STATUS_OK;
 }
 
 static int cpu_event_wait(struct event *event) {
-    (void)event;
     return STATUS_OK;
 }
 
@@ -232,8 +219,6 @@ static int cpu_event_seconds(const struct event *from, const struct event *to, d
 
 /* There is nothing to wait for: all work has run when its call returns. */
 static int cpu_stream_wait_event(struct stream *stream, struct event *event) {
-    (void)stream;
-    (void)event;
     return STATUS_OK;
 }
 

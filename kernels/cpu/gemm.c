@@ -82,7 +82,6 @@ static size_t converted_bytes(const struct gemm *g, int64_t cols) {
 /* Converts rows of an int8 B. Every int8 number is exact in bf16. */
 static void widen(const struct exec *exec, const struct gemm *g, const struct matrix_view *rows, void *to) {
     int64_t k = rows->columns;
-    (void)exec;
 #pragma omp parallel for num_threads(exec_threads(exec)) schedule(static)
     for (int64_t i = 0; i < rows->rows; i++) {
         const int8_t *from = (const int8_t *)rows->data + i * rows->stride;
@@ -281,7 +280,6 @@ static size_t scratchpad_bytes(struct device *device, const struct gemm *g) {
 static void finish_piece(const struct gemm_level *level, const struct exec *exec, const struct gemm *g,
                          const struct gemm_block *whole) {
     int64_t rows = PASS_FLOATS / whole->cols > 0 ? PASS_FLOATS / whole->cols : 1;
-    (void)exec;
 #pragma omp parallel for num_threads(exec_threads(exec)) schedule(static)
     for (int64_t first = 0; first < whole->rows; first += rows) {
         struct gemm_block part = *whole;

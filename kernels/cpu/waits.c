@@ -110,7 +110,6 @@ static void *watch(void *context) {
     struct waits_choice choice = {0};
     bool is_asleep;
     int file = open("/proc/stat", O_RDONLY | O_CLOEXEC);
-    (void)context;
     pthread_mutex_lock(&waits.lock);
     while (file >= 0 && sleep_a_period()) {
         double others = cores_meter_read(&waits.meter, file);

@@ -21,11 +21,8 @@ int stream_open_urgent(struct device *device, struct stream **stream) {
 }
 
 void device_spare(struct device *device, int multiprocessors) {
-    (void)device;
-    (void)multiprocessors;
 }
 
 const char *device_place(const struct device *device) {
-    (void)device;
     return NULL;
 }

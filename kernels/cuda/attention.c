@@ -119,7 +119,6 @@ static int find_kept(const struct exec *exec, const struct attention_part *part)
 /* ---- forward ---- */
 
 size_t cuda_attention_forward_workspace(struct device *device, const struct attention *a) {
-    (void)device;
     return kept_bytes(a);
 }
 
@@ -151,7 +150,6 @@ static size_t delta_bytes(const struct attention *a) {
 }
 
 size_t cuda_attention_backward_workspace(struct device *device, const struct attention *a) {
-    (void)device;
     return delta_bytes(a) + kept_bytes(a);
 }
 

@@ -138,8 +138,6 @@ static int cuda_count(void) {
 
 /* There are no levels: only the CPU has them. */
 static const struct ops *cuda_ops_for_level(const struct device *device, const char *level) {
-    (void)device;
-    (void)level;
     return NULL;
 }
 

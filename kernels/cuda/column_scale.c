@@ -16,7 +16,6 @@ int cuda_column_scale_forward(const struct exec *exec, const struct column_scale
 }
 
 size_t cuda_column_scale_backward_workspace(struct device *device, const struct column_scale *a) {
-    (void)device;
     return a->dscale ? (size_t)(partial_blocks(a->rows) * a->cols) * sizeof(float) : 0;
 }
 

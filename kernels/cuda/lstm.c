@@ -12,7 +12,6 @@ int cuda_lstm_forward(const struct exec *exec, const struct lstm *a) {
 }
 
 size_t cuda_lstm_backward_workspace(struct device *device, const struct lstm *a) {
-    (void)device;
     return (size_t)a->hidden * sizeof(float);
 }
 

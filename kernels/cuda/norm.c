@@ -99,7 +99,6 @@ static int64_t block_rows(const struct norm *a, int parts) {
 }
 
 size_t cuda_norm_backward_workspace(struct device *device, const struct norm *a) {
-    (void)device;
     int64_t least = block_rows(a, lane_parts(a)), other = block_rows(a, 0), rows = least < other ? least : other;
     return a->dgain ? (size_t)((a->rows + rows - 1) / rows * block_sums(a)) * sizeof(float) : 0;
 }

@@ -10,7 +10,6 @@ static const struct ops_sizes *cuda_sizes(struct device *device) {
                                            .step_rows = 256,
                                            .bank_scratch_bytes = 32 << 20,
                                            .bucket_elements = 16 << 20};
-    (void)device;
     return &sizes;
 }
 

@@ -22,7 +22,6 @@ static size_t parts_bytes(const struct paged_attention *a) {
 }
 
 size_t cuda_paged_attention_workspace(struct device *device, const struct paged_attention *a) {
-    (void)device;
     return parts_bytes(a);
 }
 
@@ -93,8 +92,6 @@ int cuda_paged_attention(const struct exec *exec, const struct paged_attention *
 }
 
 int64_t cuda_kv_page_elements(struct device *device, int kv_heads, int head_size, enum dtype type) {
-    (void)device;
-    (void)type;
     return (int64_t)2 * KV_PAGE_TOKENS * kv_heads * head_size;
 }
 

@@ -7,7 +7,6 @@ static int64_t distance_stride(const struct sample *a) {
 }
 
 size_t cuda_sample_workspace(struct device *device, const struct sample *a) {
-    (void)device;
     return (size_t)(a->rows * distance_stride(a)) * sizeof(float);
 }
 

@@ -11,7 +11,6 @@ static int64_t squares_blocks(int64_t count) {
 }
 
 size_t cuda_sum_of_squares_workspace(struct device *device, const struct sum_of_squares *a) {
-    (void)device;
     return (size_t)squares_blocks(a->count) * sizeof(double);
 }
 
@@ -35,7 +34,6 @@ int cuda_clip_factor(const struct exec *exec, const struct clip_factor *a) {
 }
 
 size_t cuda_column_sum_workspace(struct device *device, const struct column_sum *a) {
-    (void)device;
     return (size_t)(partial_blocks(a->rows) * a->cols) * sizeof(float);
 }
 

@@ -159,8 +159,6 @@ static int answer_write(struct exchange *exchange, const void *bytes, size_t len
 
 static int answer_end(struct exchange *exchange, const struct field *trailers, size_t count) {
     struct http1 *http = of(exchange);
-    (void)trailers;
-    (void)count;
     if (!is_writable(http) || !http->is_begun)
         return 0;
     connection_schedule(http->connection);
@@ -336,7 +334,6 @@ static void http1_receive(struct connection *connection, const unsigned char *by
 }
 
 static void http1_produce(struct connection *connection) {
-    (void)connection;
 }
 
 /* The answer was sent: the next request gets its turn, or the connection ends. */

@@ -150,8 +150,6 @@ static void http2_receive(struct connection *connection, const unsigned char *by
 static ssize_t on_send(nghttp2_session *session, const uint8_t *bytes, size_t length, int flags, void *user) {
     struct http2 *http = user;
     struct evbuffer *out = http->connection->out;
-    (void)session;
-    (void)flags;
     if (evbuffer_get_length(out) >= (size_t)http2_limits(http)->output_bytes)
         return NGHTTP2_ERR_WOULDBLOCK;
     return evbuffer_add(out, bytes, length) ? NGHTTP2_ERR_CALLBACK_FAILURE : (ssize_t)length;
@@ -176,7 +174,6 @@ static void ping_judge(struct http2 *http, const nghttp2_ping *ping) {
 
 static int on_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, void *user) {
     struct http2 *http = user;
-    (void)session;
     switch (frame->hd.type) {
     case NGHTTP2_PING:
         ping_judge(http, &frame->ping);

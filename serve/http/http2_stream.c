@@ -239,7 +239,6 @@ static ssize_t on_read(nghttp2_session *session, int32_t id, uint8_t *bytes, siz
                        nghttp2_data_source *source, void *user) {
     struct http2_stream *stream = source->ptr;
     size_t waiting = evbuffer_get_length(stream->out), n = waiting < length ? waiting : length;
-    (void)user;
     if (!n && !stream->is_ended) {
         stream->is_deferred = true;
         return NGHTTP2_ERR_DEFERRED;
@@ -470,7 +469,6 @@ static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame
 static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name, size_t name_length,
                      const uint8_t *value, size_t value_length, uint8_t flags, void *user) {
     struct http2_stream *stream = nghttp2_session_get_stream_user_data(session, frame->hd.stream_id);
-    (void)flags;
     if (((struct http2 *)user)->is_over)
         return NGHTTP2_ERR_PAUSE; /* nothing more is read */
     if (!stream || stream->is_too_long)
@@ -616,7 +614,6 @@ static int stream_stop(struct http2_stream *stream) {
 static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t id, const uint8_t *bytes, size_t length,
                          void *user) {
     struct http2_stream *stream = nghttp2_session_get_stream_user_data(session, id);
-    (void)flags;
     if (((struct http2 *)user)->is_over)
         return NGHTTP2_ERR_PAUSE;
     if (nghttp2_session_consume_connection(session, length) || (stream && window_return(stream, length)))
@@ -665,8 +662,6 @@ int http2_stream_sent(struct http2 *http, const nghttp2_frame *frame) {
 
 static int on_stream_close(nghttp2_session *session, int32_t id, uint32_t error, void *user) {
     struct http2_stream *stream = nghttp2_session_get_stream_user_data(session, id);
-    (void)error;
-    (void)user;
     if (!stream)
         return 0;
     nghttp2_session_set_stream_user_data(session, id, NULL);

@@ -25,8 +25,7 @@
 enum { LISTEN_LINGERING = 128 };
 
 /* The head of a libevent callback that only its context matters to. */
-#define ON_EVENT(name)                                                                                                 \
-    void name(evutil_socket_t fd __attribute__((unused)), short what __attribute__((unused)), void *context)
+#define ON_EVENT(name) void name(evutil_socket_t fd, short what, void *context)
 
 struct transport_limits {
     int64_t connections, streams;              /* places of a listener; per connection */

@@ -30,8 +30,6 @@ static int choose_protocol(SSL *ssl, const unsigned char **out, unsigned char *o
                            unsigned in_length, void *context) {
     static const unsigned char ours[] = "\x02h2\x08http/1.1";
     unsigned char *chosen;
-    (void)ssl;
-    (void)context;
     if (SSL_select_next_proto(&chosen, out_length, ours, sizeof ours - 1, in, in_length) != OPENSSL_NPN_NEGOTIATED)
         return SSL_TLSEXT_ERR_ALERT_FATAL;
     *out = chosen;

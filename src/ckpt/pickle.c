@@ -174,7 +174,6 @@ static void do_proto(struct machine *m, int bytes) {
 }
 
 static void do_stop(struct machine *m, int argument) {
-    (void)argument;
     m->pickle->root = pop(m);
     if (!m->status && (m->stack_count || m->mark_count))
         fail(m, "one value at the end");
@@ -182,7 +181,6 @@ static void do_stop(struct machine *m, int argument) {
 }
 
 static void do_mark(struct machine *m, int argument) {
-    (void)argument;
     if (m->mark_count == MAX_MARKS)
         fail(m, "fewer containers within each other");
     else
@@ -190,7 +188,6 @@ static void do_mark(struct machine *m, int argument) {
 }
 
 static void do_none(struct machine *m, int argument) {
-    (void)argument;
     push(m, &m->pickle->none);
 }
 
@@ -255,14 +252,12 @@ static void push_global(struct machine *m, const char *module, size_t module_len
 }
 
 static void do_global(struct machine *m, int argument) {
-    (void)argument;
     size_t module_length, name_length;
     const char *module = take_line(m, &module_length), *name = take_line(m, &name_length);
     push_global(m, module, module_length, name, name_length);
 }
 
 static void do_stack_global(struct machine *m, int argument) {
-    (void)argument;
     const struct pickle_node *name = pop(m), *module = pop(m);
     if (m->status)
         return;
@@ -272,7 +267,6 @@ static void do_stack_global(struct machine *m, int argument) {
 }
 
 static void do_empty_tuple(struct machine *m, int argument) {
-    (void)argument;
     push(m, &m->pickle->empty_tuple);
 }
 
@@ -319,7 +313,6 @@ static void do_set_item(struct machine *m, int has_mark) {
 }
 
 static void do_call(struct machine *m, int argument) {
-    (void)argument;
     const struct pickle_node *arguments = pop(m), *callee = pop(m);
     if (m->status)
         return;
@@ -346,7 +339,6 @@ static void offer(struct machine *m, struct slot *slot) {
 }
 
 static void do_build(struct machine *m, int argument) {
-    (void)argument;
     const struct pickle_node *state = pop(m);
     struct pickle_node *node = peek(m);
     if (m->status)
@@ -362,7 +354,6 @@ static void do_build(struct machine *m, int argument) {
 }
 
 static void do_persistent(struct machine *m, int argument) {
-    (void)argument;
     const struct pickle_node *id = pop(m);
     struct pickle_node *node = push_new(m, PICKLE_PERSISTENT);
     if (node)

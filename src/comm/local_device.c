@@ -64,7 +64,6 @@ static int open_card(struct comm *group, struct device *device) {
 }
 
 static int join(struct comm *parent, const int *ranks, struct comm *group) {
-    (void)ranks;
     return group ? open_card(group, card_of(parent)->device) : STATUS_OK;
 }
 

@@ -3,7 +3,6 @@
 #include "comm/comm_file.h"
 
 bool comm_has_files(const struct comm *comm) {
-    (void)comm;
     return false;
 }
 
@@ -12,18 +11,15 @@ static int no_files(void) {
 }
 
 int comm_file_open(struct comm *comm, const char *path, struct comm_file **file) {
-    (void)comm, (void)path;
     *file = NULL;
     return no_files();
 }
 
 int comm_file_write(struct comm_file *file, int64_t at, const void *bytes, int64_t count) {
-    (void)file, (void)at, (void)bytes, (void)count;
     return no_files();
 }
 
 int comm_file_close(struct comm_file *file) {
-    (void)file;
     return no_files();
 }
 

@@ -61,8 +61,6 @@ static int take_block(const struct comm *comm, struct device *device, size_t byt
 }
 
 static int join(struct comm *parent, const int *ranks, struct comm *group) {
-    (void)parent;
-    (void)ranks;
     if (!group)
         return STATUS_OK;
     group->device_state = calloc(1, sizeof(struct pool));

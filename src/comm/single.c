@@ -5,21 +5,16 @@
 
 static int copy_on_host(struct comm *comm, struct comm_request *request) {
     const struct comm_data *data = &request->call.data;
-    (void)comm;
     if (data->send != data->receive && request->call.kind != COMM_BARRIER && data->count)
         memcpy(data->receive, data->send, comm_call_bytes(&request->call));
     return STATUS_OK;
 }
 
 static int finish(struct comm *comm, struct comm_request *request) {
-    (void)comm;
-    (void)request;
     return STATUS_OK;
 }
 
 static void abort_alone(struct comm *comm, const char *reason) {
-    (void)comm;
-    (void)reason;
 }
 
 static void close_alone(struct comm *comm) {
@@ -33,14 +28,12 @@ static const struct comm_host_channel host_channel = {
 static int copy_on_device(struct comm *comm, struct comm_request *request) {
     const struct comm_data *data = &request->call.data;
     size_t bytes = comm_call_bytes(&request->call);
-    (void)comm;
     return data->send == data->receive || !bytes ? STATUS_OK
                                                  : stream_copy(data->stream, data->receive, data->send, bytes);
 }
 
 /* Makes another stream wait for the copy. */
 static int wait_for_copy(struct comm *comm, struct comm_request *request, struct stream *stream) {
-    (void)comm;
     return stream == request->call.data.stream ? STATUS_OK : stream_wait(request->call.data.stream);
 }
 

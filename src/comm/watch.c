@@ -32,8 +32,6 @@ static void say_to_all(const struct watch *watch, enum watch_sign sign) {
 /* ---- the end ---- */
 
 static void end_process(void *context, int rank, const char *line) {
-    (void)context;
-    (void)rank;
     if (line)
         log_error("%s", line);
     _exit(1); /* another thread may hang inside MPI, and would keep exit() waiting */

@@ -49,7 +49,6 @@ static int print_adapter(const struct peft_files *files, int index) {
 static int show(const void *values, const struct config *given) {
     const struct options *options = values;
     struct peft_files *files = NULL;
-    (void)given;
     if (!options->directories.count)
         return status_fail(STATUS_USAGE, "adapter show: no directory is given");
     TRY(peft_files_open(options->directories.items, options->directories.count, false, &files));

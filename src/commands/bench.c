@@ -189,7 +189,6 @@ static int run(struct launch *launch, void *context) {
     struct benching *benching = context;
     struct tuner_adapters adapter = {.configs = &benching->values->peft, .count = 1};
     struct tuner tuner = tuner_of_adapters(&adapter);
-    (void)launch;
     benching->values->tuner = &tuner;
     return measure(benching->what, benching->values);
 }

@@ -71,12 +71,10 @@ static const struct config_command command = {
 /* ---- answers ---- */
 
 static int print_text(void *context, const char *bytes, size_t length) {
-    (void)context;
     return job_print_text(bytes, length);
 }
 
 static bool is_interrupted(void *context) {
-    (void)context;
     return stop_requested() != 0;
 }
 
@@ -146,7 +144,6 @@ static const struct {
 enum { SLASH_COUNT = sizeof slash_commands / sizeof *slash_commands };
 
 static int show_help(struct slash_line *line) {
-    (void)line;
     for (int i = 0; i < SLASH_COUNT; i++)
         fprintf(stderr, "/%-8s%-10s %s\n", slash_commands[i].name, slash_commands[i].words, slash_commands[i].help);
     return STATUS_OK;

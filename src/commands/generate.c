@@ -106,8 +106,6 @@ static bool has_text(const struct generate_command *c) {
 /* ---- the output ---- */
 
 static int print_part(void *context, int64_t sample, const char *bytes, size_t length) {
-    (void)sample;
-    (void)context;
     return job_print_text(bytes, length);
 }
 

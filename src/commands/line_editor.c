@@ -85,7 +85,6 @@ static ssize_t read_input(void *bytes, size_t size) {
 /* Reads the next character. Returns 1, or 0 at the end. A signal of Ctrl-C becomes that character. */
 static int read_character(void *el, wchar_t *character) {
     mbstate_t state = {0};
-    (void)el;
     for (;;) {
         char byte;
         enum line_event event = wait_for_input();
@@ -103,12 +102,10 @@ static int read_character(void *el, wchar_t *character) {
 }
 
 static char *show_prompt(void *el) {
-    (void)el;
     return (char *)FIRST_PROMPT;
 }
 
 static char *show_next_prompt(void *el) {
-    (void)el;
     return (char *)NEXT_PROMPT;
 }
 

@@ -57,7 +57,6 @@ static int flush_output(void) {
 /* SIGTERM ends the program with a line, unless a command watches for it. */
 static void end_at_once(int signal_number) {
     static const char line[] = "cambium: stopped by SIGTERM\n";
-    (void)signal_number;
     ssize_t written = write(STDERR_FILENO, line, sizeof line - 1);
     (void)written;
     _exit(1);

@@ -67,7 +67,6 @@ struct show_options {
 static int show(const void *values, const struct config *given) {
     const struct show_options *options = values;
     struct cluster cluster;
-    (void)given;
     if (options->words.count != 1)
         return status_fail(STATUS_USAGE, "plan show needs the name of a shipped cluster, or a file");
     int status = cluster_open(options->words.items[0], &cluster);

@@ -28,7 +28,6 @@ static const struct config_row rows[] = {
 static int prepare(const struct launch *launch, const struct config *config, void *context) {
     struct options *options = context;
     int ranks, status = launch_ranks(launch, options->bench.ranks, &ranks);
-    (void)config;
     if (!status && options->words.count > 1)
         status = status_fail(STATUS_USAGE, "plan calibrate takes at most one model");
     options->bench.ranks = ranks;
@@ -39,7 +38,6 @@ static int prepare(const struct launch *launch, const struct config *config, voi
 
 static int run(struct launch *launch, void *context) {
     const struct options *options = context;
-    (void)launch;
     return bench_calibrate(&options->bench, options->output);
 }
 

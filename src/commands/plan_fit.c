@@ -95,7 +95,6 @@ static int run(const void *values, const struct config *given) {
     const struct options *options = values;
     struct cluster cluster;
     struct fit_rows fit;
-    (void)given;
     TRY(cluster_open(options->cluster, &cluster));
     int status = fit_rows_read(options->rows, &cluster, &fit);
     if (!status) {

@@ -70,7 +70,6 @@ static int run(const void *values, const struct config *given) {
                                  .backward = backward,
                                  .head = options->head,
                                  .link = options->link};
-    (void)given;
     int64_t steps = 2 * options->stages * options->chunks * options->micro_batches;
     if (steps > MOST_STEPS)
         return status_fail(STATUS_USAGE, "a schedule of %lld steps; at most %d can be walked", (long long)steps,

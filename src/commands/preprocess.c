@@ -102,7 +102,6 @@ struct preprocessing {
 
 static int prepare(const struct launch *launch, const struct config *config, void *context) {
     struct preprocessing *p = context;
-    (void)config;
     int status = launch_ranks(launch, p->options->ranks, &p->ranks);
     THEN(status, tokenizer_files_read(p->options->tokenizer, &p->files));
     THEN(status, tokenizer_open_files(&p->files, &p->tokenizer));

@@ -42,7 +42,6 @@ static const struct config_command train_command = {
 
 static int train(const void *values, const struct config *given) {
     const struct options *options = values;
-    (void)given;
     if (file_exists(options->output) && !file_is_directory(options->output))
         return status_fail(STATUS_INVALID, "--output %s already exists, and is not a directory", options->output);
     struct tokenizer *tokenizer = NULL;

@@ -262,7 +262,6 @@ static int with_reader(struct config *config, const char *name, const char *text
 }
 
 static int file_body(struct reader *reader, size_t index) {
-    (void)index;
     return read_document(reader);
 }
 

@@ -25,7 +25,6 @@ static int open_model(const struct convert_request *request, struct model_source
 
 static int read_block(const struct model_source *m, const struct ckpt_array *array, const struct ckpt_block *block,
                       void *values) {
-    (void)array;
     return gguf_weights_read(&m->weights, block, values);
 }
 

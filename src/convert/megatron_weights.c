@@ -69,8 +69,6 @@ static int check_param(const struct model_source *m, const struct param *param, 
 
 static int check(const struct model_source *m, const struct ckpt_array *arrays, int count) {
     size_t used = 0;
-    (void)arrays;
-    (void)count;
     for (int i = 0; i < m->table.count; i++) {
         const struct param *param = &m->table.rows[i];
         struct megatron_place place;

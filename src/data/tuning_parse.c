@@ -40,7 +40,6 @@ static void strip_spaces(const char **text, size_t *length) {
 static int parse_input_output(const json_t *root, struct tuning_format *format, struct chat_pieces *pieces) {
     const char *input = NULL, *output = NULL;
     size_t input_length = 0, output_length = 0;
-    (void)format;
     int status = get_string(root, "input", &input, &input_length);
     THEN(status, get_string(root, "output", &output, &output_length));
     if (status)
@@ -63,7 +62,6 @@ static int parse_input_output(const json_t *root, struct tuning_format *format, 
 static int parse_prompt_completion(const json_t *root, struct tuning_format *format, struct chat_pieces *pieces) {
     const char *prompt = NULL, *completion = NULL;
     size_t prompt_length = 0, completion_length = 0;
-    (void)format;
     int status = get_string(root, "prompt", &prompt, &prompt_length);
     THEN(status, get_string(root, "completion", &completion, &completion_length));
     THEN(status, chat_pieces_add(pieces, prompt, prompt_length, 0));
@@ -73,7 +71,6 @@ static int parse_prompt_completion(const json_t *root, struct tuning_format *for
 static int parse_text(const json_t *root, struct tuning_format *format, struct chat_pieces *pieces) {
     const char *text = NULL;
     size_t length = 0;
-    (void)format;
     int status = get_string(root, "text", &text, &length);
     return status ? status : chat_pieces_add_answer(pieces, text, length, 0);
 }

@@ -35,7 +35,6 @@ static int set_integer(const struct field *field, struct ask *ask, int64_t value
 }
 
 static int read_integer(const struct field *field, const json_t *value, struct ask *ask, int64_t vocab) {
-    (void)vocab;
     if (!json_is_integer(value))
         return status_fail(STATUS_INVALID, "expected an integer from %.0f to %.0f", field->low, field->high);
     return set_integer(field, ask, json_integer_value(value));
@@ -49,14 +48,12 @@ static int set_number(const struct field *field, struct ask *ask, double value) 
 }
 
 static int read_number(const struct field *field, const json_t *value, struct ask *ask, int64_t vocab) {
-    (void)vocab;
     if (!json_is_number(value))
         return status_fail(STATUS_INVALID, "expected a number from %g to %g", field->low, field->high);
     return set_number(field, ask, json_number_value(value));
 }
 
 static int read_bool(const struct field *field, const json_t *value, struct ask *ask, int64_t vocab) {
-    (void)vocab;
     if (!json_is_boolean(value))
         return status_fail(STATUS_INVALID, "expected true or false");
     *(bool *)((char *)ask + field->offset) = json_is_true(value);
@@ -64,8 +61,6 @@ static int read_bool(const struct field *field, const json_t *value, struct ask 
 }
 
 static int read_seed(const struct field *field, const json_t *value, struct ask *ask, int64_t vocab) {
-    (void)field;
-    (void)vocab;
     if (!json_is_integer(value))
         return status_fail(STATUS_INVALID, "expected an integer from %lld to %lld", (long long)INT64_MIN,
                            (long long)INT64_MAX);
@@ -138,8 +133,6 @@ int ask_take_stops(struct ask *ask, const char *const *strings, size_t count) {
 }
 
 static int read_adapters(const struct field *field, const json_t *value, struct ask *ask, int64_t vocab) {
-    (void)field;
-    (void)vocab;
     size_t count = json_array_size(value);
     if (!json_is_array(value) || count > ASK_MAX_ADAPTERS)
         return status_fail(STATUS_INVALID, "expected a list of names of adapters, at most %d", ASK_MAX_ADAPTERS);
@@ -154,8 +147,6 @@ static int read_adapters(const struct field *field, const json_t *value, struct 
 
 /* A string, or a list of them. */
 static int read_stop(const struct field *field, const json_t *value, struct ask *ask, int64_t vocab) {
-    (void)field;
-    (void)vocab;
     size_t count = json_is_string(value) ? 1 : json_array_size(value);
     if (!json_is_string(value) && !json_is_array(value))
         return status_fail(STATUS_INVALID, "expected a string, or a list of strings");
@@ -170,7 +161,6 @@ static int read_stop(const struct field *field, const json_t *value, struct ask 
 }
 
 static int read_stop_ids(const struct field *field, const json_t *value, struct ask *ask, int64_t vocab) {
-    (void)field;
     size_t count = json_array_size(value);
     if (!json_is_array(value) || count > ASK_MAX_STOP_IDS)
         return status_fail(STATUS_INVALID, "expected a list of token ids, at most %d", ASK_MAX_STOP_IDS);
@@ -219,38 +209,28 @@ static int read_bias(const struct field *field, const json_t *value, struct ask 
 /* ---- schemas ---- */
 
 static void add_integer_schema(const struct field *field, int64_t vocab, struct strbuf *out) {
-    (void)vocab;
     strbuf_format(out, "\"type\":[\"integer\",\"null\"],\"minimum\":%.0f,\"maximum\":%.0f", field->low, field->high);
 }
 
 static void add_number_schema(const struct field *field, int64_t vocab, struct strbuf *out) {
-    (void)vocab;
     strbuf_format(out, "\"type\":[\"number\",\"null\"],\"minimum\":%g,\"maximum\":%g", field->low, field->high);
 }
 
 static void add_bool_schema(const struct field *field, int64_t vocab, struct strbuf *out) {
-    (void)field;
-    (void)vocab;
     strbuf_add_text(out, "\"type\":[\"boolean\",\"null\"]");
 }
 
 static void add_seed_schema(const struct field *field, int64_t vocab, struct strbuf *out) {
-    (void)field;
-    (void)vocab;
     strbuf_format(out, "\"type\":[\"integer\",\"null\"],\"minimum\":%lld,\"maximum\":%lld", (long long)INT64_MIN,
                   (long long)INT64_MAX);
 }
 
 static void add_adapters_schema(const struct field *field, int64_t vocab, struct strbuf *out) {
-    (void)field;
-    (void)vocab;
     strbuf_format(out, "\"type\":[\"array\",\"null\"],\"items\":{\"type\":\"string\"},\"maxItems\":%d",
                   ASK_MAX_ADAPTERS);
 }
 
 static void add_stop_schema(const struct field *field, int64_t vocab, struct strbuf *out) {
-    (void)field;
-    (void)vocab;
     strbuf_format(out,
                   "\"type\":[\"string\",\"array\",\"null\"],\"minLength\":1,"
                   "\"items\":{\"type\":\"string\",\"minLength\":1},\"maxItems\":%d",
@@ -258,7 +238,6 @@ static void add_stop_schema(const struct field *field, int64_t vocab, struct str
 }
 
 static void add_stop_ids_schema(const struct field *field, int64_t vocab, struct strbuf *out) {
-    (void)field;
     strbuf_format(out,
                   "\"type\":[\"array\",\"null\"],\"items\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":%lld},"
                   "\"maxItems\":%d",
@@ -266,7 +245,6 @@ static void add_stop_ids_schema(const struct field *field, int64_t vocab, struct
 }
 
 static void add_bias_schema(const struct field *field, int64_t vocab, struct strbuf *out) {
-    (void)vocab;
     strbuf_format(out,
                   "\"type\":[\"object\",\"null\"],\"maxProperties\":%d,"
                   "\"propertyNames\":{\"pattern\":\"^(0|[1-9][0-9]*)$\"},"

@@ -24,7 +24,6 @@ static void on_start(void *context, int64_t cached) {
 
 static void on_prompt_logprob(void *context, int64_t index, const struct scheduler_token *token) {
     struct asked *asked = context;
-    (void)index;
     asked->has_begun = true;
     asked->request->logprob += (double)token->logprob;
     asked->request->is_greedy &= token->is_greedy;

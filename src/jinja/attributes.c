@@ -36,8 +36,6 @@ JINJA_OPERATION(get) {
 
 /* The copy of a list or a dict is itself: neither changes. */
 JINJA_OPERATION(copy) {
-    (void)run;
-    (void)call;
     return self;
 }
 

@@ -46,7 +46,6 @@ JINJA_OPERATION(make_float) {
 }
 
 JINJA_OPERATION(absolute) {
-    (void)call;
     if (self.kind == JINJA_FLOAT)
         return jinja_float(fabs(self.real));
     int64_t integer = jinja_as_integer(&self);
@@ -80,7 +79,6 @@ JINJA_OPERATION(set_default) {
 }
 
 JINJA_OPERATION(length) {
-    (void)call;
     return jinja_integer((int64_t)jinja_length(run, &self));
 }
 

@@ -9,7 +9,6 @@ JINJA_OPERATION(make_range) {
     const struct jinja_value *items = call->arguments.items;
     size_t given = call->arguments.count;
     int64_t from = 0, to, step = 1;
-    (void)self;
     if (!given || given > 3 || call->keyword_count)
         return jinja_fail(run, "range() takes one to three integers");
     for (size_t i = 0; i < given; i++)
@@ -40,7 +39,6 @@ JINJA_OPERATION(make_range) {
 JINJA_OPERATION(make_dict) {
     struct jinja_value dict = jinja_dict_new(run, (enum jinja_kind)call->operation->variant);
     const struct jinja_value *given = call->arguments.items;
-    (void)self;
     if (call->arguments.count > 1)
         return jinja_fail(run, "%s() takes one value and keywords", jinja_type(&dict));
     if (call->arguments.count && given->kind == JINJA_DICT) {
@@ -67,7 +65,6 @@ JINJA_OPERATION(make_dict) {
 
 JINJA_OPERATION(raise_exception) {
     struct jinja_value message = call->given[0];
-    (void)self;
     if (message.kind == JINJA_MISSING)
         return jinja_fail(run, "raise_exception() takes one message");
     message = jinja_str(run, &message);
@@ -80,7 +77,6 @@ JINJA_OPERATION(raise_exception) {
 JINJA_OPERATION(strftime_now) {
     const struct jinja_string *format = jinja_string_of(&call->given[0]);
     char pattern[128], text[512];
-    (void)self;
     if (!format || format->length >= sizeof pattern || memchr(format->bytes, 0, format->length))
         return jinja_fail(run, "strftime_now() takes a format of less than %zu bytes", sizeof pattern);
     if (!run->now)

@@ -4,7 +4,6 @@
 /* ---- ends, copies and joins ---- */
 
 JINJA_OPERATION(first) {
-    (void)call;
     if (self.kind == JINJA_GENERATOR)
         return self.list->gone < self.list->count ? self.list->items[self.list->gone++]
                                                   : jinja_undefined("the first item");
@@ -17,7 +16,6 @@ JINJA_OPERATION(first) {
 }
 
 JINJA_OPERATION(last) {
-    (void)call;
     if (self.kind == JINJA_GENERATOR)
         return jinja_fail(run, "last: a generator has no last item; make a list of it first");
     if (self.kind == JINJA_UNDEFINED)
@@ -27,7 +25,6 @@ JINJA_OPERATION(last) {
 }
 
 JINJA_OPERATION(make_list) {
-    (void)call;
     const struct jinja_list *from = jinja_iterate(run, &self);
     struct jinja_value list = jinja_list_new(run, JINJA_LIST, from->count);
     for (size_t i = 0; i < from->count && jinja_charge(run, 1); i++)
@@ -37,7 +34,6 @@ JINJA_OPERATION(make_list) {
 
 JINJA_OPERATION(reverse) {
     struct jinja_builder builder = {0};
-    (void)call;
     const struct jinja_list *from = jinja_iterate(run, &self);
     struct jinja_value list = jinja_list_new(run, JINJA_GENERATOR, from->count);
     for (size_t i = from->count; i-- > 0 && jinja_charge(run, 1);)
@@ -49,7 +45,6 @@ JINJA_OPERATION(reverse) {
 }
 
 JINJA_OPERATION(items) {
-    (void)call;
     if (self.kind != JINJA_DICT && self.kind != JINJA_UNDEFINED)
         return jinja_fail(run, "items wants a dict, not a %s", jinja_type(&self));
     struct jinja_value list = jinja_list_new(run, JINJA_GENERATOR, 0);

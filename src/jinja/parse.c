@@ -182,7 +182,6 @@ static void parse_with(struct jinja_parser *parser, struct jinja_node *node) {
 }
 
 static void note_generation(struct jinja_parser *parser, struct jinja_node *node) {
-    (void)node;
     parser->jinja->has_generation = true;
 }
 

@@ -13,12 +13,10 @@ enum {
 
 /* `variant`: the set of kinds. */
 JINJA_OPERATION(is_of_kind) {
-    (void)run;
     return jinja_bool(call->operation->variant >> self.kind & 1);
 }
 
 JINJA_OPERATION(is_truth) {
-    (void)run;
     return jinja_bool(self.kind == JINJA_BOOL && self.truth == call->operation->variant);
 }
 
@@ -32,7 +30,6 @@ JINJA_OPERATION(has_remainder) {
 
 JINJA_OPERATION(is_operation) {
     enum jinja_group_index group = (enum jinja_group_index)call->operation->variant;
-    (void)run;
     return jinja_bool(self.kind == JINJA_STRING &&
                       jinja_operation_find(group, self.string->bytes, self.string->length));
 }

@@ -109,18 +109,14 @@ JINJA_OPERATION(replace) {
 }
 
 JINJA_OPERATION(return_self) {
-    (void)run;
-    (void)call;
     return self;
 }
 
 JINJA_OPERATION(make_safe) {
-    (void)call;
     return jinja_set_safe(run, self, true);
 }
 
 JINJA_OPERATION(escape) {
-    (void)call;
     return self.string->is_safe ? self : jinja_escape(run, self.string);
 }
 
@@ -178,7 +174,6 @@ JINJA_OPERATION(split) {
 }
 
 JINJA_OPERATION(split_lines) {
-    (void)call;
     return jinja_lines(run, self.string);
 }
 
@@ -249,7 +244,6 @@ JINJA_OPERATION(join) {
 /* True when all characters are ASCII digits, and there is at least one. */
 JINJA_OPERATION(is_digit) {
     bool is_digits = self.string->length > 0;
-    (void)call;
     for (size_t i = 0; i < self.string->length && is_digits && jinja_charge_bytes(run, 1); i++) {
         if (self.string->bytes[i] & 0x80)
             return jinja_fail(run, "isdigit() of other characters than ASCII is not supported");

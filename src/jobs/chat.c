@@ -160,7 +160,6 @@ int conversation_save(struct conversation *c, const char *path) {
 
 static int pass_text(void *context, int64_t sample, const char *bytes, size_t length) {
     const struct conversation_output *output = context;
-    (void)sample;
     return output->on_text(output->context, bytes, length);
 }
 

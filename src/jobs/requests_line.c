@@ -161,7 +161,6 @@ static void write_answer(struct answer *answer, struct strbuf *out) {
 
 static void write_error(struct answer *answer, enum error_case which, const char *field, struct strbuf *out) {
     char reason[1024];
-    (void)which;
     snprintf(reason, sizeof reason, "%s", status_text());
     add_id(out, &answer->line);
     strbuf_format(out, ",\"line\":%s,\"field\":", answer->line.number);

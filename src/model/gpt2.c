@@ -27,7 +27,6 @@ static void list_projections(const struct model_config *config, struct model_pro
 static const char *const activation_names[] = {[ACTIVATION_GELU_TANH] = "gelu_new", [ACTIVATION_GELU_EXACT] = "gelu"};
 
 static json_t *write_config(const struct model_family *family, const struct model_config *config) {
-    (void)family;
     double embedding = config->embedding_dropout < 0 ? config->hidden_dropout : config->embedding_dropout;
     json_t *object =
         json_pack("{s:s, s:b, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:b, s:f, s:b, s:b, s:s}",
@@ -83,7 +82,6 @@ static int64_t read_size(struct json_keys *keys, const char *key, const char *ot
 }
 
 static void read_config(const struct model_family *family, struct json_keys *keys, struct model_config *config) {
-    (void)family;
     refuse_what_is_not_built(keys);
     config->num_layers = read_size(keys, "n_layer", "num_hidden_layers", MODEL_MAX_LAYERS);
     config->hidden_size = read_size(keys, "n_embd", "hidden_size", MODEL_MAX_WIDTH);
@@ -103,7 +101,6 @@ static void read_config(const struct model_family *family, struct json_keys *key
 }
 
 static const char *unfit(const struct model_family *family, const struct model_config *config) {
-    (void)family;
     int64_t heads = config->num_attention_heads;
     return config->position_embedding != POSITION_LEARNED                                ? "position_embedding_type"
            : config->normalization != NORMALIZATION_LAYER                                ? "normalization"

@@ -200,7 +200,6 @@ static bool read_tools(struct openai *request, const char *name, const json_t *v
 /* The template sees the tools in either case. A required call cannot be promised, because calls are not parsed from
  * completions yet. */
 static bool read_tool_choice(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    (void)request;
     if (json_in_is(value, "none") || json_in_is(value, "auto"))
         return true;
     if (json_in_is(value, "required"))
@@ -217,7 +216,6 @@ static bool read_tool_choice(struct openai *request, const char *name, const jso
 /* Checks a field that the template already decides: a chat has the special tokens of its template. */
 static bool read_special(struct openai *request, const char *name, const json_t *value, struct error *error) {
     bool adds_special = false;
-    (void)request;
     if (!json_in_bool(value, name, &adds_special, error))
         return false;
     if (adds_special)

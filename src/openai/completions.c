@@ -73,7 +73,6 @@ static const struct openai_field fields[] = {{"prompt", "Prompt", 0, NULL},
  * them. */
 static bool check_completion(struct openai *request, struct error *error) {
     struct ask *ask = &request->asked->ask;
-    (void)error;
     request->tops = ask->logprobs;
     request->tells_logprobs = ask->logprobs >= 0;
     request->prompt_tops = ask->prompt_logprobs;

@@ -31,7 +31,6 @@ static bool read_cache_salt(struct openai *request, const char *name, const json
 }
 
 static bool read_response_format(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    (void)request;
     if (json_in_is(json_object_get(value, "type"), "text"))
         return true;
     return error_set(error, ERROR_ARGUMENT, name, "%s: only {\"type\": \"text\"} is supported", name);

@@ -328,7 +328,6 @@ static struct matrix_view sharded_borrow(const struct param_store *store, int id
     const struct sharded *held = store->held;
     const struct param *row = &store->map.table->rows[id];
     struct matrix_view view = storage_plain_view(store, id, NULL);
-    (void)form;
     view.data = NULL;
     int slot = held ? unit_slots_find(&held->slots, row->layer) : UNIT_SLOT_NONE;
     if (slot == UNIT_SLOT_NONE)
@@ -341,7 +340,6 @@ static struct matrix_view sharded_borrow(const struct param_store *store, int id
 
 static struct matrix_view whole_borrow(const struct param_store *store, int id, enum param_form form) {
     const struct sharded *held = store->held;
-    (void)form;
     return storage_plain_view(store, id, held ? held->memory[0] : NULL);
 }
 

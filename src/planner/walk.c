@@ -242,8 +242,6 @@ static double step_of_stages(const void *context, int stage, const struct pipeli
 }
 
 static double message_of_stages(const void *context, int from, int to) {
-    (void)from;
-    (void)to;
     return ((const struct walk_stages *)context)->link;
 }
 

@@ -157,8 +157,6 @@ static struct matrix_view packed_borrow(const struct param_store *store, int id,
 }
 
 static const struct param_range *packed_ranges(const struct param_store *store, enum param_array array, int *count) {
-    (void)store;
-    (void)array;
     *count = 0;
     return NULL;
 }

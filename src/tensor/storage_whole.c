@@ -47,7 +47,6 @@ static void whole_close(struct param_store *store) {
 
 static struct matrix_view whole_borrow(const struct param_store *store, int id, enum param_form form) {
     const struct whole *whole = store->held;
-    (void)form;
     return storage_plain_view(store, id, whole ? whole->weights.data : NULL);
 }
 

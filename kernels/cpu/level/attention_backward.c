@@ -421,7 +421,6 @@ static void add_prefix_parts(const struct backward_plan *plan, const float *part
 static void wave_backward(const struct backward_plan *plan, int threads) {
     const struct attention *a = plan->a;
     int slots = 0;
-    (void)threads;
 #pragma omp parallel num_threads(threads)
     {
         int slot;

@@ -30,7 +30,6 @@ static int require_types(const char *op, const struct column_scale *a) {
 
 int LEVEL(cpu_column_scale_forward)(const struct exec *exec, const struct column_scale *a) {
     TRY(require_types("column_scale_forward", a));
-    (void)exec;
 #pragma omp parallel for num_threads(threads_for(exec, a->rows * a->cols)) schedule(static)
     for (int64_t i = 0; i < a->rows; i++) {
         if (a->type == DTYPE_F32)
@@ -85,7 +84,6 @@ TYPED_BODY void backward_block(const struct column_scale *a, int64_t first_row, 
 }
 
 size_t LEVEL(cpu_column_scale_backward_workspace)(struct device *device, const struct column_scale *a) {
-    (void)device;
     return (size_t)(row_blocks(a->rows) * a->cols) * sizeof(float);
 }
 
@@ -174,7 +172,6 @@ TYPED_BODY void squares_of_rows(const struct row_squares *a, int64_t row, enum d
 int LEVEL(cpu_row_squares)(const struct exec *exec, const struct row_squares *a) {
     TRY(a->weight.scale ? status_fail(STATUS_UNSUPPORTED, "row_squares: a weight with scales")
                         : require_activation("row_squares", a->weight.type));
-    (void)exec;
 #pragma omp parallel for num_threads(threads_for(exec, a->rows * a->weight.columns)) schedule(static)
     for (int64_t i = 0; i < a->rows; i += SQUARES_ROWS) {
         WITH_TYPE(T, a->weight.type, squares_of_rows(a, i, T));
@@ -184,7 +181,6 @@ int LEVEL(cpu_row_squares)(const struct exec *exec, const struct row_squares *a)
 
 int LEVEL(cpu_magnitude_ratio)(const struct exec *exec, const struct magnitude_ratio *a) {
     int status = require_activation("magnitude_ratio", a->type);
-    (void)exec;
     for (int64_t i = 0; i < a->count && !status; i++) {
         float norm = sqrtf(a->squares[i]);
         if (a->type == DTYPE_BF16)

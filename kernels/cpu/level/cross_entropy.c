@@ -144,7 +144,6 @@ int LEVEL(cpu_cross_entropy_join)(const struct exec *exec, const struct cross_en
     const struct cross_entropy *a = &join->call;
     const struct cross_entropy_part *parts = join->parts;
     int ranks = join->ranks;
-    (void)exec;
     for (int64_t i = 0; i < a->rows; i++) {
         struct cross_entropy_part whole = {.max = -INFINITY};
         for (int r = 0; r < ranks; r++)

@@ -56,7 +56,6 @@ int LEVEL(cpu_cast)(const struct exec *exec, const struct cast_call *a) {
     if (!is_float(from_type) || !is_float(to_type))
         return status_fail(STATUS_UNSUPPORTED, "cast: no %s to %s on the cpu (fp32, bf16 and fp16 only)",
                            dtype_name(from_type), dtype_name(to_type));
-    (void)exec;
 #pragma omp parallel for num_threads(threads_for(exec, a->count)) schedule(static)
     for (int64_t first = 0; first < a->count; first += CHUNK) {
         int64_t n = a->count - first < CHUNK ? a->count - first : CHUNK;
@@ -85,7 +84,6 @@ TYPED_BODY void add_chunk(const void *x, void *y, int64_t first, int64_t count, 
 
 int LEVEL(cpu_add)(const struct exec *exec, const struct add_call *a) {
     TRY(require_activation("add", a->type));
-    (void)exec;
 #pragma omp parallel for num_threads(threads_for(exec, a->count)) schedule(static)
     for (int64_t first = 0; first < a->count; first += CHUNK) {
         int64_t n = a->count - first < CHUNK ? a->count - first : CHUNK;
@@ -123,7 +121,6 @@ int LEVEL(cpu_scale_add)(const struct exec *exec, const struct scale_add *a) {
     TRY(require_activation("scale_add", a->type));
     struct scale_add call = in_chunks(a);
     int64_t count = a->rows * a->cols;
-    (void)exec;
 #pragma omp parallel for num_threads(threads_for(exec, count)) schedule(static)
     for (int64_t i = 0; i < call.rows; i++) {
         const void *x = at_const(a->x, i * call.x_stride, a->type);
@@ -136,7 +133,6 @@ int LEVEL(cpu_scale_add)(const struct exec *exec, const struct scale_add *a) {
 
 int LEVEL(cpu_gather_rows)(const struct exec *exec, const struct gather_rows *a) {
     size_t bytes = (size_t)a->cols * dtype_bytes(a->type);
-    (void)exec;
 #pragma omp parallel for num_threads(threads_for(exec, a->rows * a->cols)) schedule(static)
     for (int64_t i = 0; i < a->rows; i++)
         if (a->index[i] < 0)
@@ -156,7 +152,6 @@ int LEVEL(cpu_scatter_add_rows)(const struct exec *exec, const struct scatter_ad
     TRY(require_activation("scatter_add_rows", a->x_type));
     TRY(require_activation("scatter_add_rows", a->y_type));
     int64_t x_stride = a->x_stride ? a->x_stride : a->cols, y_stride = a->y_stride ? a->y_stride : a->cols;
-    (void)exec;
 #pragma omp parallel for num_threads(threads_for(exec, a->rows * a->cols)) schedule(static)
     for (int64_t i = 0; i < a->rows; i++) {
         const void *from = at_const(a->x, i * x_stride, a->x_type);
@@ -169,7 +164,6 @@ int LEVEL(cpu_scatter_add_rows)(const struct exec *exec, const struct scatter_ad
 }
 
 int LEVEL(cpu_change_ids)(const struct exec *exec, const struct change_ids *a) {
-    (void)exec;
     for (int64_t i = 0; i < a->count; i++)
         if (a->changes[i].place >= 0)
             a->table[a->changes[i].place] = a->changes[i].id;

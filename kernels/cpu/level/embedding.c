@@ -37,8 +37,6 @@ int LEVEL(cpu_embedding_forward)(const struct exec *exec, const struct embedding
 }
 
 size_t LEVEL(cpu_embedding_backward_workspace)(struct device *device, const struct embedding *a) {
-    (void)device;
-    (void)a;
     return 0;
 }
 

@@ -22,7 +22,6 @@ int LEVEL(cpu_fp8_cast)(const struct exec *exec, const struct fp8_cast *a) {
     uint16_t *y = a->to.y;
     float scale = *a->to.scale;
     uint32_t most = 0;
-    (void)exec;
 #pragma omp parallel for num_threads(threads_for(exec, a->rows * a->cols)) schedule(static) reduction(max : most)
     for (int64_t i = 0; i < a->rows; i++) {
         uint32_t of_row = a->to.type == DTYPE_E4M3
@@ -44,7 +43,6 @@ int LEVEL(cpu_fp8_result)(const struct exec *exec, const struct fp8_result *a) {
 }
 
 int LEVEL(cpu_fp8_scales)(const struct exec *exec, const struct fp8_scales *a) {
-    (void)exec;
     for (int64_t t = 0; t < a->count; t++) {
         float largest = a->history[a->position * a->stride + t] = a->amax[t];
         for (int64_t i = 0; i < a->length && !a->is_most_recent; i++) {

@@ -22,7 +22,6 @@ static float *row_of(float *rows, int64_t step, int64_t stride) {
 /* sums[4H] += bias + weight state. */
 static void add_recurrent(const struct exec *exec, const struct lstm *a, const float *state, float *sums) {
     int64_t H = a->hidden;
-    (void)exec;
 #pragma omp parallel for num_threads(threads_for(exec, 4 * H * H)) schedule(static)
     for (int64_t r = 0; r < 4 * H; r++) {
         float sum = 0;
@@ -58,14 +57,12 @@ int LEVEL(cpu_lstm_forward)(const struct exec *exec, const struct lstm *a) {
 }
 
 size_t LEVEL(cpu_lstm_backward_workspace)(struct device *device, const struct lstm *a) {
-    (void)device;
     return 2 * (size_t)a->hidden * sizeof(float);
 }
 
 /* dstate[H] = weight' dsums[4H]. */
 static void recurrent_back(const struct exec *exec, const struct lstm *a, const float *dsums, float *dstate) {
     int64_t H = a->hidden;
-    (void)exec;
 #pragma omp parallel for num_threads(threads_for(exec, 4 * H * H)) schedule(static)
     for (int64_t first = 0; first < H; first += COLUMNS) {
         int64_t end = first + COLUMNS < H ? first + COLUMNS : H;

@@ -192,7 +192,6 @@ static int64_t block_sums(const struct norm *a) {
 }
 
 size_t LEVEL(cpu_norm_backward_workspace)(struct device *device, const struct norm *a) {
-    (void)device;
     return a->dgain ? (size_t)(row_blocks(a->rows) * block_sums(a)) * sizeof(float) : 0;
 }
 

@@ -47,7 +47,6 @@ static int64_t panels_of(int64_t n) {
 /* ---- packing a weight ------------------------------------------------------------------------------------------ */
 
 size_t LEVEL(cpu_packed_bytes)(struct device *device, const struct matrix_view *plain) {
-    (void)device;
     if (plain->type != DTYPE_F32 && plain->type != DTYPE_BF16)
         return 0;
     return (size_t)(panels_of(plain->rows) * steps_of(plain->type, plain->columns)) * PANEL * sizeof(float);
@@ -168,7 +167,6 @@ void LEVEL(gemm_unpack)(const struct exec *exec, const struct matrix_view *packe
     int64_t each = packed->type == DTYPE_BF16 ? 2 : 1, all = steps_of(packed->type, packed->columns);
     int64_t steps = (cols + each - 1) / each, slices = (steps + SLICE_STEPS - 1) / SLICE_STEPS;
     int64_t first = packed->first_row / SIMD_LANES, end = packed->first_row + packed->rows;
-    (void)exec;
 #pragma omp parallel for num_threads(exec_threads(exec)) schedule(static) collapse(2)
     for (int64_t group = first; group < (end + SIMD_LANES - 1) / SIMD_LANES; group++)
         for (int64_t slice = 0; slice < slices; slice++) {
@@ -451,7 +449,6 @@ static void run_pass(const struct pass *shared, int threads) {
     int64_t slices = (shared->steps + SLICE_STEPS - 1) / SLICE_STEPS,
             pieces = shared->packed ? shared->blocks * slices : 0;
     int64_t slots = 0;
-    (void)threads;
 #pragma omp parallel num_threads(threads)
     {
         struct pass pass = *shared;

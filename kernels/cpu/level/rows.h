@@ -70,7 +70,6 @@ static inline int every_row(const struct exec *exec, const struct pieces *p) {
     int status = require_activation(p->op, p->type);
     if (status)
         return status;
-    (void)exec;
 #pragma omp parallel for num_threads(threads_for(exec, p->rows * p->cols)) schedule(static)
     for (int64_t i = 0; i < p->rows; i++)
         p->row(p->call, i);
@@ -82,7 +81,6 @@ static inline int every_chunk(const struct exec *exec, const struct pieces *p, i
     int status = require_activation(p->op, p->type);
     if (status)
         return status;
-    (void)exec;
 #pragma omp parallel for num_threads(threads_for(exec, p->rows)) schedule(static)
     for (int64_t first = 0; first < p->rows; first += chunk)
         p->chunk(p->call, first, p->rows - first < chunk ? p->rows - first : chunk);
@@ -111,7 +109,6 @@ static inline void add_partials(const struct exec *exec, int64_t blocks, int64_t
                                 int64_t stride, float *out) {
     const int64_t chunk = 256;
     int64_t chunks = (cols + chunk - 1) / chunk;
-    (void)exec;
 #pragma omp parallel for num_threads(threads_for(exec, blocks *cols)) schedule(static)
     for (int64_t c = 0; c < chunks; c++) {
         int64_t first = c * chunk, count = cols - first < chunk ? cols - first : chunk;

@@ -28,7 +28,6 @@ static double block_squares(const float *x, int64_t count) {
 }
 
 size_t LEVEL(cpu_sum_of_squares_workspace)(struct device *device, const struct sum_of_squares *a) {
-    (void)device;
     return (size_t)squares_blocks(a->count) * sizeof(double);
 }
 
@@ -48,7 +47,6 @@ int LEVEL(cpu_sum_of_squares)(const struct exec *exec, const struct sum_of_squar
 
 /* If the norm is not finite, the factor is NaN, so that no later number looks healthy. */
 int LEVEL(cpu_clip_factor)(const struct exec *exec, const struct clip_factor *a) {
-    (void)exec;
     double norm = sqrt(*a->sum_of_squares), factor = (double)a->max_norm / (norm + 1e-6);
     *a->norm = (float)norm;
     *a->factor = !isfinite(*a->norm) ? NAN : a->max_norm == 0 || factor > 1 ? 1.0f : (float)factor;
@@ -56,7 +54,6 @@ int LEVEL(cpu_clip_factor)(const struct exec *exec, const struct clip_factor *a)
 }
 
 int LEVEL(cpu_weighted_sum)(const struct exec *exec, const struct weighted_sum *a) {
-    (void)exec;
     double total = 0;
     for (int64_t i = 0; i < a->count; i++)
         total += (double)a->x[i] * (double)a->weight[i];
@@ -65,7 +62,6 @@ int LEVEL(cpu_weighted_sum)(const struct exec *exec, const struct weighted_sum *
 }
 
 size_t LEVEL(cpu_column_sum_workspace)(struct device *device, const struct column_sum *a) {
-    (void)device;
     return (size_t)(row_blocks(a->rows) * a->cols) * sizeof(float);
 }
 

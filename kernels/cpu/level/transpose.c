@@ -23,7 +23,6 @@ TYPED_BODY void turn(const struct transpose *a, int64_t first, int64_t end, enum
 int LEVEL(cpu_transpose)(const struct exec *exec, const struct transpose *a) {
     int status = require_activation("transpose", a->type);
     int64_t cols = status ? 0 : a->cols;
-    (void)exec;
 #pragma omp parallel for num_threads(threads_for(exec, a->rows *cols)) schedule(static)
     for (int64_t first = 0; first < cols; first += TILE) {
         int64_t end = first + TILE < cols ? first + TILE : cols;

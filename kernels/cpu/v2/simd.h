@@ -39,7 +39,6 @@ static inline vfloat simd_fma(vfloat a, vfloat b, vfloat c) {
 
 /* Returns sum plus the product of the units a and b: one product of floats, or the two products of a pair. */
 static inline vfloat simd_dot(bool pairs, vfloat a, vfloat b, vfloat sum) {
-    (void)pairs;
     return simd_fma(a, b, sum);
 }
 

@@ -26,7 +26,6 @@ static inline vfloat simd_fma(vfloat a, vfloat b, vfloat c) {
     return _mm256_fmadd_ps(a, b, c);
 }
 static inline vfloat simd_dot(bool pairs, vfloat a, vfloat b, vfloat sum) {
-    (void)pairs;
     return simd_fma(a, b, sum);
 }
 static inline vfloat simd_max(vfloat a, vfloat b) {

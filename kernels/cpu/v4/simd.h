@@ -9,7 +9,6 @@ enum { SIMD_PAIRS = 0 };
 /* ---- as explained in cpu/v2/simd.h ---- */
 
 static inline vfloat simd_dot(bool pairs, vfloat a, vfloat b, vfloat sum) {
-    (void)pairs;
     return simd_fma(a, b, sum);
 }
 static inline vword simd_round_bf16(vfloat x) {
