@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 enum { HUGE_PAGE = 2 << 20, BLOCK_HEADER = 64 };
 enum { MOST_THREADS = 256 }; /* unless there are more cores; more threads would only wait for each other */
@@ -14,6 +16,12 @@ struct block {
     void *mapping;
     size_t bytes;
 };
+
+/* Asks Linux for AMX's registers, which a process may not use before. */
+static bool may_use_tiles(void) {
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18 };
+    return __builtin_cpu_supports("amx-bf16") && !syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA);
+}
 
 static bool level_runs_here(const char *level) {
     __builtin_cpu_init();
@@ -27,13 +35,19 @@ static bool level_runs_here(const char *level) {
         return v3;
     if (!strcmp(level, "v4"))
         return v4;
-    return !strcmp(level, "v4bf16") && v4 && __builtin_cpu_supports("avx512bf16");
+    bool v4bf16 = v4 && __builtin_cpu_supports("avx512bf16");
+    if (!strcmp(level, "v4bf16"))
+        return v4bf16;
+    return !strcmp(level, "v4amx") && v4bf16 && may_use_tiles();
 }
 
 static const struct {
     const char *level, *instructions;
     const struct ops *ops;
 } levels[] = {
+#ifdef CAMBIUM_HAS_v4amx
+    {"v4amx", "amx_bf16", &cpu_ops_v4amx},
+#endif
 #ifdef CAMBIUM_HAS_v4bf16
     {"v4bf16", "avx512_bf16", &cpu_ops_v4bf16},
 #endif

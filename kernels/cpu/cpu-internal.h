@@ -43,6 +43,6 @@ int64_t cpu_kv_page_elements(struct device *device, int kv_heads, int head_size,
 int cpu_measure_gemm(struct device *device, enum dtype dtype, bool is_tf32, double max_seconds, double *flops);
 int cpu_measure_read(struct device *device, double max_seconds, double *bytes_per_s);
 
-extern const struct ops cpu_ops_v2, cpu_ops_v3, cpu_ops_v4, cpu_ops_v4bf16;
+extern const struct ops cpu_ops_v2, cpu_ops_v3, cpu_ops_v4, cpu_ops_v4bf16, cpu_ops_v4amx;
 
 #endif

@@ -104,7 +104,7 @@ static void check_packed(struct scene *scene, enum dtype type) {
 
 static void norms_of_a_packed_weight_have_its_bits(void **state) {
     (void)state;
-    static const char *const levels[] = {"v2", "v3", "v4", "v4bf16"};
+    static const char *const levels[] = {"v2", "v3", "v4", "v4bf16", "v4amx"};
     struct scene scene = {0};
     test_ok(device_open(test_device(), DEVICE_FIRST, 2, &scene.device));
     test_ok(stream_open(scene.device, &scene.exec.stream));

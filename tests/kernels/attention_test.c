@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-static const char *const levels[] = {"v2", "v3", "v4", "v4bf16"};
+static const char *const levels[] = {"v2", "v3", "v4", "v4bf16", "v4amx"};
 
 static void attention_equals_fp64(void **state) {
     (void)state;

@@ -6,7 +6,7 @@
 #include <jansson.h>
 #include <math.h>
 
-static const char *const levels[] = {"v2", "v3", "v4", "v4bf16"};
+static const char *const levels[] = {"v2", "v3", "v4", "v4bf16", "v4amx"};
 enum { DRAWS = 6, MOST_VOCAB = 1003, MOST_CHANGES = MOST_VOCAB / 3 };
 
 struct scene {

@@ -110,7 +110,7 @@ static void rows_of_a_packed_product(const char *level, enum dtype type, int64_t
 
 static void the_bits_of_a_row_do_not_depend_on_the_number_of_rows(void **state) {
     (void)state;
-    static const char *const levels[] = {"v2", "v3", "v4", "v4bf16"};
+    static const char *const levels[] = {"v2", "v3", "v4", "v4bf16", "v4amx"};
     for (int level = 0; level < 4; level++)
         for (int type = DTYPE_F32; type <= DTYPE_BF16; type++) {
             rows_of_a_packed_product(levels[level], (enum dtype)type, 96, 64);
@@ -314,7 +314,7 @@ static void check_unpacked(struct scene *scene, const struct ops *ops, enum dtyp
 
 static void a_packed_weight_has_the_bits_of_a_plain_one(void **state) {
     (void)state;
-    static const char *const levels[] = {"v2", "v3", "v4", "v4bf16"};
+    static const char *const levels[] = {"v2", "v3", "v4", "v4bf16", "v4amx"};
     static const int64_t shapes[][3] = {{0, 64, 96}, {0, 33, 65}, {5, 40, 31}, {32, 64, 600},
                                         {7, 1, 1},   {0, 700, 8}, {3, 5000, 8}};
     struct scene scene = scene_open(2);

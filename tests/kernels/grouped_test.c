@@ -16,7 +16,7 @@ static void threads_do_not_change_bits(void **state) {
 
 /* ---- cuts ---- */
 
-static const char *const levels[] = {"v2", "v3", "v4", "v4bf16"};
+static const char *const levels[] = {"v2", "v3", "v4", "v4bf16", "v4amx"};
 enum { ROWS = 131, K = 151 /* some copies of the matrix */, N = 149, FIRST = 2, LDC = N + 5, MOST = ROWS + 1 };
 
 struct scene {

@@ -13,7 +13,7 @@ struct scene {
 static inline void every_level(void (*check)(const struct scene *scene)) {
     struct device *device;
     struct scene scene = {0};
-    static const char *const levels[] = {"v2", "v3", "v4", "v4bf16"};
+    static const char *const levels[] = {"v2", "v3", "v4", "v4bf16", "v4amx"};
     test_ok(device_open("cpu", DEVICE_FIRST, 2, &device));
     test_ok(stream_open(device, &scene.exec.stream));
     scene.exec.workspace_bytes = 1 << 20;

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const char *const levels[] = {"v2", "v3", "v4", "v4bf16"};
+static const char *const levels[] = {"v2", "v3", "v4", "v4bf16", "v4amx"};
 enum { LEVELS = 4, SAMPLED_ELEMENTS = 12, ORDERS = 6, ORDERS_LONG = 20 };
 
 /* Opens a device on which cases are checked. */

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-static const char *const levels[] = {"v2", "v3", "v4", "v4bf16"};
+static const char *const levels[] = {"v2", "v3", "v4", "v4bf16", "v4amx"};
 
 struct scene {
     struct device *device;

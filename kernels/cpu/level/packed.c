@@ -12,6 +12,7 @@
  * plain matrices. */
 #include "cpu/gemm-internal.h"
 #include "cpu/level/gemm_level.h"
+#include "cpu/level/packed_tiles.h"
 #include "cpu/level/vector_math.h"
 #include "simd.h"
 
@@ -35,9 +36,19 @@ enum {
 /* Units of a pair in the packed rows: bf16 is converted to fp32 at levels without arithmetic on pairs. */
 enum { PAIR_UNITS = SIMD_PAIRS ? 1 : 2 };
 
+/* Returns true if tiles multiply this type. */
+static bool uses_tiles(enum dtype type) {
+    return HAS_TILES && type == DTYPE_BF16;
+}
+
 static int64_t steps_of(enum dtype type, int64_t k) {
-    int64_t units = type == DTYPE_BF16 ? (k + 1) / 2 : k;
-    return (units + UNROLL - 1) / UNROLL * UNROLL;
+    int64_t units = type == DTYPE_BF16 ? (k + 1) / 2 : k, multiple = uses_tiles(type) ? TILES_STEPS : UNROLL;
+    return (units + multiple - 1) / multiple * multiple;
+}
+
+/* Returns the maximum number of rows of a block. */
+static int block_rows(enum dtype type) {
+    return uses_tiles(type) ? TILES_ROWS : TILE_ROWS;
 }
 
 static int64_t panels_of(int64_t n) {
@@ -120,7 +131,6 @@ int LEVEL(cpu_pack)(const struct exec *exec, const struct pack_call *a) {
         return status_fail(STATUS_UNSUPPORTED, "pack: needs a plain fp32 or bf16 weight, not %s",
                            dtype_name(plain->type));
     int64_t floats = steps_of(plain->type, plain->columns) * PANEL, panels = panels_of(plain->rows);
-    (void)exec;
 #pragma omp parallel for num_threads(exec_threads(exec)) schedule(static)
     for (int64_t p = 0; p < panels; p++)
         pack_panel(plain, p * PANEL, (float *)a->out + p * floats);
@@ -353,6 +363,18 @@ TILE_INLINE void pack_lanes(bool is_widened, const struct unit_rows *p) {
         pack_lane(is_widened, p, lane, rest);
 }
 
+/* Copies the units of whole rows, for AMX; those after the last element are zeros. */
+static void copy_rows(const struct unit_rows *p, int64_t row_floats) {
+    int64_t from = 2 * p->first, end = 2 * p->end < p->k ? 2 * p->end : p->k;
+    size_t width = (size_t)(p->end - p->first) * sizeof(float);
+    size_t bytes = end > from ? (size_t)(end - from) * sizeof(uint16_t) : 0;
+    for (int i = 0; i < p->rows; i++) {
+        char *to = (char *)(p->out + i * row_floats + p->first);
+        memcpy(to, p->row + (size_t)i * p->stride + (size_t)from * sizeof(uint16_t), bytes);
+        memset(to + bytes, 0, width - bytes);
+    }
+}
+
 /* One pass over the panels, for rows first .. first + rows - 1 of C in `blocks` tiles of nearly equal size. */
 struct pass {
     const struct gemm *gemm;
@@ -363,7 +385,8 @@ struct pass {
     int64_t shares;     /* parts of the blocks, if there are too few panels for the threads */
     int64_t row_floats; /* of a packed row */
     float *packed;      /* the rows' packed form, if they need one */
-    const float *a;     /* the rows as the tiles read them */
+    const float *a;     /* the rows as tiles read them: [steps][rows of the block], or row by row for AMX */
+    int shaped_rows;    /* this thread's AMX tiles have the shape for so many rows; 0: none */
 };
 
 static int64_t block_start(const struct pass *pass, int64_t block) {
@@ -380,20 +403,25 @@ static struct ahead look_ahead(const struct pass *pass, const float *panel, int6
     return (struct ahead){(const char *)panel + bytes + share * block, share * block < bytes ? (int)lines : 0};
 }
 
-static void run_tile(const struct pass *pass, int64_t panel, int64_t block) {
+static void run_tile(struct pass *pass, int64_t panel, int64_t block) {
     const struct gemm *gemm = pass->gemm;
     const float *b = (const float *)gemm->b.data + (gemm->b.first_row / PANEL + panel) * pass->steps * PANEL;
     int64_t start = block_start(pass, block);
     int rows = (int)(block_start(pass, block + 1) - start);
     int panels = panel + pass->columns < pass->panels ? WIDEST : 1;
-    _Alignas(64) float out[TILE_ROWS * PANEL];
+    _Alignas(64) float out[TILES_ROWS * PANEL];
     struct tile tile = {.steps = pass->steps,
                         .a = pass->a + start * pass->row_floats,
                         .b = b,
                         .beside = pass->columns * pass->steps * PANEL,
                         .ahead = look_ahead(pass, b, block),
                         .out = out};
-    if (gemm->a.type == DTYPE_BF16)
+    if (uses_tiles(gemm->a.type) && rows != pass->shaped_rows)
+        tiles_shape(pass->shaped_rows = rows);
+    if (uses_tiles(gemm->a.type))
+        tiles_multiply(rows, pass->steps, tile.a, pass->row_floats, b,
+                       pass->blocks == 1 ? PREFETCH_BYTES / (int64_t)sizeof(float) : 0, out);
+    else if (gemm->a.type == DTYPE_BF16)
         multiply_rows_bf16(rows, panels, &tile);
     else
         multiply_rows_f32(rows, panels, &tile);
@@ -426,14 +454,16 @@ static void pack_slice(const struct pass *pass, int64_t block, int64_t slice) {
                              .end = last < pass->steps ? last : pass->steps,
                              .rows = (int)(block_start(pass, block + 1) - start),
                              .out = pass->packed + start * pass->row_floats};
-    if (gemm->a.type == DTYPE_BF16 && !SIMD_PAIRS)
+    if (uses_tiles(gemm->a.type))
+        copy_rows(&rows, pass->row_floats);
+    else if (gemm->a.type == DTYPE_BF16 && !SIMD_PAIRS)
         pack_lanes(true, &rows);
     else
         pack_lanes(false, &rows);
 }
 
 /* Runs the tiles, divided among the team's threads. */
-static void run_tiles(const struct pass *pass) {
+static void run_tiles(struct pass *pass) {
 #pragma omp for schedule(static) nowait
     for (int64_t item = 0; item < pass->columns * pass->shares; item++) {
         int64_t panel = item / pass->shares, share = item % pass->shares;
@@ -441,6 +471,8 @@ static void run_tiles(const struct pass *pass) {
         for (int64_t block = pass->blocks * share / pass->shares; block < last; block++)
             run_tile(pass, panel, block);
     }
+    if (pass->shaped_rows)
+        tiles_release();
 }
 
 /* Runs a pass. Every thread packs few rows for itself: waiting for other threads, and reading what their cores wrote,
@@ -475,21 +507,25 @@ static int64_t row_floats(const struct gemm *gemm) {
 
 /* Returns the rows of a pass: as many as fit into A_BYTES, but at least a few tiles. */
 static int64_t pass_rows(const struct gemm *gemm) {
-    int64_t rows = A_BYTES / (row_floats(gemm) * (int64_t)sizeof(float)) / TILE_ROWS * TILE_ROWS;
-    return rows > 4 * TILE_ROWS ? rows : 4 * TILE_ROWS;
+    int64_t block = block_rows(gemm->a.type);
+    int64_t rows = A_BYTES / (row_floats(gemm) * (int64_t)sizeof(float)) / block * block;
+    return rows > 4 * block ? rows : 4 * block;
 }
 
 /* Returns the bytes of a pass's packed rows. */
 static size_t rows_bytes(const struct device *device, const struct gemm *gemm) {
     int64_t rows = gemm_m(gemm) < pass_rows(gemm) ? gemm_m(gemm) : pass_rows(gemm);
-    int64_t few = rows < FEW_BLOCKS * TILE_ROWS ? rows : FEW_BLOCKS * TILE_ROWS, copies = few * device->threads;
+    int64_t most = FEW_BLOCKS * block_rows(gemm->a.type), few = rows < most ? rows : most;
+    int64_t copies = few * device->threads;
     return (size_t)((rows > copies ? rows : copies) * row_floats(gemm)) * sizeof(float);
 }
 
 static void multiply_packed(const struct exec *exec, const struct gemm *gemm, void *workspace) {
     int threads = exec_threads(exec);
     int64_t most = pass_rows(gemm), passes = (gemm_m(gemm) + most - 1) / most, skipped = gemm->b.first_row % PANEL;
-    bool is_in_place = gemm_m(gemm) == 1 && (uintptr_t)gemm->a.data % sizeof(float) == 0 &&
+    bool is_tiled = uses_tiles(gemm->a.type);
+    bool is_in_place = (is_tiled ? gemm->a.stride % 2 == 0 : gemm_m(gemm) == 1) &&
+                       (uintptr_t)gemm->a.data % sizeof(float) == 0 &&
                        row_floats(gemm) * (int64_t)sizeof(float) == gemm_k(gemm) * (int64_t)dtype_bytes(gemm->a.type);
     for (int64_t i = 0; i < passes; i++) {
         struct pass pass = {.gemm = gemm,
@@ -498,12 +534,14 @@ static void multiply_packed(const struct exec *exec, const struct gemm *gemm, vo
                             .panels = panels_of(skipped + gemm_n(gemm)),
                             .skipped = skipped,
                             .shares = 1,
-                            .row_floats = row_floats(gemm),
+                            .row_floats = is_in_place && is_tiled ? gemm->a.stride / 2 : row_floats(gemm),
                             .packed = is_in_place ? NULL : workspace,
-                            .a = is_in_place ? gemm->a.data : workspace};
+                            .a = workspace};
+        if (is_in_place)
+            pass.a = (const float *)gemm->a.data + pass.first * pass.row_floats;
         pass.rows = gemm_m(gemm) * (i + 1) / passes - pass.first;
-        pass.blocks = (pass.rows + TILE_ROWS - 1) / TILE_ROWS;
-        bool is_wide = pass.rows <= WIDE_ROWS && pass.panels >= 2 * WIDEST * threads;
+        pass.blocks = (pass.rows + block_rows(gemm->a.type) - 1) / block_rows(gemm->a.type);
+        bool is_wide = !is_tiled && pass.rows <= WIDE_ROWS && pass.panels >= 2 * WIDEST * threads;
         pass.columns = is_wide ? (pass.panels + 1) / WIDEST : pass.panels;
         while (pass.panels * pass.shares < 4 * threads && 2 * pass.shares <= pass.blocks)
             pass.shares *= 2;
