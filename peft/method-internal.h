@@ -115,7 +115,7 @@ struct peft {
     const struct model_family *family;                          /* the base's */
     struct model_projection projections[MODEL_MAX_PROJECTIONS]; /* of each block of the base */
     enum dtype dtype;
-    bool trains;
+    bool trains, takes_tables;         /* as in the options */
     int64_t sample;                    /* the first of the current global batch; below 0: no dropout */
     int64_t max_rows;                  /* of a batch */
     const struct param_store *weights; /* the base's, once they are set */

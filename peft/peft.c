@@ -94,7 +94,8 @@ int peft_fail_prefixes(int first, int second) {
 
 bool peft_is_encoded(const struct peft_adapter *adapter) {
     const struct peft_method *method = adapter->method;
-    return adapter->peft->trains && method->is_encoded && method->is_encoded(&adapter->config);
+    return adapter->peft->trains && !adapter->peft->takes_tables && method->is_encoded &&
+           method->is_encoded(&adapter->config);
 }
 
 const struct param_table *peft_table(const struct peft_adapter *adapter) {
@@ -218,6 +219,7 @@ int peft_open(const struct peft_options *options, struct rank *rank, struct peft
                           .family = model_family(&options->model->base.config),
                           .dtype = options->model->base.dtype,
                           .trains = options->trains,
+                          .takes_tables = options->takes_tables,
                           .sample = -1,
                           .max_rows = options->model->max_rows,
                           .count = options->count,

@@ -26,6 +26,7 @@ struct peft_options {
     const struct model_options *model; /* of the base: shape, type, layers of this stage */
     const char *directory;             /* of the base, for errors about adapters of other bases; NULL: unknown */
     bool trains;
+    bool takes_tables; /* while it trains: tables that an encoder made take its place, as in the files of an adapter */
 };
 
 /* Opens a stack: its table, store and hooks. STATUS_USAGE for configurations that do not fit the base or each other.

@@ -51,7 +51,7 @@ static int open_files(struct trained *t) {
     struct verify *v = t->verify;
     const struct config_list *list = &v->job->model->adapters;
     int64_t positions = model_positions(&t->files.config);
-    TRY(list->count ? peft_files_open(list->items, list->count, true, &t->adapters) : STATUS_OK);
+    TRY(list->count ? peft_files_open(list->items, list->count, false, &t->adapters) : STATUS_OK);
     for (int i = 0; t->adapters && i < peft_files_count(t->adapters); i++) {
         t->virtual_tokens += peft_config_virtual_tokens(&peft_files_configs(t->adapters)[i]);
         t->first_position += peft_config_prefix_tokens(&peft_files_configs(t->adapters)[i]);
@@ -70,7 +70,8 @@ static int open_stack(struct trained *t, const struct model_options *options) {
                                        .count = peft_files_count(t->adapters),
                                        .model = options,
                                        .directory = t->files.directory,
-                                       .trains = true};
+                                       .trains = true,
+                                       .takes_tables = true};
     int status = peft_open(&stack, &t->rank, &t->peft);
     return status ? peft_explain_base(status, t->adapters, t->files.directory) : STATUS_OK;
 }
