@@ -28,10 +28,11 @@ enum {
     WIDE_ROWS = TILE_ROWS / 2 - 1,     /* the maximum number of rows that leave registers for two panels */
     SLICE_STEPS = 256,                 /* of packed rows: at most 14 KB, which stay in the first-level cache */
     FEW_BLOCKS = 2,
-    A_BYTES = 1 << 20,     /* of packed rows at a time: at most half of a second-level cache */
-    PREFETCH_BYTES = 8192, /* ahead in the panel's stream */
-    PIECE_OUTPUTS = 4096,  /* of a plain weight that is packed at a time */
-    PREFETCH_ROWS = 7,     /* with more rows, the processor's own prefetching is enough */
+    A_BYTES = 1 << 20,           /* of packed rows at a time: at most half of a second-level cache */
+    PREFETCH_BYTES = 8192,       /* ahead in the panel's stream */
+    PIECE_OUTPUTS = 4096,        /* of a plain weight that is packed at a time */
+    TILED_PIECE_BYTES = 2 << 20, /* the same for AMX, which reads rows in place: it stays in second-level caches */
+    PREFETCH_ROWS = 7,           /* with more rows, the processor's own prefetching is enough */
 };
 /* Units of a pair in the packed rows: bf16 is converted to fp32 at levels without arithmetic on pairs. */
 enum { PAIR_UNITS = SIMD_PAIRS ? 1 : 2 };
@@ -554,7 +555,9 @@ static void multiply_packed(const struct exec *exec, const struct gemm *gemm, vo
 /* Returns the outputs of a piece: few enough for a small workspace, and many compared with the rows' packing, which
  * each piece repeats. */
 static int64_t piece_outputs(const struct gemm *gemm) {
-    int64_t n = gemm_n(gemm), pieces = (n + PIECE_OUTPUTS - 1) / PIECE_OUTPUTS;
+    int64_t output_bytes = steps_of(gemm->b.type, gemm_k(gemm)) * (int64_t)sizeof(float);
+    int64_t most = uses_tiles(gemm->b.type) ? TILED_PIECE_BYTES / output_bytes + 1 : PIECE_OUTPUTS;
+    int64_t n = gemm_n(gemm), pieces = (n + most - 1) / most;
     return panels_of((n + pieces - 1) / pieces) * PANEL;
 }
 
