@@ -387,7 +387,7 @@ struct pass {
     int64_t row_floats; /* of a packed row */
     float *packed;      /* the rows' packed form, if they need one */
     const float *a;     /* the rows as tiles read them: [steps][rows of the block], or row by row for AMX */
-    int shaped_rows;    /* this thread's AMX tiles have the shape for so many rows; 0: none */
+    int shaped_rows;    /* for which this thread's AMX tiles have the shape; 0: none */
 };
 
 static int64_t block_start(const struct pass *pass, int64_t block) {

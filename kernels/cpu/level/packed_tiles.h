@@ -74,10 +74,13 @@ static inline void tiles_multiply(int rows, int64_t steps, const float *a, int64
 #else
 enum { HAS_TILES = 0 };
 
+/* The same for levels without tiles, which never call them. */
 static inline void tiles_shape(int rows) {
 }
+/* Does nothing. */
 static inline void tiles_release(void) {
 }
+/* Does nothing. */
 static inline void tiles_multiply(int rows, int64_t steps, const float *a, int64_t row_floats, const float *b,
                                   int64_t ahead, float *out) {
 }
