@@ -1,4 +1,4 @@
-/* What the parsers of statements and of expressions share: failures, nodes, names, and the present token. */
+/* Shared by the parsers of statements and of expressions: failures, nodes, names, and the present token. */
 #include "parse-internal.h"
 
 #include <stdarg.h>
