@@ -6,10 +6,10 @@
  * which gives one core up to 8% more than one stream. Each stream runs through the panels in order, because every start
  * of a stream costs the memory's latency.
  *
- * Each output is one chain of multiply-adds along k for any number of rows, so that a row's bits do not depend on the
- * others. A library does not promise that: it may choose another order for every shape. On 2 cores of Zen 4 in bf16,
- * one row reaches 0.9-1.0 of the streaming read. From 16 to 1,024 rows, it is at least as fast as oneDNN's product of
- * plain matrices. */
+ * Each output is one chain of sums along k for any number of rows, so that a row's bits do not depend on the others. A
+ * link is a multiply-add, or with AMX the sum of 16 pairs. A library does not promise that: it may choose another order
+ * for every shape. On 2 cores of Zen 4 in bf16, one row reaches 0.9-1.0 of the streaming read. From 16 to 1,024 rows,
+ * it is at least as fast as oneDNN's product of plain matrices. */
 #include "cpu/gemm-internal.h"
 #include "cpu/level/gemm_level.h"
 #include "cpu/level/packed_tiles.h"
@@ -420,8 +420,7 @@ static void run_tile(struct pass *pass, int64_t panel, int64_t block) {
     if (uses_tiles(gemm->a.type) && rows != pass->shaped_rows)
         tiles_shape(pass->shaped_rows = rows);
     if (uses_tiles(gemm->a.type))
-        tiles_multiply(rows, pass->steps, tile.a, pass->row_floats, b,
-                       pass->blocks == 1 ? PREFETCH_BYTES / (int64_t)sizeof(float) : 0, out);
+        tiles_multiply(rows, panels, pass->steps, tile.a, pass->row_floats, b, tile.beside, out);
     else if (gemm->a.type == DTYPE_BF16)
         multiply_rows_bf16(rows, panels, &tile);
     else
@@ -542,7 +541,7 @@ static void multiply_packed(const struct exec *exec, const struct gemm *gemm, vo
             pass.a = (const float *)gemm->a.data + pass.first * pass.row_floats;
         pass.rows = gemm_m(gemm) * (i + 1) / passes - pass.first;
         pass.blocks = (pass.rows + block_rows(gemm->a.type) - 1) / block_rows(gemm->a.type);
-        bool is_wide = !is_tiled && pass.rows <= WIDE_ROWS && pass.panels >= 2 * WIDEST * threads;
+        bool is_wide = pass.rows <= (is_tiled ? TILES_FEW : WIDE_ROWS) && pass.panels >= 2 * WIDEST * threads;
         pass.columns = is_wide ? (pass.panels + 1) / WIDEST : pass.panels;
         while (pass.panels * pass.shares < 4 * threads && 2 * pass.shares <= pass.blocks)
             pass.shares *= 2;
