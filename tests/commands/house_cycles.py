@@ -5,15 +5,15 @@ import subprocess
 
 
 def calls_of(archive):
-    """{file: the files of the archive that define functions which it uses}"""
-    listed = subprocess.run(["nm", "-A", archive], capture_output=True, text=True, check=True).stdout
-    symbols = re.findall(r"^[^:]*:([^:]+)\.o:[0-9a-f ]* (\w) (\S+)$", listed, re.M)
-    home = {name: file for file, kind, name in symbols if kind == "T"}
-    calls = {file: set() for file, _, _ in symbols}
-    for file, kind, name in symbols:
-        if kind == "U" and home.get(name, file) != file:
-            calls[file].add(home[name])
-    return calls
+    """{file: the files of the archive that define functions which it uses}. A file is its place in the archive and its
+    name, because folders have files of the same name."""
+    listed = subprocess.run(["nm", archive], capture_output=True, text=True, check=True).stdout
+    members = re.split(r"^(\S+)\.o:$", listed, flags=re.M)
+    symbols = {(place, members[place]): re.findall(r"^[0-9a-f ]* (\w) (\S+)$", members[place + 1], re.M)
+               for place in range(1, len(members), 2)}
+    home = {name: file for file, found in symbols.items() for kind, name in found if kind == "T"}
+    return {file: {home[name] for kind, name in found if kind == "U" and home.get(name, file) != file}
+            for file, found in symbols.items()}
 
 
 def reach(calls, start):
@@ -28,10 +28,11 @@ def reach(calls, start):
 
 
 def cycles_of(archive):
-    """Sorted lists of files, each a set whose members all come back to each other."""
+    """Sorted lists of names of files, each a set whose members all come back to each other. What is compiled once for
+    each instruction set counts once."""
     calls = calls_of(archive)
     reached = {file: reach(calls, file) for file in calls}
-    found = {tuple(sorted(other for other in reached[file] if file in reached[other]))
+    found = {tuple(sorted(name for _, name in (other for other in reached[file] if file in reached[other])))
              for file in calls if file in reached[file]}
     return [list(cycle) for cycle in sorted(found)]
 

@@ -68,7 +68,6 @@ MAX_LINES = 800
 # Cycles that a room still has, and why. Numbers may only fall: a room that has fewer gets the smaller one here.
 CYCLES = {
     "infer": 1,  # the engine, its images and the link to its followers
-    "kernels": 1,  # packed products and their epilogues
     "peft": 1,  # files, images and merging
     "train": 1,  # the trainer, its ranks and its saves
 }

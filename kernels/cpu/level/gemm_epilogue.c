@@ -1,4 +1,4 @@
-/* The work after a product: bias, GELU and its backward, and the store to C. Also the level's entries to gemm. */
+/* The work after a product: bias, GELU and its backward, and the store to C. */
 #include "cpu/level/gelu_forms.h"
 #include "cpu/level/gemm_level.h"
 
@@ -103,21 +103,4 @@ void LEVEL(gemm_epilogue)(const struct gemm *g, const struct gemm_block *block) 
                 finish_row(g, ab, aux, c, block->cols, DTYPE_BF16, DTYPE_BF16);
         }
     }
-}
-
-static const struct gemm_level level = {
-    .epilogue = LEVEL(gemm_epilogue),
-    .column_sum = LEVEL(cpu_column_sum),
-    .column_sum_workspace = LEVEL(cpu_column_sum_workspace),
-    .packed_workspace = LEVEL(gemm_packed_workspace),
-    .packed_gemm = LEVEL(gemm_packed),
-    .unpack = LEVEL(gemm_unpack),
-};
-
-size_t LEVEL(cpu_gemm_workspace)(struct device *device, const struct gemm *gemm) {
-    return gemm_workspace(&level, device, gemm);
-}
-
-int LEVEL(cpu_gemm)(const struct exec *exec, const struct gemm *gemm) {
-    return gemm_run(&level, exec, gemm);
 }

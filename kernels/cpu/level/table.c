@@ -1,5 +1,22 @@
 /* One level's table of operations. */
-#include "cpu/level/level.h"
+#include "cpu/level/gemm_level.h"
+
+static const struct gemm_level level = {
+    .epilogue = LEVEL(gemm_epilogue),
+    .column_sum = LEVEL(cpu_column_sum),
+    .column_sum_workspace = LEVEL(cpu_column_sum_workspace),
+    .packed_workspace = LEVEL(gemm_packed_workspace),
+    .packed_gemm = LEVEL(gemm_packed),
+    .unpack = LEVEL(gemm_unpack),
+};
+
+size_t LEVEL(cpu_gemm_workspace)(struct device *device, const struct gemm *gemm) {
+    return gemm_workspace(&level, device, gemm);
+}
+
+int LEVEL(cpu_gemm)(const struct exec *exec, const struct gemm *gemm) {
+    return gemm_run(&level, exec, gemm);
+}
 
 extern const struct ops LEVEL(cpu_ops);
 
