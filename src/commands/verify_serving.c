@@ -56,7 +56,6 @@ static const struct config_command command = {
 
 static int prepare(const struct launch *launch, const struct config *config, void *context) {
     struct verify_command *c = context;
-    (void)config;
     c->base.pipeline = 1;
     if (c->base.precision == FP8)
         return status_fail(STATUS_USAGE, "fp8 has no zero gap: its scales follow the batch");

@@ -5,13 +5,13 @@
 
 #include <stdlib.h>
 
-enum { MOST_TEXTS = 8 };
+enum { MOST_TEXTS = 8, MOST_TOKENS = 512 }; /* each token takes a row of the vocabulary, in fp32 */
 
 /* The tokens of the first rows; they are freed one by one. */
 struct row_texts {
     int32_t *tokens[MOST_TEXTS];
     struct verify_text items[MOST_TEXTS];
-    int64_t count;
+    int64_t count, tokens_count;
 };
 
 static int read_rows(const struct tuning_options *options, struct row_texts *texts) {
@@ -19,13 +19,16 @@ static int read_rows(const struct tuning_options *options, struct row_texts *tex
     TRY(tuning_data_open(options, &data));
     int64_t length = tuning_data_length(data, SPLIT_VALID);
     int status = STATUS_OK;
-    for (int64_t i = 0; i < length && i < MOST_TEXTS && !status; i++) {
+    for (int64_t i = 0; i < length && i < MOST_TEXTS && texts->tokens_count < MOST_TOKENS && !status; i++) {
         bool *trained = NULL;
         struct verify_text *text = &texts->items[i];
         status = tuning_data_row(data, SPLIT_VALID, i, &texts->tokens[i], &trained, &text->count);
+        int64_t remaining = MOST_TOKENS - texts->tokens_count;
         text->tokens = texts->tokens[i];
+        text->count = status ? 0 : text->count < remaining ? text->count : remaining;
         free(trained);
         texts->count += !status;
+        texts->tokens_count += text->count;
     }
     tuning_data_close(data);
     return status;

@@ -5,6 +5,7 @@
 
 #include "base/base.h"
 #include "base/json.h"
+#include "base/memory.h"
 #include "base/rng.h"
 #include "data/json_line.h"
 #include "data/lines.h"
@@ -138,8 +139,11 @@ static int open_host(struct verify *v) {
 /* Takes the first rank's memory for what the paths compute. */
 static int open_memory(struct verify *v) {
     size_t bytes = (size_t)v->vocab * sizeof(float);
+    const struct memory_limit limit = memory_limit_find("");
     if (!v->is_first)
         return STATUS_OK;
+    TRY(memory_check((size_t)(v->tokens + v->longest + VERIFY_ROWS) * bytes, &limit,
+                     "fewer or shorter texts (--input): each token takes the numbers of the whole vocabulary"));
     v->reference = malloc((size_t)v->tokens * bytes);
     v->row = malloc(VERIFY_ROWS * bytes);
     TRY(status_allocated(v->reference && v->row));
