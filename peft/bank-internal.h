@@ -54,7 +54,7 @@ struct bank_rows {
 /* Rows of a step whose slots have an adapter of the same method at the same position. */
 struct bank_list {
     int64_t count, total; /* runs; rows of all runs */
-    int64_t columns;      /* the most of any image */
+    int64_t columns;      /* the maximum of any image */
     uint16_t *sites;      /* [layers] sites that any of the images changes */
     struct bank_rows *rows;
     struct group_segment *host;           /* for the upload */
@@ -136,7 +136,7 @@ struct bank_call {
     const struct bank_site *site;
     const struct hook_call *hook;
     int projection;        /* its number; unused after a half */
-    int64_t columns;       /* of the inner product: the most of any image */
+    int64_t columns;       /* of the inner product: the maximum of any image */
     struct bank_kept kept; /* training only */
     bool is_unscaled;      /* ratios do not scale y */
 };

@@ -221,7 +221,7 @@ static int compare_place(struct pair *p, const struct model_config *base, enum d
     return status;
 }
 
-/* Whether two arrays in device memory are equal; STATUS_INVALID with their name if not. */
+/* Compares two arrays in device memory: STATUS_INVALID with their name if they differ. */
 static int compare_arrays(const struct pair *p, const char *name, const void *a, const void *b, size_t bytes) {
     struct stream *stream = p->tuned.rank->exec.stream;
     void *x = test_copy(stream, a, bytes), *y = test_copy(stream, b, bytes);
