@@ -20,7 +20,14 @@ static const char *const model_off_on[] = {"off", "on", NULL};
 #define MODEL_ROW(at)                                                                                                  \
     ROW_PATH("model", (at) + offsetof(struct job_model, model), "DIR",                                                 \
              "model directory, or a directory of checkpoints (the newest is taken)", .is_required = true)
-#define MODEL_ADAPTER_ROW(at, help_) ROW_PATHS("adapter", (at) + offsetof(struct job_model, adapters), "DIR...", help_)
+static const char *const receipt_modes[] = {"check", "require", "off", NULL};
+#define RECEIPTS_ROW(at)                                                                                               \
+    ROW_CHOICE("receipts", (at), "check", receipt_modes,                                                               \
+               "proofs of adapters: check: replay those that have one; require: refuse adapters without one; "         \
+               "off: load all")
+#define MODEL_ADAPTER_ROW(at, help_)                                                                                   \
+    ROW_PATHS("adapter", (at) + offsetof(struct job_model, adapters), "DIR...", help_),                                \
+        RECEIPTS_ROW((at) + offsetof(struct job_model, receipts))
 /* Help on the option's adapters of a command whose requests or texts may name others. */
 #define MODEL_ADAPTER_OR_NAMED                                                                                         \
     "adapters on the model, from finetune or PEFT, or a directory of several; all apply. NAME=DIR: an adapter for "    \

@@ -16,6 +16,7 @@ struct version {
     int64_t virtual_tokens;
     int64_t users;
     uint64_t last_use;
+    struct receipt_result receipt;
 };
 
 struct named {
@@ -209,6 +210,18 @@ static int make_image(struct adapters *adapters, const struct peft_bytes *bytes,
     }
 }
 
+/* Replays the receipt of a new image; a refused image is dropped. */
+static int prove_image(struct adapters *adapters, const struct peft_bytes *bytes, int image,
+                       struct receipt_result *result) {
+    int status = engine_replay(adapters->engine, bytes, image, result);
+    char reason[512];
+    if (!status)
+        return STATUS_OK;
+    snprintf(reason, sizeof reason, "%s", status_text());
+    engine_image_drop(adapters->engine, image);
+    return status_fail(status, "%s", reason);
+}
+
 static int check_digest(const struct named *named, const char *digest) {
     if (!*named->digest || !strcmp(named->digest, digest))
         return STATUS_OK;
@@ -253,6 +266,7 @@ static int load_version(struct adapters *adapters, const char *directory, const 
     if (expected)
         status = check_digest(expected, digest);
     THEN(status, make_image(adapters, &files.bytes, spared, &image));
+    THEN(status, prove_image(adapters, &files.bytes, image, &version->receipt));
     adapter_files_free(&files);
     if (!status)
         set_image(adapters, version, image);
@@ -379,6 +393,8 @@ static int begin_job(struct adapters *adapters) {
 static int use_image(struct adapters *adapters, int image) {
     struct job *job = &adapters->job;
     struct version *present = job->named->version;
+    struct receipt_result receipt;
+    TRY(prove_image(adapters, &job->files.bytes, image, &receipt));
     if (job->change == ADAPTER_BRING && present) {
         set_image(adapters, present, image);
         return STATUS_OK;
@@ -387,6 +403,7 @@ static int use_image(struct adapters *adapters, int image) {
     char *directory = version ? strdup(job->files.bytes.directory) : NULL;
     if (directory) {
         set_image(adapters, version, image);
+        version->receipt = receipt;
         return install(adapters, job->named, version, directory, job->files.digest);
     }
     if (version)
@@ -444,11 +461,12 @@ int adapters_absent(const struct adapters *adapters, const char *const *names, i
     return -1;
 }
 
-static void continue_job(struct adapters *adapters, double seconds) {
+/* `may_wait`: until completions leave room for the replay of the receipt. */
+static void continue_job(struct adapters *adapters, double seconds, bool may_wait) {
     struct job *job = &adapters->job;
     bool is_ready = false;
     int status = engine_image_continue(adapters->engine, seconds, &is_ready);
-    if (!status && is_ready)
+    if (!status && is_ready && (!may_wait || engine_can_replay(adapters->engine, 0)))
         status = end_image(adapters);
     if (!status)
         return;
@@ -463,7 +481,7 @@ int adapters_continue(struct adapters *adapters, bool *is_done) {
     if (!job->named)
         return STATUS_OK;
     if (!job->is_done)
-        continue_job(adapters, engine_step_seconds(adapters->engine) / 8);
+        continue_job(adapters, engine_step_seconds(adapters->engine) / 8, true);
     if (!job->is_done)
         return STATUS_OK;
     int status = job->status ? status_fail(job->status, "%s", job->reason) : STATUS_OK;
@@ -475,7 +493,7 @@ int adapters_continue(struct adapters *adapters, bool *is_done) {
 /* Completes the load under way, because only one adapter is loaded at a time. The next adapters_continue reports it. */
 static void settle(struct adapters *adapters) {
     while (adapters->job.named && !adapters->job.is_done)
-        continue_job(adapters, 1e9);
+        continue_job(adapters, 1e9, false);
 }
 
 int adapters_unload(struct adapters *adapters, const char *name) {
@@ -551,6 +569,7 @@ static struct adapter_view view_of(const struct named *named) {
     view.bytes = version->image >= 0 ? version->bytes : 0;
     view.virtual_tokens = version->virtual_tokens;
     view.users = version->users;
+    view.receipt = version->receipt;
     return view;
 }
 

@@ -9,6 +9,7 @@
 #define CAMBIUM_INFER_ADAPTERS_H
 
 #include "infer/engine.h"
+#include "infer/receipt.h"
 
 struct adapters;
 
@@ -24,6 +25,7 @@ struct adapter_view {
     int64_t virtual_tokens;   /* including the positions of a prefix */
     int64_t users;            /* completions that use this generation */
     bool is_pinned;
+    struct receipt_result receipt; /* of this generation */
 };
 
 /* Makes an empty registry for an engine. STATUS_MEMORY. */

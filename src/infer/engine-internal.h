@@ -6,6 +6,7 @@
 #include "infer/engine.h"
 #include "infer/images.h"
 #include "infer/plan.h"
+#include "infer/receipt.h"
 #include "infer/sequences.h"
 #include "infer/slots.h"
 #include "pretrained/pretrained.h"
@@ -38,7 +39,8 @@ struct sequence {
 /* A step that was submitted and not yet collected. */
 struct flight {
     int64_t rows, wanted;
-    bool is_here; /* its results are on this rank, and not read yet */
+    bool is_here;    /* its results are on this rank, and not read yet */
+    bool has_landed; /* its results are in `results` */
     bool has_top;
     double start;        /* clock_seconds */
     int32_t *result_row; /* [max_logit_rows] index of each result's row */
@@ -77,7 +79,11 @@ struct engine_leader {
     struct slot *slots;         /* [slot_count] */
     int slot_count;
     uint64_t last_key;
-    int opened_slot; /* of options.adapters; -1: none */
+    int opened_slot;           /* of options.adapters; -1: none */
+    struct peft_bytes *opened; /* [opened_count] their files, until their receipts are replayed */
+    size_t opened_count;
+    struct receipt_text *base; /* the base's log-probabilities of golden texts; NULL: not computed yet */
+    bool is_off_told;          /* the log has said that receipts are off */
     struct plan built;
     int64_t plan_number;
     struct plan_message *messages;    /* [depth + 1] a ring; NULL when no rank follows */
@@ -166,6 +172,12 @@ int engine_check_pages(const struct engine *engine, int64_t pages);
 
 /* Fills the plan of an engine whose rank, bank and model are open or sketched. `images`: bytes of its images. */
 void engine_fill_plan(const struct engine *engine, int64_t pages, size_t images, struct engine_plan *plan);
+
+/* ---- step.c ---- */
+
+/* Submits a step and collects it, also while other steps are under way. */
+int engine_step_between(struct engine *engine, const struct engine_row *rows, int64_t count,
+                        struct engine_result *results);
 
 /* ---- sequence.c ---- */
 

@@ -52,6 +52,7 @@ struct engine_options {
     bool has_no_prefix_cache;
     bool has_no_graphs;      /* run every decode step anew, also on a device that records */
     bool is_batch_invariant; /* the bits of a row do not depend on the other rows, also on a device whose products do */
+    int receipts;            /* enum receipt_mode: what adapters without or with a receipt must prove */
     bool touches_cache;      /* allocate the cache's memory at the opening, not when steps first write to it */
 };
 /* The maximum number of ids of a completion whose logits change, besides its tokens: biases, stop ids, ends (ask.h). */

@@ -69,7 +69,9 @@ static struct plan_counts count_most(const struct engine *engine) {
 }
 
 static void find_sizes(struct engine *engine) {
-    const struct engine_options *o = &engine->options;
+    struct engine_options *o = &engine->options;
+    if (has_bank(engine) && o->max_logit_rows < RECEIPT_TOKENS) /* replaying receipts takes few steps */
+        o->max_logit_rows = o->max_rows < RECEIPT_TOKENS ? o->max_rows : RECEIPT_TOKENS;
     int64_t drawing = o->max_logit_rows < o->max_sequences ? o->max_logit_rows : o->max_sequences;
     engine->dtype = o->precision >= 0                   ? precision_dtype(o->precision)
                     : engine->files.dtype == DTYPE_BF16 ? DTYPE_BF16

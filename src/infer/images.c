@@ -186,12 +186,25 @@ int engine_open_images(void *self) {
     }
     if (!status && found.count && engine->leader)
         status = engine_slot_open(engine, images, (int)found.count, &engine->leader->opened_slot);
+    if (!status && found.count && engine->leader) { /* their receipts are replayed when all ranks are open */
+        engine->leader->opened = found.bytes;
+        engine->leader->opened_count = found.count;
+        found.bytes = NULL;
+    }
     forget_found(&found);
     return status;
 }
 
 void engine_close_images(void *self) {
-    end_loading(self);
+    struct engine *engine = self;
+    struct engine_leader *leader = engine->leader;
+    end_loading(engine);
+    for (size_t i = 0; leader && i < leader->opened_count; i++)
+        peft_bytes_free(&leader->opened[i]);
+    if (leader) {
+        free(leader->opened);
+        free(leader->base);
+    }
 }
 
 /* ---- loading while the engine runs ---- */

@@ -279,19 +279,26 @@ int engine_submit(struct engine *engine, const struct engine_row *rows, int64_t 
     flight->start = clock_seconds();
     flight->wanted = header->counts.logit_rows;
     flight->has_top = header->has_top;
+    flight->has_landed = false;
     leader->submitted++;
     return run(engine, flight);
 }
 
-int engine_collect(struct engine *engine, struct engine_result *results) {
-    struct engine_leader *leader = engine->leader;
-    if (leader->collected == leader->submitted)
-        return status_fail(STATUS_INVALID, "no step is under way");
-    struct flight *flight = flight_at(engine, leader->collected++);
+/* Waits for a step's results; they stay with the step until they are given. */
+static int land(struct engine *engine, struct flight *flight) {
     struct results_block block = results_at(flight->results, flight->wanted);
+    if (flight->has_landed)
+        return STATUS_OK;
     int status = flight->is_here ? engine_read_results(engine, &block) : comm_wait(&flight->arriving);
     flight->is_here = false;
-    leader->step_seconds = clock_seconds() - flight->start;
+    flight->has_landed = true;
+    engine->leader->step_seconds = clock_seconds() - flight->start;
+    return status;
+}
+
+static int give(struct engine *engine, struct flight *flight, struct engine_result *results) {
+    int status = land(engine, flight);
+    struct results_block block = results_at(flight->results, flight->wanted);
     for (int64_t i = 0; i < flight->wanted && !status; i++)
         results[flight->result_row[i]] = (struct engine_result){
             .token = block.token[i],
@@ -302,6 +309,24 @@ int engine_collect(struct engine *engine, struct engine_result *results) {
             .top_logprob = flight->has_top ? block.top_logprob + i * SAMPLE_MAX_TOP : NULL,
         };
     return status;
+}
+
+int engine_collect(struct engine *engine, struct engine_result *results) {
+    struct engine_leader *leader = engine->leader;
+    if (leader->collected == leader->submitted)
+        return status_fail(STATUS_INVALID, "no step is under way");
+    return give(engine, flight_at(engine, leader->collected++), results);
+}
+
+int engine_step_between(struct engine *engine, const struct engine_row *rows, int64_t count,
+                        struct engine_result *results) {
+    struct engine_leader *leader = engine->leader;
+    TRY(engine_submit(engine, rows, count));
+    int status = STATUS_OK;
+    leader->submitted--;
+    for (int64_t i = leader->collected; i < leader->submitted && !status; i++) /* results arrive in order */
+        status = land(engine, flight_at(engine, i));
+    return status ? status : give(engine, flight_at(engine, leader->submitted), results);
 }
 
 double engine_step_seconds(const struct engine *engine) {

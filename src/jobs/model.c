@@ -1,6 +1,8 @@
 /* Opens a trained model on ranks. */
 #include "model.h"
 
+#include "infer/receipt.h"
+
 #include "base/beginning.h"
 #include "base/utf8.h"
 #include "parallel/site.h"
@@ -49,6 +51,7 @@ int job_model_plan(const struct job_model *job, struct comm *world, bool is_aske
     options->last_layers = job->last_layers;
     options->precision = job->precision - 1;
     options->has_no_graphs = job->cuda_graphs == 1;
+    options->receipts = job->receipts;
     options->is_batch_invariant = job->batch_invariant == 1;
     options->device = job->device;
     options->collectives = job->collectives;
@@ -68,6 +71,7 @@ int job_model_open(const struct job_model *job, struct comm *world, struct engin
     int status = job_model_plan(job, world, false, &options, memory);
     THEN(status, job_memory_check(world, memory));
     THEN(status, engine_open(&options, engine));
+    THEN(status, engine_replay_opened(*engine));
     if (!status && !device_uses_host_memory(job->device))
         status = job_memory_take(world, *engine, memory);
     return status;

@@ -348,6 +348,11 @@ int model_kv_change_pages(struct inference_runner *inference, const struct id_ch
 int model_infer(struct inference_runner *inference, const struct model_step *step);
 /* True on the rank that gives results: the first tensor rank of the last stage. */
 bool model_gives_results(const struct inference_runner *inference);
+/* Returns how many wanted rows a step may have for model_step_logits to find all of them. */
+int64_t model_step_logit_rows(const struct inference_runner *inference);
+/* Copies the logits [rows, V] of the last step's wanted rows, in fp32, to host memory, and waits. The step has run, and
+ * has drawn tokens. Only where model_gives_results. */
+int model_step_logits(struct inference_runner *inference, int64_t rows, float *logits);
 /* Waits for the oldest step whose results were not read yet, and returns them; the device may run the next step
  * meanwhile. At most MODEL_STEPS steps may have unread results. STATUS_INVALID when no step has any. */
 enum { MODEL_STEPS = 2 };

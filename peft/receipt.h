@@ -1,0 +1,57 @@
+/* The receipt of an adapter, cambium_receipt.json: what it was trained on, and golden log-probabilities, from which a
+ * loader proves that it runs the same adapter on the same base. docs/formats.md describes the file. */
+#ifndef CAMBIUM_PEFT_RECEIPT_H
+#define CAMBIUM_PEFT_RECEIPT_H
+
+#include "base/json.h"
+#include "peft/peft.h"
+
+#define PEFT_RECEIPT_FILE "cambium_receipt.json"
+enum { RECEIPT_BYTES = 1 << 22 /* at most */, RECEIPT_TEXTS = 4, RECEIPT_TOKENS = 16 };
+
+/* The run that computed the log-probabilities. */
+struct receipt_run {
+    char precision[8], device[16];
+    char level[64]; /* the CPU's or the GPU's: "avx512_bf16", "sm_90" */
+    int64_t tensor_parallel;
+    bool batch_invariant;
+};
+
+struct receipt_text {
+    int32_t tokens[RECEIPT_TOKENS];
+    /* Of token i after those before it, with the adapter and without it. NaN: nothing predicts token 0. */
+    float logprobs[RECEIPT_TOKENS], base_logprobs[RECEIPT_TOKENS];
+    /* SHA-256 of the rows of log-probabilities over the whole vocabulary after each token, with the adapter, as
+     * little-endian fp32; "": not computed. */
+    char rows_sha256[PEFT_SHA256_BYTES];
+};
+
+struct receipt {
+    char version[32], commit[64]; /* of the program */
+    struct receipt_run run;
+    struct receipt_text golden[RECEIPT_TEXTS];
+    json_t *root; /* the whole object, for digests; NULL: this receipt was not read from a file */
+};
+
+/* Draws the golden tokens for a vocabulary. They depend on nothing else. */
+void receipt_draw(int64_t vocab, struct receipt_text golden[RECEIPT_TEXTS]);
+
+/* Reads the receipt of a block that was checked. *is_there is false when it has none. Everything but the digests is
+ * checked: STATUS_INVALID, also for a later version of the format. receipt_free frees it. */
+int receipt_read(const struct peft_bytes *bytes, bool *is_there, struct receipt *receipt);
+void receipt_free(struct receipt *receipt);
+
+/* Checks that the adapter's tensors and configuration are those of a receipt that was read. STATUS_INVALID names the
+ * first tensor, or the first key, that differs. */
+int receipt_check_adapter(const struct receipt *receipt, const struct peft_bytes *bytes);
+/* The same for the tensors of the base in directory `model`; also counts those that differ. Reads the whole base. */
+int receipt_check_base(const struct receipt *receipt, const char *directory, const char *model);
+
+/* Makes the text of a receipt, with digests of the block and of the base in directory `model`. The caller frees it.
+ * STATUS_IO, STATUS_MEMORY. */
+int receipt_write(const struct receipt *receipt, const struct peft_bytes *bytes, const char *model, char **text);
+
+/* Computes a SHA-256 in hexadecimal digits. STATUS_MEMORY. */
+int peft_sha256(const void *bytes, size_t length, char digest[PEFT_SHA256_BYTES]);
+
+#endif

@@ -1,0 +1,425 @@
+/* Golden texts through the engine, and what their log-probabilities prove. peft/receipt.h has the format. */
+#include "engine-internal.h"
+
+#include "kernels/algorithms.h"
+
+#include <math.h>
+#include <openssl/evp.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const receipt_words[] = {"none", "exact", "agrees"};
+
+/* ---- golden texts ---- */
+
+/* Pages of golden texts are shared with no other sequence. */
+static const uint64_t golden_salt = UINT64_MAX;
+
+/* The texts as rows of steps. */
+struct golden_run {
+    struct engine *engine;
+    struct receipt_text *texts;
+    bool is_base;         /* the results are base_logprobs, and no rows are hashed */
+    int64_t most, wanted; /* limits of a step */
+    struct engine_row *rows;
+    struct engine_result *results;
+    struct place { /* of each row */
+        int text, token;
+    } * places;
+    float *logits; /* [wanted, V] */
+    EVP_MD_CTX *digests[RECEIPT_TEXTS];
+    int64_t count, wanting; /* rows of the step so far */
+};
+
+/* The natural log-probabilities of a row, in place of its logits: each differs from the label's, which the device
+ * computed, as the logits do. */
+static void log_softmax(float *row, int64_t vocab, int32_t label, float logprob) {
+    double shift = (double)logprob - (double)row[label];
+    for (int64_t j = 0; j < vocab; j++)
+        row[j] = (float)((double)row[j] + shift);
+}
+
+static int take_results(struct golden_run *run) {
+    int64_t V = engine_config(run->engine)->vocab_size, number = 0;
+    bool has_rows = !run->is_base && model_gives_results(run->engine->runner) && run->wanting;
+    TRY(has_rows ? model_step_logits(run->engine->runner, run->wanting, run->logits) : STATUS_OK);
+    for (int64_t i = 0; i < run->count; i++) {
+        if (!run->rows[i].wants_logits)
+            continue;
+        struct receipt_text *text = &run->texts[run->places[i].text];
+        float *row = run->logits + number++ * V, *logprobs = run->is_base ? text->base_logprobs : text->logprobs;
+        int token = run->places[i].token;
+        if (token < RECEIPT_TOKENS)
+            logprobs[token] = run->results[i].label_logprob;
+        if (!has_rows || token == 0)
+            continue;
+        log_softmax(row, V, run->rows[i].label, run->results[i].label_logprob);
+        EVP_DigestUpdate(run->digests[run->places[i].text], row, (size_t)V * sizeof *row);
+    }
+    return STATUS_OK;
+}
+
+static int flush(struct golden_run *run) {
+    if (!run->count)
+        return STATUS_OK;
+    TRY(engine_step_between(run->engine, run->rows, run->count, run->results));
+    TRY(take_results(run));
+    run->count = run->wanting = 0;
+    return STATUS_OK;
+}
+
+/* Adds a row, after which token number `next` of the text is expected; -1: nothing is. */
+static int add_row(struct golden_run *run, int sequence, int text, int32_t token, int next) {
+    static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1};
+    if (run->count == run->most || (next >= 0 && run->wanting == run->wanted))
+        TRY(flush(run));
+    int32_t label = next < 0 ? -1 : next < RECEIPT_TOKENS ? run->texts[text].tokens[next] : 0;
+    run->places[run->count] = (struct place){.text = text, .token = next};
+    run->rows[run->count++] = (struct engine_row){.token = token,
+                                                  .sequence = sequence,
+                                                  .wants_logits = next >= 0,
+                                                  .label = label,
+                                                  .sampling = next >= 0 ? &greedy : NULL};
+    run->wanting += next >= 0;
+    return STATUS_OK;
+}
+
+static int add_text(struct golden_run *run, int slot, int sequence, int text) {
+    int64_t virtual_tokens = engine_slot_virtual_tokens(run->engine, slot);
+    bool predicts = engine_slot_predicts_first(run->engine, slot);
+    int status = STATUS_OK;
+    for (int64_t i = 0; i < virtual_tokens && !status; i++)
+        status = add_row(run, sequence, text, ENGINE_VIRTUAL_TOKEN, predicts && i + 1 == virtual_tokens ? 0 : -1);
+    for (int i = 0; i < RECEIPT_TOKENS && !status; i++)
+        status = add_row(run, sequence, text, run->texts[text].tokens[i], i + 1);
+    return status;
+}
+
+/* Runs texts [first, end) in sequences that are open together. */
+static int run_texts(struct golden_run *run, int slot, int first, int *end) {
+    int sequences[RECEIPT_TEXTS], count = 0, status = STATUS_OK;
+    int64_t pages = engine_pages_of(engine_slot_virtual_tokens(run->engine, slot) + RECEIPT_TOKENS);
+    const struct sequence_beginning beginning = {.slot = slot, .salt = golden_salt};
+    for (*end = first; *end < RECEIPT_TEXTS && engine_pages_available(run->engine) >= (count + 1) * pages; ++*end) {
+        int sequence = engine_sequence_open(run->engine, &beginning, NULL);
+        if (sequence < 0)
+            break;
+        sequences[count++] = sequence;
+    }
+    if (!count)
+        return status_fail(STATUS_MEMORY, "completions use the memory that replaying an adapter's receipt needs");
+    for (int i = 0; i < count && !status; i++)
+        status = add_text(run, slot, sequences[i], first + i);
+    THEN(status, flush(run));
+    for (int i = 0; i < count; i++)
+        engine_sequence_close(run->engine, sequences[i]);
+    return status;
+}
+
+static int open_run(struct golden_run *run) {
+    struct engine *engine = run->engine;
+    run->most = engine_max_rows(engine);
+    run->wanted = model_step_logit_rows(engine->runner);
+    int64_t rows = run->most < run->wanted ? run->most : run->wanted;
+    rows = rows < RECEIPT_TEXTS * (RECEIPT_TOKENS + 1) ? rows : RECEIPT_TEXTS * (RECEIPT_TOKENS + 1);
+    run->wanted = rows;
+    run->rows = calloc((size_t)run->most, sizeof *run->rows);
+    run->results = calloc((size_t)run->most, sizeof *run->results);
+    run->places = calloc((size_t)run->most, sizeof *run->places);
+    run->logits = malloc((size_t)(rows * engine_config(engine)->vocab_size) * sizeof(float));
+    bool is_allocated = run->rows && run->results && run->places && run->logits;
+    for (int t = 0; t < RECEIPT_TEXTS; t++) {
+        run->digests[t] = EVP_MD_CTX_new();
+        is_allocated = is_allocated && run->digests[t] && EVP_DigestInit_ex(run->digests[t], EVP_sha256(), NULL);
+    }
+    return status_allocated(is_allocated);
+}
+
+static void close_run(struct golden_run *run) {
+    unsigned char number[EVP_MAX_MD_SIZE];
+    for (int t = 0; t < RECEIPT_TEXTS; t++) {
+        bool has_rows = !run->is_base && run->digests[t] && model_gives_results(run->engine->runner);
+        if (has_rows && EVP_DigestFinal_ex(run->digests[t], number, NULL))
+            for (int i = 0; i < (PEFT_SHA256_BYTES - 1) / 2; i++)
+                snprintf(run->texts[t].rows_sha256 + 2 * i, 3, "%02x", number[i]);
+        EVP_MD_CTX_free(run->digests[t]);
+    }
+    free(run->rows);
+    free(run->results);
+    free(run->places);
+    free(run->logits);
+}
+
+/* Computes the log-probabilities of the texts' tokens with a slot; -1: those of the base. */
+static int run_golden(struct engine *engine, int slot, struct receipt_text texts[RECEIPT_TEXTS]) {
+    struct golden_run run = {.engine = engine, .texts = texts, .is_base = slot < 0};
+    int status = open_run(&run);
+    for (int t = 0; t < RECEIPT_TEXTS; t++) {
+        (slot < 0 ? texts[t].base_logprobs : texts[t].logprobs)[0] = NAN;
+        if (slot >= 0)
+            *texts[t].rows_sha256 = 0;
+    }
+    for (int t = 0; t < RECEIPT_TEXTS && !status;)
+        status = run_texts(&run, slot, t, &t);
+    close_run(&run);
+    return status;
+}
+
+static bool has_same_tokens(const struct receipt_text *a, const struct receipt_text *b) {
+    bool is_same = true;
+    for (int t = 0; t < RECEIPT_TEXTS; t++)
+        is_same = is_same && !memcmp(a[t].tokens, b[t].tokens, sizeof a[t].tokens);
+    return is_same;
+}
+
+/* The same with the adapter of an image and without it. What the base says is computed once for an engine. */
+static int run_both(struct engine *engine, int image, struct receipt_text texts[RECEIPT_TEXTS]) {
+    struct engine_leader *leader = engine->leader;
+    int slot, status = STATUS_OK;
+    for (int t = 0; t < RECEIPT_TEXTS; t++)
+        TRY(engine_check_tokens(engine, -1, "a golden text of ", texts[t].tokens, RECEIPT_TOKENS));
+    if (!leader->base || !has_same_tokens(leader->base, texts)) {
+        TRY(run_golden(engine, -1, texts));
+        leader->base = leader->base ? leader->base : calloc(RECEIPT_TEXTS, sizeof *leader->base);
+        TRY(status_allocated(leader->base));
+        memcpy(leader->base, texts, RECEIPT_TEXTS * sizeof *texts);
+    }
+    for (int t = 0; t < RECEIPT_TEXTS; t++)
+        memcpy(texts[t].base_logprobs, leader->base[t].base_logprobs, sizeof texts[t].base_logprobs);
+    TRY(engine_slot_open(engine, &image, 1, &slot));
+    status = engine_check_tokens(engine, slot, "a golden text of ", texts[0].tokens, RECEIPT_TOKENS);
+    THEN(status, run_golden(engine, slot, texts));
+    engine_slot_close(engine, slot);
+    return status;
+}
+
+bool engine_can_replay(const struct engine *engine, int64_t tokens) {
+    bool has_sequence = false;
+    for (int64_t i = 0; i < engine->options.max_sequences; i++)
+        has_sequence = has_sequence || !engine->leader->sequences[i].is_used;
+    return has_sequence && engine_pages_available(engine) >= engine_pages_of(tokens + RECEIPT_TOKENS);
+}
+
+/* ---- this run ---- */
+
+static void describe(struct engine *engine, struct receipt *receipt) {
+    const struct rank *rank = engine_rank(engine);
+    const char *text = device_description(rank->device), *of_gpu = strstr(text, "sm_"), *of_cpu = strrchr(text, ' ');
+    const char *level = of_gpu ? of_gpu : of_cpu ? of_cpu + 1 : text;
+    struct receipt_run *run = &receipt->run;
+    *run = (struct receipt_run){.tensor_parallel = rank->grid.tensor,
+                                .batch_invariant = device_is_batch_invariant(rank->device)};
+    snprintf(run->precision, sizeof run->precision, "%s", engine_precision(engine));
+    snprintf(run->device, sizeof run->device, "%.*s", (int)strcspn(text, ", :"), text);
+    snprintf(run->level, sizeof run->level, "%.*s", (int)strcspn(level, ","), level);
+    snprintf(receipt->version, sizeof receipt->version, "%s", CAMBIUM_VERSION);
+    snprintf(receipt->commit, sizeof receipt->commit, "%s", CAMBIUM_COMMIT);
+}
+
+/* ---- comparing ---- */
+
+struct comparison {
+    const struct receipt *receipt;
+    struct receipt here;
+    bool is_same_run, may_differ; /* may_differ: another run or program, or a device whose sums vary */
+    double bound;                 /* of the root of the mean square */
+};
+
+static bool is_same_run(const struct receipt_run *a, const struct receipt_run *b) {
+    return !strcmp(a->precision, b->precision) && !strcmp(a->device, b->device) && !strcmp(a->level, b->level) &&
+           a->tensor_parallel == b->tensor_parallel && a->batch_invariant == b->batch_invariant;
+}
+
+static bool is_fp32(const struct receipt_run *run) {
+    return !strcmp(run->precision, "fp32");
+}
+
+/* Returns a difference, where both sides predict the token; NaN counts as infinite. */
+static double difference(float a, float b) {
+    if (isnan(a) && isnan(b))
+        return 0;
+    return isnan(a) || isnan(b) ? INFINITY : fabs((double)a - (double)b);
+}
+
+/* Returns the root of the mean square over all tokens that are predicted, and the largest difference. */
+static double rms(const struct receipt_text *a, const struct receipt_text *b, bool of_base, double *largest) {
+    double sum = 0;
+    int count = 0;
+    *largest = 0;
+    for (int t = 0; t < RECEIPT_TEXTS; t++)
+        for (int i = 0; i < RECEIPT_TOKENS; i++) {
+            float x = of_base ? a[t].base_logprobs[i] : a[t].logprobs[i];
+            float y = of_base ? b[t].base_logprobs[i] : b[t].logprobs[i];
+            double d = difference(x, y);
+            sum += d * d;
+            count += !isnan(x);
+            *largest = d > *largest ? d : *largest;
+        }
+    return count ? sqrt(sum / count) : 0;
+}
+
+/* Returns how far the adapter moves the base in the receipt. */
+static double effect(const struct receipt_text *texts) {
+    double sum = 0;
+    int count = 0;
+    for (int t = 0; t < RECEIPT_TEXTS; t++)
+        for (int i = 1; i < RECEIPT_TOKENS; i++, count++) {
+            double d = difference(texts[t].logprobs[i], texts[t].base_logprobs[i]);
+            sum += d * d;
+        }
+    return sqrt(sum / count);
+}
+
+static bool has_same_rows(const struct receipt_text *a, const struct receipt_text *b) {
+    for (int t = 0; t < RECEIPT_TEXTS; t++)
+        if (*a[t].rows_sha256 && *b[t].rows_sha256 && strcmp(a[t].rows_sha256, b[t].rows_sha256) != 0)
+            return false;
+    return true;
+}
+
+/* Names the token whose log-probability differs most, or the text whose rows differ. */
+static int fail_token(const struct comparison *c, const char *directory, bool of_base) {
+    const struct receipt_text *there = c->receipt->golden, *here = c->here.golden;
+    double largest = 0;
+    int text = 0, token = -1;
+    for (int t = 0; t < RECEIPT_TEXTS; t++)
+        for (int i = 0; i < RECEIPT_TOKENS; i++) {
+            double d = of_base ? difference(there[t].base_logprobs[i], here[t].base_logprobs[i])
+                               : difference(there[t].logprobs[i], here[t].logprobs[i]);
+            if (d > largest) {
+                largest = d;
+                text = t;
+                token = i;
+            }
+        }
+    for (int t = 0; t < RECEIPT_TEXTS && token < 0; t++)
+        text = strcmp(there[t].rows_sha256, here[t].rows_sha256) ? t : text;
+    if (token < 0)
+        return status_fail(STATUS_INVALID,
+                           "%s: golden text %d: rows_sha256 is not the one in its receipt (%.8s, not %.8s)", directory,
+                           text, here[text].rows_sha256, there[text].rows_sha256);
+    return status_fail(STATUS_INVALID,
+                       "%s: golden text %d, token %d: the log-probability%s is %a, and %a in its receipt", directory,
+                       text, token, of_base ? " of the base" : "",
+                       (double)(of_base ? here[text].base_logprobs : here[text].logprobs)[token],
+                       (double)(of_base ? there[text].base_logprobs : there[text].logprobs)[token]);
+}
+
+/* Refuses a difference. When the base's numbers differ, its tensors are compared first. */
+static int refuse(const struct engine *engine, const struct comparison *c, const struct peft_bytes *bytes,
+                  bool of_base) {
+    if (of_base && !engine->options.random)
+        TRY(receipt_check_base(c->receipt, bytes->directory, engine->directory));
+    TRY(receipt_check_adapter(c->receipt, bytes));
+    return fail_token(c, bytes->directory, of_base);
+}
+
+static int compare(const struct engine *engine, struct comparison *c, const struct peft_bytes *bytes,
+                   struct receipt_result *result) {
+    const struct receipt_text *there = c->receipt->golden, *here = c->here.golden;
+    double base_gap, e = effect(there), base = rms(there, here, true, &base_gap);
+    double d = rms(there, here, false, &result->gap);
+    bool is_exact = c->is_same_run && !base_gap && !result->gap && has_same_rows(there, here);
+    if (c->may_differ ? !(base <= c->bound) : base_gap > 0)
+        return refuse(engine, c, bytes, true);
+    TRY(receipt_check_adapter(c->receipt, bytes));
+    bool agrees = c->may_differ && d <= c->bound && (d <= e / 2 || e < c->bound);
+    if (!is_exact && !agrees)
+        return refuse(engine, c, bytes, false);
+    result->word = is_exact ? RECEIPT_EXACT : RECEIPT_AGREES;
+    return STATUS_OK;
+}
+
+/* ---- without a receipt ---- */
+
+static const char *last_part(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash && slash[1] ? slash + 1 : path;
+}
+
+static int check_other(const struct engine *engine, const struct peft_bytes *bytes, const struct receipt *here) {
+    struct peft_files *files;
+    double largest = 0;
+    int status = peft_files_open_bytes(bytes, 1, &files);
+    const char *base = status ? NULL : peft_files_configs(files)->base_name;
+    if (base && strcmp(last_part(base), last_part(engine->directory)) != 0 && !engine->options.random)
+        log_warning("base_name_differs: %s was trained on %s, and the base is %s", bytes->directory, base,
+                    engine->directory);
+    for (int t = 0; t < RECEIPT_TEXTS; t++)
+        for (int i = 1; i < RECEIPT_TOKENS; i++)
+            largest = fmax(largest, difference(here->golden[t].logprobs[i], here->golden[t].base_logprobs[i]));
+    if (!status && largest == 0)
+        log_warning("adapter_changes_nothing: %s moves no log-probability of the golden texts", bytes->directory);
+    peft_files_close(files);
+    return status;
+}
+
+/* ---- the whole ---- */
+
+static int replay(struct engine *engine, const struct peft_bytes *bytes, int image, const struct receipt *receipt,
+                  bool is_there, struct receipt_result *result) {
+    struct comparison c = {.receipt = receipt};
+    describe(engine, &c.here);
+    if (is_there)
+        memcpy(c.here.golden, receipt->golden, sizeof c.here.golden);
+    else
+        receipt_draw(engine_config(engine)->vocab_size, c.here.golden);
+    int status = run_both(engine, image, c.here.golden);
+    if (status == STATUS_INVALID && is_there) /* the base cannot run the texts */
+        return status_wrap(status, "%s: its receipt", bytes->directory);
+    if (status || !is_there)
+        return status ? status : check_other(engine, bytes, &c.here);
+    c.is_same_run = is_same_run(&receipt->run, &c.here.run);
+    c.may_differ = !c.is_same_run || strcmp(receipt->version, c.here.version) != 0 ||
+                   strcmp(receipt->commit, c.here.commit) != 0 || !c.here.run.batch_invariant;
+    c.bound = is_fp32(&receipt->run) && is_fp32(&c.here.run) ? 2e-3 : 0.08;
+    return compare(engine, &c, bytes, result);
+}
+
+int engine_replay(struct engine *engine, const struct peft_bytes *bytes, int image, struct receipt_result *result) {
+    struct receipt receipt;
+    bool is_there;
+    *result = (struct receipt_result){0};
+    if (engine->options.receipts == RECEIPTS_OFF) {
+        if (!engine->leader->is_off_told)
+            log_warning("--receipts off: adapters are loaded without a proof");
+        engine->leader->is_off_told = true;
+        return STATUS_OK;
+    }
+    TRY(receipt_read(bytes, &is_there, &receipt));
+    int status =
+        is_there || engine->options.receipts != RECEIPTS_REQUIRE
+            ? replay(engine, bytes, image, &receipt, is_there, result)
+            : status_fail(STATUS_INVALID, "%s has no receipt, and --receipts require demands one", bytes->directory);
+    receipt_free(&receipt);
+    return status;
+}
+
+int engine_replay_opened(struct engine *engine) {
+    struct engine_leader *leader = engine->leader;
+    int images[PEFT_SLOT_IMAGES], status = STATUS_OK;
+    if (!engine->options.adapter_count || engine->options.receipts == RECEIPTS_OFF)
+        return STATUS_OK;
+    if (leader)
+        engine_slot_images(engine, leader->opened_slot, images);
+    for (size_t i = 0; leader && i < leader->opened_count; i++) {
+        struct receipt_result result;
+        THEN(status, engine_replay(engine, &leader->opened[i], images[i], &result));
+        peft_bytes_free(&leader->opened[i]);
+    }
+    int ended = leader ? engine_end(engine) : engine_follow(engine);
+    if (leader) {
+        leader->has_ended = false; /* the other ranks follow again */
+        leader->opened_count = 0;
+    }
+    status = status ? status : ended;
+    return engine->options.world ? comm_agree(engine->options.world, status) : status;
+}
+
+int engine_make_receipt(struct engine *engine, const struct peft_bytes *bytes, int image, char **text) {
+    struct receipt receipt = {0};
+    describe(engine, &receipt);
+    receipt_draw(engine_config(engine)->vocab_size, receipt.golden);
+    TRY(run_both(engine, image, receipt.golden));
+    return receipt_write(&receipt, bytes, engine->directory, text);
+}

@@ -1,0 +1,33 @@
+/* Replays the receipts of adapters: their golden texts run through the engine, and the log-probabilities must be those
+ * of the receipt. Only the leader calls these functions. */
+#ifndef CAMBIUM_INFER_RECEIPT_H
+#define CAMBIUM_INFER_RECEIPT_H
+
+#include "infer/engine.h"
+#include "peft/receipt.h"
+
+/* What happens with an adapter: `check` refuses one whose receipt does not hold, `require` also one without a receipt.
+ * `off` replays nothing. */
+enum receipt_mode { RECEIPTS_CHECK, RECEIPTS_REQUIRE, RECEIPTS_OFF };
+
+/* How an adapter was loaded. */
+enum receipt_word { RECEIPT_NONE, RECEIPT_EXACT, RECEIPT_AGREES };
+struct receipt_result {
+    enum receipt_word word;
+    double gap; /* largest difference of a log-probability; 0 without a receipt */
+};
+/* [RECEIPT_AGREES + 1] "none", "exact", "agrees". */
+extern const char *const receipt_words[];
+
+/* True when a sequence and pages for a golden text after `tokens` virtual ones are free now. */
+bool engine_can_replay(const struct engine *engine, int64_t tokens);
+/* Replays the receipt of the adapter with these files and this image, between any steps of the engine. Without one it
+ * warns by name of an adapter that changes nothing, or has another base. STATUS_INVALID: the adapter is refused, and
+ * the text names the cause. STATUS_MEMORY when sequences use the memory; errors of the engine. */
+int engine_replay(struct engine *engine, const struct peft_bytes *bytes, int image, struct receipt_result *result);
+/* Replays those of the engine's opened slot. All ranks call it together, once, after engine_open. */
+int engine_replay_opened(struct engine *engine);
+/* Computes a receipt for such an adapter; the caller frees *text. Errors of receipt_write and the engine. */
+int engine_make_receipt(struct engine *engine, const struct peft_bytes *bytes, int image, char **text);
+
+#endif

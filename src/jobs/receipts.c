@@ -1,0 +1,75 @@
+/* Writes receipts: each adapter is loaded by itself, and its golden texts run as one step of the engine. */
+#include "receipts.h"
+
+#include "infer/images.h"
+#include "infer/receipt.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+bool receipts_are_in(const char *directory) {
+    char path[PATH_MAX];
+    return !file_join(path, sizeof path, directory, PEFT_RECEIPT_FILE) && file_exists(path);
+}
+
+static int write_one(struct engine *engine, const char *directory) {
+    struct peft_limits limits = {.bytes = ENGINE_ADAPTER_BYTES, .bank = engine_bank(engine)};
+    struct peft_bytes bytes;
+    char path[PATH_MAX], *text = NULL;
+    TRY(peft_bytes_read_at(&(struct peft_place){.path = directory}, &limits, &bytes));
+    int image = engine_image_load(engine, &bytes);
+    int status = image < 0 ? image : engine_make_receipt(engine, &bytes, image, &text);
+    THEN(status, file_join(path, sizeof path, directory, PEFT_RECEIPT_FILE));
+    THEN(status, file_write_atomic(path, text, strlen(text)));
+    free(text);
+    peft_bytes_free(&bytes);
+    if (image < 0)
+        return status;
+    int dropped = engine_image_drop(engine, image);
+    return status ? status : dropped;
+}
+
+static int write_all(const struct receipts_job *job, struct engine *engine) {
+    int status = STATUS_OK;
+    for (size_t i = 0; i < job->count && !status; i++)
+        if (!receipts_are_in(job->directories[i]))
+            status = write_one(engine, job->directories[i]);
+    return status;
+}
+
+/* Finds the memory of the largest image on any rank. */
+static int find_memory(const struct receipts_job *job, const struct engine_options *options, size_t *bytes) {
+    struct peft_files *files;
+    int status = peft_files_open((const char *const *)job->directories, job->count, false, &files);
+    for (int i = 0; !status && i < peft_files_count(files); i++) {
+        size_t one = 0;
+        status = engine_plan_image(options, 0, &peft_files_configs(files)[i], &one);
+        *bytes = one > *bytes ? one : *bytes;
+    }
+    peft_files_close(files);
+    return status;
+}
+
+int receipts_job_run(struct comm *world, void *context) {
+    enum { ROWS = 128 };
+    const struct receipts_job *job = context;
+    struct job_memory memory = {.help = JOB_MEMORY_RANKS};
+    struct engine_options options = {.model = job->model->model,
+                                     .grid = job->model->grid,
+                                     .precision = job->model->precision - 1,
+                                     .device = job->model->device,
+                                     .max_rows = ROWS,
+                                     .max_logit_rows = ROWS,
+                                     .max_sequences = RECEIPT_TEXTS};
+    struct engine *engine = NULL;
+    log_quiet(world->rank != 0);
+    int status = find_memory(job, &options, &options.adapter_memory);
+    status = comm_agree(world, status);
+    THEN(status, job_model_open(job->model, world, options, &memory, &engine));
+    THEN(status, world->rank == 0 ? write_all(job, engine) : engine_follow(engine));
+    THEN(status, engine_end(engine));
+    if (status)
+        comm_fail(world, status);
+    engine_close(engine);
+    return status;
+}

@@ -1,0 +1,18 @@
+/* Writes receipts of adapters. */
+#ifndef CAMBIUM_JOBS_RECEIPTS_H
+#define CAMBIUM_JOBS_RECEIPTS_H
+
+#include "model.h"
+
+struct receipts_job {
+    const struct job_model *model; /* without adapters, and with receipts off */
+    char **directories;            /* [count] of single adapters; those with a receipt keep it */
+    size_t count;
+};
+/* Computes the receipt of each directory with the model, and writes it there. `context`: a struct receipts_job. All
+ * ranks call it together. Errors of job_model_open, engine_image_load and engine_make_receipt; STATUS_IO. */
+int receipts_job_run(struct comm *world, void *context);
+/* True when the directory has a receipt. */
+bool receipts_are_in(const char *directory);
+
+#endif
