@@ -374,44 +374,65 @@ static json_t *describe_run(const struct receipt_run *run) {
                      (int)run->batch_invariant);
 }
 
-int receipt_write(const struct receipt *receipt, const struct peft_bytes *bytes, const char *model, char **text) {
+int receipt_describe_base(const char *model, json_t **out) {
     static const char *const config_names[] = {"config.json", NULL};
-    char config_digest[PEFT_SHA256_BYTES] = "", tokenizer[PEFT_SHA256_BYTES] = "", created[32];
+    char config[PEFT_SHA256_BYTES], tokenizer[PEFT_SHA256_BYTES];
     struct ckpt_tensors *base = NULL;
+    json_t *tensors = json_object();
+    int status = digest_files(model, config_names, config);
+    THEN(status, digest_tokenizer(model, tokenizer));
+    THEN(status, ckpt_open_model(model, &base));
+    THEN(status, describe_tensors(base, tensors));
+    ckpt_close(base);
+    *out = status ? NULL
+                  : json_pack("{s:{s:s, s:s, s:O}, s:o}", "base", "name", model, "config_sha256", config, "tensors",
+                              tensors, "tokenizer", *tokenizer ? json_pack("{s:s}", "sha256", tokenizer) : json_null());
+    json_decref(tensors);
+    return status ? status : status_allocated(*out);
+}
+
+int receipt_write(const struct receipt *receipt, const struct peft_bytes *bytes, json_t *base, char **text) {
+    char created[32];
     struct peft_files *files = NULL;
     struct tm utc;
     time_t now = time(NULL);
+    json_t *tensors, *config = NULL;
     strftime(created, sizeof created, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-    json_t *of_base, *of_adapter, *config = NULL;
     *text = NULL;
-    int status = digest_files(model, config_names, config_digest);
-    THEN(status, digest_tokenizer(model, tokenizer));
-    THEN(status, ckpt_open_model(model, &base));
-    THEN(status, peft_files_open_bytes(bytes, 1, &files));
+    int status = peft_files_open_bytes(bytes, 1, &files);
     json_begin();
-    of_base = json_object();
-    of_adapter = json_object();
-    THEN(status, describe_tensors(base, of_base));
-    THEN(status, describe_tensors(peft_files_tensors(files, 0), of_adapter));
+    tensors = json_object();
+    THEN(status, describe_tensors(peft_files_tensors(files, 0), tensors));
     THEN(status, read_config(bytes, &config));
     if (!status) {
         json_t *root = json_pack("{s:i, s:{s:s, s:s, s:s}, s:s}", "version", VERSION, "program", "name", "cambium",
                                  "version", receipt->version, "commit", receipt->commit, "created", created);
-        json_object_set_new(
-            root, "base",
-            json_pack("{s:s, s:s, s:O}", "name", model, "config_sha256", config_digest, "tensors", of_base));
-        json_object_set_new(root, "tokenizer", *tokenizer ? json_pack("{s:s}", "sha256", tokenizer) : json_null());
+        json_object_update(root, base);
         json_object_set_new(root, "adapter",
                             json_pack("{s:s, s:O, s:O}", "method", peft_method_names[peft_files_configs(files)->type],
-                                      "tensors", of_adapter, "config", config));
+                                      "tensors", tensors, "config", config));
         json_object_set_new(root, "run", describe_run(&receipt->run));
         json_object_set_new(root, "golden", list_golden(receipt));
         status = json_end(root, JSON_INDENT(1), text);
     }
     json_decref(config);
-    json_decref(of_base);
-    json_decref(of_adapter);
+    json_decref(tensors);
     peft_files_close(files);
-    ckpt_close(base);
+    return status;
+}
+
+int receipt_check_directory(const char *directory, const char *model) {
+    struct peft_bytes bytes;
+    struct receipt receipt;
+    bool is_there;
+    TRY(peft_bytes_read(directory, SIZE_MAX, &bytes));
+    int status = peft_bytes_check(&bytes);
+    THEN(status, receipt_read(&bytes, &is_there, &receipt));
+    if (!status && is_there) {
+        status = receipt_check_base(&receipt, directory, model);
+        THEN(status, receipt_check_adapter(&receipt, &bytes));
+        receipt_free(&receipt);
+    }
+    peft_bytes_free(&bytes);
     return status;
 }

@@ -47,9 +47,14 @@ int receipt_check_adapter(const struct receipt *receipt, const struct peft_bytes
 /* The same for the tensors of the base in directory `model`; also counts those that differ. Reads the whole base. */
 int receipt_check_base(const struct receipt *receipt, const char *directory, const char *model);
 
-/* Makes the text of a receipt, with digests of the block and of the base in directory `model`. The caller frees it.
+/* Checks the digests of the receipt in an adapter's directory, where there is one, without running a model. */
+int receipt_check_directory(const char *directory, const char *model);
+
+/* Describes the base in directory `model` for receipts: reads all of it. The caller gives the reference back.
  * STATUS_IO, STATUS_MEMORY. */
-int receipt_write(const struct receipt *receipt, const struct peft_bytes *bytes, const char *model, char **text);
+int receipt_describe_base(const char *model, json_t **base);
+/* Makes the text of a receipt, with digests of the block. The caller frees it. STATUS_IO, STATUS_MEMORY. */
+int receipt_write(const struct receipt *receipt, const struct peft_bytes *bytes, json_t *base, char **text);
 
 /* Computes a SHA-256 in hexadecimal digits. STATUS_MEMORY. */
 int peft_sha256(const void *bytes, size_t length, char digest[PEFT_SHA256_BYTES]);

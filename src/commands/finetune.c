@@ -602,7 +602,7 @@ static int write_receipts(struct launch *launch, const struct tuning *tuning) {
                               .tensor = config->parallel.tensor_model_parallel_size,
                               .pipeline = 1,
                               .ranks = tuning->ranks};
-    struct receipts_job job = {.model = &model};
+    struct receipts_job job = {.model = &model, .may_lack = true};
     int status = launch_agree(launch, find_directories(config->checkpoint.save, &job));
     if (!status && job.count)
         status = launch_agree(launch, model_grid(&model, launch, true));

@@ -25,9 +25,7 @@ static const char *const receipt_modes[] = {"check", "require", "off", NULL};
     ROW_CHOICE("receipts", (at), "check", receipt_modes,                                                               \
                "proofs of adapters: check: replay those that have one; require: refuse adapters without one; "         \
                "off: load all")
-#define MODEL_ADAPTER_ROW(at, help_)                                                                                   \
-    ROW_PATHS("adapter", (at) + offsetof(struct job_model, adapters), "DIR...", help_),                                \
-        RECEIPTS_ROW((at) + offsetof(struct job_model, receipts))
+#define MODEL_ADAPTER_ROW(at, help_) ROW_PATHS("adapter", (at) + offsetof(struct job_model, adapters), "DIR...", help_)
 /* Help on the option's adapters of a command whose requests or texts may name others. */
 #define MODEL_ADAPTER_OR_NAMED                                                                                         \
     "adapters on the model, from finetune or PEFT, or a directory of several; all apply. NAME=DIR: an adapter for "    \
@@ -55,7 +53,7 @@ static const char *const receipt_modes[] = {"check", "require", "off", NULL};
 #define MODEL_COMPUTE_ROWS(at)                                                                                         \
     MODEL_INVARIANT_ROW(at), CONFIG_COLLECTIVES_ROW((at) + offsetof(struct job_model, collectives)),                   \
         CONFIG_ALGORITHMS_ROW((at) + offsetof(struct job_model, gemm_algorithms)), MODEL_PRECISION_ROW(at),            \
-        MODEL_THREADS_ROW(at)
+        MODEL_THREADS_ROW(at), RECEIPTS_ROW((at) + offsetof(struct job_model, receipts))
 #define MODEL_MAX_LEN_ROW(at)                                                                                          \
     ROW_INT("max-model-len", (at) + offsetof(struct job_model, max_model_len), "0", 0, 1e9,                            \
             "limit of tokens of prompt and completion together; 0: the model's positions")

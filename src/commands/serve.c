@@ -36,7 +36,6 @@ static const char *const metrics_choices[] = {"false", "true", "open", NULL}; /*
 static const struct config_row rows[] = {
     MODEL_ROW(AT(base)),
     ADAPTER_ROOT_ROW(AT(names)),
-    RECEIPTS_ROW(AT(base.receipts)),
     ROW_TEXT("listen", AT(options.listen), "HOST:PORT",
              "address for requests, HTTP/1.1 and HTTP/2; port 0: any free port; unix:PATH: a socket",
              .default_text = "127.0.0.1:8000"),

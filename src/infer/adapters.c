@@ -45,6 +45,7 @@ struct adapters {
     struct version **versions; /* [version_count] all versions, replaced ones too */
     int version_count;
     uint64_t last_generation, uses;
+    uint64_t receipts[RECEIPT_WORDS];
 };
 
 int adapters_open(struct engine *engine, struct adapters **out) {
@@ -215,6 +216,8 @@ static int prove_image(struct adapters *adapters, const struct peft_bytes *bytes
                        struct receipt_result *result) {
     int status = engine_replay(adapters->engine, bytes, image, result);
     char reason[512];
+    if (!status || status == STATUS_INVALID)
+        adapters->receipts[status ? RECEIPT_REFUSED : result->word]++;
     if (!status)
         return STATUS_OK;
     snprintf(reason, sizeof reason, "%s", status_text());
@@ -557,6 +560,10 @@ int adapters_give(struct adapters *adapters, int slot) {
 }
 
 /* ---- reports ---- */
+
+const uint64_t *adapters_receipts(const struct adapters *adapters) {
+    return adapters->receipts;
+}
 
 static struct adapter_view view_of(const struct named *named) {
     const struct version *version = named->version;

@@ -28,6 +28,9 @@ struct adapter_view {
     struct receipt_result receipt; /* of this generation */
 };
 
+/* Returns how often the receipts of loaded adapters had each result. */
+const uint64_t *adapters_receipts(const struct adapters *adapters);
+
 /* Makes an empty registry for an engine. STATUS_MEMORY. */
 int adapters_open(struct engine *engine, struct adapters **adapters);
 /* Frees the registry. All completions have ended; the engine frees the images. */

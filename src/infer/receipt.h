@@ -11,13 +11,12 @@
 enum receipt_mode { RECEIPTS_CHECK, RECEIPTS_REQUIRE, RECEIPTS_OFF };
 
 /* How an adapter was loaded. */
-enum receipt_word { RECEIPT_NONE, RECEIPT_EXACT, RECEIPT_AGREES };
+enum receipt_word { RECEIPT_NONE, RECEIPT_EXACT, RECEIPT_AGREES, RECEIPT_REFUSED, RECEIPT_WORDS };
 struct receipt_result {
     enum receipt_word word;
     double gap; /* largest difference of a log-probability; 0 without a receipt */
 };
-/* [RECEIPT_AGREES + 1] "none", "exact", "agrees". */
-extern const char *const receipt_words[];
+extern const char *const receipt_words[RECEIPT_WORDS]; /* "none", ... */
 
 /* True when a sequence and pages for a golden text after `tokens` virtual ones are free now. */
 bool engine_can_replay(const struct engine *engine, int64_t tokens);
@@ -27,7 +26,8 @@ bool engine_can_replay(const struct engine *engine, int64_t tokens);
 int engine_replay(struct engine *engine, const struct peft_bytes *bytes, int image, struct receipt_result *result);
 /* Replays those of the engine's opened slot. All ranks call it together, once, after engine_open. */
 int engine_replay_opened(struct engine *engine);
-/* Computes a receipt for such an adapter; the caller frees *text. Errors of receipt_write and the engine. */
-int engine_make_receipt(struct engine *engine, const struct peft_bytes *bytes, int image, char **text);
+/* Computes a receipt for such an adapter; the caller frees *text. `base`: of receipt_describe_base. Errors of
+ * receipt_write and the engine. */
+int engine_make_receipt(struct engine *engine, const struct peft_bytes *bytes, int image, json_t *base, char **text);
 
 #endif

@@ -12,13 +12,13 @@ bool receipts_are_in(const char *directory) {
     return !file_join(path, sizeof path, directory, PEFT_RECEIPT_FILE) && file_exists(path);
 }
 
-static int write_one(struct engine *engine, const char *directory) {
+static int write_one(struct engine *engine, const char *directory, json_t *base) {
     struct peft_limits limits = {.bytes = ENGINE_ADAPTER_BYTES, .bank = engine_bank(engine)};
     struct peft_bytes bytes;
     char path[PATH_MAX], *text = NULL;
     TRY(peft_bytes_read_at(&(struct peft_place){.path = directory}, &limits, &bytes));
     int image = engine_image_load(engine, &bytes);
-    int status = image < 0 ? image : engine_make_receipt(engine, &bytes, image, &text);
+    int status = image < 0 ? image : engine_make_receipt(engine, &bytes, image, base, &text);
     THEN(status, file_join(path, sizeof path, directory, PEFT_RECEIPT_FILE));
     THEN(status, file_write_atomic(path, text, strlen(text)));
     free(text);
@@ -30,10 +30,17 @@ static int write_one(struct engine *engine, const char *directory) {
 }
 
 static int write_all(const struct receipts_job *job, struct engine *engine) {
-    int status = STATUS_OK;
-    for (size_t i = 0; i < job->count && !status; i++)
+    json_t *base = NULL;
+    int status = receipt_describe_base(engine_directory(engine), &base);
+    for (size_t i = 0; i < job->count && !status; i++) {
         if (!receipts_are_in(job->directories[i]))
-            status = write_one(engine, job->directories[i]);
+            status = write_one(engine, job->directories[i], base);
+        if (status == STATUS_INVALID && job->may_lack) {
+            log_warning("no receipt for %s: %s", job->directories[i], status_text());
+            status = STATUS_OK;
+        }
+    }
+    json_decref(base);
     return status;
 }
 

@@ -8,6 +8,7 @@ struct receipts_job {
     const struct job_model *model; /* without adapters, and with receipts off */
     char **directories;            /* [count] of single adapters; those with a receipt keep it */
     size_t count;
+    bool may_lack; /* an adapter that leaves golden texts no positions gets a warning, and no receipt */
 };
 /* Computes the receipt of each directory with the model, and writes it there. `context`: a struct receipts_job. All
  * ranks call it together. Errors of job_model_open, engine_image_load and engine_make_receipt; STATUS_IO. */
