@@ -421,18 +421,19 @@ int receipt_write(const struct receipt *receipt, const struct peft_bytes *bytes,
     return status;
 }
 
-int receipt_check_directory(const char *directory, const char *model) {
-    struct peft_bytes bytes;
-    struct receipt receipt;
-    bool is_there;
-    TRY(peft_bytes_read(directory, SIZE_MAX, &bytes));
-    int status = peft_bytes_check(&bytes);
-    THEN(status, receipt_read(&bytes, &is_there, &receipt));
-    if (!status && is_there) {
-        status = receipt_check_base(&receipt, directory, model);
-        THEN(status, receipt_check_adapter(&receipt, &bytes));
-        receipt_free(&receipt);
+int receipt_check_files(const struct peft_files *files) {
+    int status = STATUS_OK;
+    for (int i = 0; i < peft_files_count(files) && !status; i++) {
+        struct peft_bytes bytes;
+        struct receipt receipt;
+        bool is_there;
+        TRY(peft_bytes_read(peft_files_directory(files, i), SIZE_MAX, &bytes));
+        status = receipt_read(&bytes, &is_there, &receipt);
+        if (!status && is_there) {
+            status = receipt_check_adapter(&receipt, &bytes);
+            receipt_free(&receipt);
+        }
+        peft_bytes_free(&bytes);
     }
-    peft_bytes_free(&bytes);
     return status;
 }

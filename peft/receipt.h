@@ -47,8 +47,8 @@ int receipt_check_adapter(const struct receipt *receipt, const struct peft_bytes
 /* The same for the tensors of the base in directory `model`; also counts those that differ. Reads the whole base. */
 int receipt_check_base(const struct receipt *receipt, const char *directory, const char *model);
 
-/* Checks the digests of the receipt in an adapter's directory, where there is one, without running a model. */
-int receipt_check_directory(const char *directory, const char *model);
+/* Checks the adapters of open directories by the digests in their receipts, where there are any. No model runs. */
+int receipt_check_files(const struct peft_files *files);
 
 /* Describes the base in directory `model` for receipts: reads all of it. The caller gives the reference back.
  * STATUS_IO, STATUS_MEMORY. */

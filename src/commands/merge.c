@@ -5,6 +5,7 @@
 #include "base/base.h"
 #include "config/config.h"
 #include "peft/peft.h"
+#include "peft/receipt.h"
 
 struct options {
     const char *model, *output, *device;
@@ -38,6 +39,7 @@ static int merge(const struct options *options) {
     TRY(device_find(options->device));
     log_info("loading %s", options->model);
     int status = peft_files_open(options->adapters.items, options->adapters.count, false, &files);
+    THEN(status, receipt_check_files(files));
     if (!status)
         status = peft_merge(&(struct peft_merge){
             .model = options->model, .files = files, .output = options->output, .device = options->device});

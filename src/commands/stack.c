@@ -2,6 +2,7 @@
 
 #include "base/base.h"
 
+#include "peft/receipt.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -252,6 +253,7 @@ int stack_take(struct stack *stack, const struct config_list *methods, const str
                const struct config *given, const char *directory, const char *model) {
     int status = check_keys(given, "--init-adapter");
     THEN(status, peft_files_open(&directory, 1, true, &stack->init));
+    THEN(status, receipt_check_files(stack->init));
     THEN(status, peft_files_check_base(stack->init, model));
     for (int i = 0; !status && i < peft_files_count(stack->init); i++) {
         struct peft_config config = peft_files_configs(stack->init)[i];
