@@ -1,5 +1,5 @@
-/* The receipt of an adapter, cambium_receipt.json: what it was trained on, and golden log-probabilities, from which a
- * loader proves that it runs the same adapter on the same base. docs/formats.md describes the file. */
+/* The receipt of an adapter, cambium_receipt.json: digests of adapter and base, and golden log-probabilities. A loader
+ * computes these again: it then runs the same adapter on the same base. docs/formats.md describes the file. */
 #ifndef CAMBIUM_PEFT_RECEIPT_H
 #define CAMBIUM_PEFT_RECEIPT_H
 
@@ -19,7 +19,7 @@ struct receipt_run {
 
 struct receipt_text {
     int32_t tokens[RECEIPT_TOKENS];
-    /* Of token i after those before it, with the adapter and without it. NaN: nothing predicts token 0. */
+    /* The log-probability of token i after those before it; NaN: nothing predicts token 0. */
     float logprobs[RECEIPT_TOKENS], base_logprobs[RECEIPT_TOKENS];
     /* SHA-256 of the rows of log-probabilities over the whole vocabulary after each token, with the adapter, as
      * little-endian fp32; "": not computed. */

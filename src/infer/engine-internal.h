@@ -83,7 +83,7 @@ struct engine_leader {
     struct peft_bytes *opened; /* [opened_count] their files, until their receipts are replayed */
     size_t opened_count;
     struct receipt_text *base; /* the base's log-probabilities of golden texts; NULL: not computed yet */
-    bool is_off_told;          /* the log has said that receipts are off */
+    bool has_warned_off;       /* the log has said that receipts are off */
     struct plan built;
     int64_t plan_number;
     struct plan_message *messages;    /* [depth + 1] a ring; NULL when no rank follows */

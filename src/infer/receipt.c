@@ -390,9 +390,9 @@ int engine_replay(struct engine *engine, const struct peft_bytes *bytes, int ima
     bool is_there;
     *result = (struct receipt_result){0};
     if (engine->options.receipts == RECEIPTS_OFF) {
-        if (!engine->leader->is_off_told)
+        if (!engine->leader->has_warned_off)
             log_warning("--receipts off: adapters are loaded without a proof");
-        engine->leader->is_off_told = true;
+        engine->leader->has_warned_off = true;
         return STATUS_OK;
     }
     TRY(receipt_read(bytes, &is_there, &receipt));

@@ -6,7 +6,7 @@
 #include "infer/engine.h"
 #include "peft/receipt.h"
 
-/* What happens with an adapter: `check` refuses one whose receipt does not hold, `require` also one without a receipt.
+/* Modes of loading an adapter: `check` refuses one whose receipt does not hold, `require` also one without a receipt.
  * `off` replays nothing. */
 enum receipt_mode { RECEIPTS_CHECK, RECEIPTS_REQUIRE, RECEIPTS_OFF };
 

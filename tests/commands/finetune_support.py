@@ -27,7 +27,7 @@ KEYS = {"adapter": ["--peft.bottleneck=8"]} | {name: ["--peft.num_virtual_tokens
 
 
 def hash_tree(directory):
-    """Of all files; a receipt's time does not count."""
+    """Hashes all files, but not the time in a receipt."""
     return {str(p.relative_to(directory)): hashlib.sha256(re.sub(rb'"created": "[^"]*"', b"", p.read_bytes())
                                                           if p.name == "cambium_receipt.json" else p.read_bytes()).hexdigest()
             for p in sorted(directory.rglob("*")) if p.is_file()}
