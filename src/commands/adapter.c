@@ -106,7 +106,7 @@ static int prepare_receipts(const struct launch *launch, const struct config *co
     c->job.model = &c->base;
     TRY(peft_find(c->directories.items, c->directories.count, &c->job.directories, &c->job.count));
     for (size_t i = 0; i < c->job.count; i++)
-        if (receipts_are_in(c->job.directories[i]))
+        if (receipt_is_in(c->job.directories[i]))
             return status_fail(STATUS_INVALID, "%s has a receipt: it is not overwritten", c->job.directories[i]);
     return model_grid(&c->base, launch, false);
 }

@@ -8,7 +8,6 @@
 
 #include "config/run.h"
 #include "data/tuning.h"
-#include "infer/receipt.h"
 #include "jobs/receipts.h"
 #include "jobs/serving_gap.h"
 #include "peft/peft.h"
@@ -552,68 +551,14 @@ static void dump(const void *context) {
     config_dump(&command, options, stdout);
 }
 
-/* Adds the adapters of a directory, if it has any. */
-static int add_directories(const char *directory, struct receipts_job *job) {
-    char **found, **all;
-    size_t count;
-    int status = file_is_directory(directory) ? peft_find(&directory, 1, &found, &count) : STATUS_NOT_FOUND;
-    if (status)
-        return status == STATUS_NOT_FOUND ? STATUS_OK : status;
-    all = realloc(job->directories, (job->count + count) * sizeof *all);
-    status = status_allocated(all);
-    for (size_t i = 0; i < count && !status; i++)
-        all[job->count++] = found[i];
-    if (status)
-        file_list_free(found, count);
-    else
-        free(found);
-    job->directories = all ? all : job->directories;
-    return status;
+/* When the trainer is closed: receipts into the adapters, then the gap, which loads what was written. */
+static int after(struct comm *world, const struct train_run *run, int64_t iteration) {
+    TRY(receipts_add(world, run));
+    return serving_gap_add(world, run, iteration);
 }
 
-/* Lists the adapters of the run: the output, its best one, and its checkpoints. */
-static int find_directories(const char *output, struct receipts_job *job) {
-    char path[PATH_MAX];
-    int64_t *iterations = NULL;
-    size_t count = 0;
-    int status = add_directories(output, job);
-    THEN(status, file_join(path, sizeof path, output, "best"));
-    THEN(status, add_directories(path, job));
-    THEN(status, ckpt_list_above(output, 0, &iterations, &count));
-    for (size_t i = 0; i < count && !status; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "iter_%07lld", (long long)iterations[i]);
-        status = file_join(path, sizeof path, output, name);
-        THEN(status, add_directories(path, job));
-    }
-    free(iterations);
-    return status;
-}
-
-/* Writes a receipt into each directory of an adapter. The trainer has given its memory back. */
-static int write_receipts(struct launch *launch, const struct tuning *tuning) {
-    const struct run_config *config = &tuning->run.config;
-    struct job_model model = {.model = tuning->run.model_directory,
-                              .device = config->device,
-                              .collectives = config->collectives,
-                              .gemm_algorithms = config->gemm_algorithms,
-                              .receipts = RECEIPTS_OFF,
-                              .precision = config->train.precision + 1,
-                              .tensor = config->parallel.tensor_model_parallel_size,
-                              .pipeline = 1,
-                              .ranks = tuning->ranks};
-    struct receipts_job job = {.model = &model, .may_lack = true};
-    int status = launch_agree(launch, find_directories(config->checkpoint.save, &job));
-    if (!status && job.count)
-        status = launch_agree(launch, model_grid(&model, launch, true));
-    if (!status && job.count)
-        status = launch_run(launch, tuning->ranks, receipts_job_run, &job);
-    if (job.directories)
-        file_list_free(job.directories, job.count);
-    return status;
-}
-
-static int train(struct launch *launch, const struct tuning *tuning) {
+static int run(struct launch *launch, void *context) {
+    const struct tuning *tuning = context;
     return training_launch(
         launch, &(const struct training){.run = &tuning->run,
                                          .ranks = tuning->ranks,
@@ -622,14 +567,7 @@ static int train(struct launch *launch, const struct tuning *tuning) {
                                          .dump = dump,
                                          .context = tuning,
                                          .finish = export,
-                                         .after = serving_gap_add});
-}
-
-static int run(struct launch *launch, void *context) {
-    const struct tuning *tuning = context;
-    int status = train(launch, tuning);
-    bool has_adapters = !tuning->stack.is_full && !tuning->options->is_dry_run && !tuning->run.config.train.skip_train;
-    return status || !has_adapters || stop_requested() ? status : write_receipts(launch, tuning);
+                                         .after = after});
 }
 
 static void close_all(void *context) {

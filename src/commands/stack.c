@@ -253,7 +253,6 @@ int stack_take(struct stack *stack, const struct config_list *methods, const str
                const struct config *given, const char *directory, const char *model) {
     int status = check_keys(given, "--init-adapter");
     THEN(status, peft_files_open(&directory, 1, true, &stack->init));
-    THEN(status, receipt_check_files(stack->init));
     THEN(status, peft_files_check_base(stack->init, model));
     for (int i = 0; !status && i < peft_files_count(stack->init); i++) {
         struct peft_config config = peft_files_configs(stack->init)[i];
@@ -267,7 +266,7 @@ int stack_take(struct stack *stack, const struct config_list *methods, const str
                                  directory, peft_method_names[config.type]);
     }
     THEN(status, check_same_methods(stack, methods, directory));
-    return status ? status_wrap(status, "--init-adapter") : STATUS_OK;
+    return status ? status_wrap(status, "--init-adapter") : receipt_check_files(stack->init);
 }
 
 int stack_apply(struct stack *stack, const struct config_list *directories, const struct config *given,
@@ -276,6 +275,7 @@ int stack_apply(struct stack *stack, const struct config_list *directories, cons
     if (status || !directories->count)
         return status;
     status = peft_files_open(directories->items, directories->count, true, &stack->init);
+    THEN(status, receipt_check_files(stack->init));
     THEN(status, peft_files_check_base(stack->init, model));
     if (!status && peft_files_count(stack->init) > PEFT_MAX_STACK)
         status = status_fail(STATUS_USAGE, "--adapter: %d adapters, at most %d apply together",

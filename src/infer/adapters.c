@@ -211,11 +211,19 @@ static int make_image(struct adapters *adapters, const struct peft_bytes *bytes,
     }
 }
 
-/* Replays the receipt of a new image; a refused image is dropped. */
-static int prove_image(struct adapters *adapters, const struct peft_bytes *bytes, int image,
+/* Replays the receipt of a new image, unless a name has files of this digest: they were proved. A refused image is
+ * dropped. */
+static int prove_image(struct adapters *adapters, const struct adapter_files *files, int image,
                        struct receipt_result *result) {
-    int status = engine_replay(adapters->engine, bytes, image, result);
     char reason[512];
+    for (int i = 0; i < adapters->count; i++) {
+        const struct named *named = adapters->named[i];
+        if (named->version && !strcmp(named->digest, files->digest)) {
+            *result = named->version->receipt;
+            return STATUS_OK;
+        }
+    }
+    int status = engine_replay(adapters->engine, &files->bytes, image, result);
     if (!status || status == STATUS_INVALID)
         adapters->receipts[status ? RECEIPT_REFUSED : result->word]++;
     if (!status)
@@ -269,7 +277,7 @@ static int load_version(struct adapters *adapters, const char *directory, const 
     if (expected)
         status = check_digest(expected, digest);
     THEN(status, make_image(adapters, &files.bytes, spared, &image));
-    THEN(status, prove_image(adapters, &files.bytes, image, &version->receipt));
+    THEN(status, prove_image(adapters, &files, image, &version->receipt));
     adapter_files_free(&files);
     if (!status)
         set_image(adapters, version, image);
@@ -397,7 +405,7 @@ static int use_image(struct adapters *adapters, int image) {
     struct job *job = &adapters->job;
     struct version *present = job->named->version;
     struct receipt_result receipt;
-    TRY(prove_image(adapters, &job->files.bytes, image, &receipt));
+    TRY(prove_image(adapters, &job->files, image, &receipt));
     if (job->change == ADAPTER_BRING && present) {
         set_image(adapters, present, image);
         return STATUS_OK;
@@ -464,12 +472,11 @@ int adapters_absent(const struct adapters *adapters, const char *const *names, i
     return -1;
 }
 
-/* `may_wait`: until completions leave room for the replay of the receipt. */
-static void continue_job(struct adapters *adapters, double seconds, bool may_wait) {
+static void continue_job(struct adapters *adapters, double seconds) {
     struct job *job = &adapters->job;
     bool is_ready = false;
     int status = engine_image_continue(adapters->engine, seconds, &is_ready);
-    if (!status && is_ready && (!may_wait || engine_can_replay(adapters->engine, 0)))
+    if (!status && is_ready)
         status = end_image(adapters);
     if (!status)
         return;
@@ -484,7 +491,7 @@ int adapters_continue(struct adapters *adapters, bool *is_done) {
     if (!job->named)
         return STATUS_OK;
     if (!job->is_done)
-        continue_job(adapters, engine_step_seconds(adapters->engine) / 8, true);
+        continue_job(adapters, engine_step_seconds(adapters->engine) / 8);
     if (!job->is_done)
         return STATUS_OK;
     int status = job->status ? status_fail(job->status, "%s", job->reason) : STATUS_OK;
@@ -496,7 +503,7 @@ int adapters_continue(struct adapters *adapters, bool *is_done) {
 /* Completes the load under way, because only one adapter is loaded at a time. The next adapters_continue reports it. */
 static void settle(struct adapters *adapters) {
     while (adapters->job.named && !adapters->job.is_done)
-        continue_job(adapters, 1e9, false);
+        continue_job(adapters, 1e9);
 }
 
 int adapters_unload(struct adapters *adapters, const char *name) {

@@ -75,7 +75,7 @@ struct engine_loading {
 /* The leader's part: sequences, slots, pages, and plans on their way to the other ranks. */
 struct engine_leader {
     struct kv_pool pool;
-    struct sequence *sequences; /* [max_sequences] */
+    struct sequence *sequences; /* [sequences] of the engine */
     struct slot *slots;         /* [slot_count] */
     int slot_count;
     uint64_t last_key;
@@ -83,7 +83,6 @@ struct engine_leader {
     struct peft_bytes *opened; /* [opened_count] their files, until their receipts are replayed */
     size_t opened_count;
     struct receipt_text *base; /* the base's log-probabilities of golden texts; NULL: not computed yet */
-    bool has_warned_off;       /* the log has said that receipts are off */
     struct plan built;
     int64_t plan_number;
     struct plan_message *messages;    /* [depth + 1] a ring; NULL when no rank follows */
@@ -118,6 +117,8 @@ struct engine {
     struct base *base;      /* the model on this rank */
     struct inference_runner *runner;
     int64_t pages;           /* of the cache */
+    int64_t kept;            /* pages, and sequences, that only golden texts take (receipt.h); 0 without adapters */
+    int64_t sequences;       /* options.max_sequences, and those kept */
     int64_t max_pages;       /* of a sequence */
     int64_t window;          /* tokens that a row sees in every layer; 0: all before it */
     int64_t max_changes;     /* limit of changes of logits in a step */
@@ -175,7 +176,7 @@ void engine_fill_plan(const struct engine *engine, int64_t pages, size_t images,
 
 /* ---- step.c ---- */
 
-/* Submits a step and collects it, also while other steps are under way. */
+/* Submits a step of golden texts and collects it, also while other steps are under way. */
 int engine_step_between(struct engine *engine, const struct engine_row *rows, int64_t count,
                         struct engine_result *results);
 

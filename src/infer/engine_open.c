@@ -60,7 +60,7 @@ static struct plan_counts count_most(const struct engine *engine) {
     const struct engine_options *o = &engine->options;
     return (struct plan_counts){.rows = o->max_rows,
                                 .segments = o->max_rows,
-                                .pages = o->max_sequences * engine->max_pages,
+                                .pages = engine->sequences * engine->max_pages,
                                 .prefixes = o->max_rows,
                                 .places = o->max_rows,
                                 .logit_rows = o->max_logit_rows,
@@ -76,6 +76,8 @@ static void find_sizes(struct engine *engine) {
     engine->dtype = o->precision >= 0                   ? precision_dtype(o->precision)
                     : engine->files.dtype == DTYPE_BF16 ? DTYPE_BF16
                                                         : DTYPE_F32;
+    engine->kept = has_bank(engine) ? RECEIPT_TEXTS : 0;
+    engine->sequences = o->max_sequences + engine->kept;
     engine->max_pages = engine_pages_of(o->max_positions);
     engine->window = window_of(&engine->files.config);
     engine->max_changes = drawing * (o->max_positions + ENGINE_MAX_BIASES);
@@ -228,7 +230,7 @@ int engine_model_options(const struct engine *engine, struct model_options *opti
         .max_positions = o->max_positions,
         .infer.max_logit_rows = o->max_logit_rows,
         .infer.max_changes = engine->max_changes,
-        .infer.max_sequences = o->max_sequences,
+        .infer.max_sequences = engine->sequences,
         .infer.max_pages = engine->max_pages,
         .hooks = engine->bank ? peft_bank_hooks(engine->bank) : NULL,
         .base.chunk_count = 1,
@@ -327,10 +329,10 @@ static void *take(struct arena *arena, int64_t count, size_t width) {
 
 static void place_leader(const struct engine *engine, struct engine_leader *leader, struct arena *arena) {
     const struct engine_options *o = &engine->options;
-    leader->sequences = take(arena, o->max_sequences, sizeof *leader->sequences);
-    int32_t *tokens = take(arena, o->max_sequences * KV_PAGE_TOKENS, sizeof *tokens);
-    int32_t *pages = take(arena, o->max_sequences * engine->max_pages, sizeof *pages);
-    for (int64_t i = 0; i < o->max_sequences && leader->sequences; i++)
+    leader->sequences = take(arena, engine->sequences, sizeof *leader->sequences);
+    int32_t *tokens = take(arena, engine->sequences * KV_PAGE_TOKENS, sizeof *tokens);
+    int32_t *pages = take(arena, engine->sequences * engine->max_pages, sizeof *pages);
+    for (int64_t i = 0; i < engine->sequences && leader->sequences; i++)
         leader->sequences[i] =
             (struct sequence){.pages = pages + i * engine->max_pages, .page_tokens = tokens + i * KV_PAGE_TOKENS};
     void *built = take(arena, (int64_t)plan_block_bytes(&engine->most), 1);
@@ -393,7 +395,8 @@ int64_t engine_count_pages(const struct engine *engine) {
         pages = engine_pages_of(o->cache_tokens);
     if (o->cache_bytes)
         pages = (int64_t)(o->cache_bytes / engine->plan.kv_page_bytes);
-    return pages < most ? pages : most;
+    pages = pages < most ? pages : most;
+    return pages > 0 ? pages + engine->kept : pages;
 }
 
 int engine_check_pages(const struct engine *engine, int64_t pages) {
@@ -432,7 +435,7 @@ static int agree_on_pages(void *self) {
     engine->pages = -pages;
     if (fitted)
         return fitted;
-    return status ? status : engine_check_pages(engine, engine->pages);
+    return status ? status : engine_check_pages(engine, engine->pages - engine->kept);
 }
 
 static int open_pool(void *self) {

@@ -34,7 +34,7 @@ void engine_fill_plan(const struct engine *engine, int64_t pages, size_t images,
         .program = rank_program_bytes(device_threads(engine->device), engine->files.config.ffn_hidden_size,
                                       engine->files.config.hidden_size) +
                    (size_t)engine->files.config.vocab_size * TOKENIZER_BYTES,
-        .pages = pages,
+        .pages = pages - engine->kept,
         .sequence_pages = engine->max_pages,
         .threads = device_threads(engine->device),
     };

@@ -19,7 +19,9 @@ static const uint64_t golden_salt = UINT64_MAX;
 struct golden_run {
     struct engine *engine;
     struct receipt_text *texts;
-    bool is_base;         /* the results are base_logprobs, and no rows are hashed */
+    int text_count;
+    bool is_base;         /* the results are base_logprobs */
+    bool hashes;          /* the rows of log-probabilities */
     int64_t most, wanted; /* limits of a step */
     struct engine_row *rows;
     struct engine_result *results;
@@ -41,7 +43,7 @@ static void log_softmax(float *row, int64_t vocab, int32_t label, float logprob)
 
 static int take_results(struct golden_run *run) {
     int64_t V = engine_config(run->engine)->vocab_size, number = 0;
-    bool has_rows = !run->is_base && model_gives_results(run->engine->runner) && run->wanting;
+    bool has_rows = run->hashes && model_gives_results(run->engine->runner) && run->wanting;
     TRY(has_rows ? model_step_logits(run->engine->runner, run->wanting, run->logits) : STATUS_OK);
     for (int64_t i = 0; i < run->count; i++) {
         if (!run->rows[i].wants_logits)
@@ -100,12 +102,16 @@ static int run_texts(struct golden_run *run, int slot, int first, int *end) {
     int sequences[RECEIPT_TEXTS], count = 0, status = STATUS_OK;
     int64_t pages = engine_pages_of(engine_slot_virtual_tokens(run->engine, slot) + RECEIPT_TOKENS);
     const struct sequence_beginning beginning = {.slot = slot, .salt = golden_salt};
-    for (*end = first; *end < RECEIPT_TEXTS && engine_pages_available(run->engine) >= (count + 1) * pages; ++*end) {
+    const struct kv_pool *pool = &run->engine->leader->pool;
+    for (*end = first; *end < run->text_count && kv_pool_available(pool) >= (count + 1) * pages; ++*end) {
         int sequence = engine_sequence_open(run->engine, &beginning, NULL);
         if (sequence < 0)
             break;
         sequences[count++] = sequence;
     }
+    if (!count && pages > pool->count)
+        return status_fail(STATUS_INVALID, "a golden text takes %lld pages, and the KV cache has %lld",
+                           (long long)pages, (long long)pool->count);
     if (!count)
         return status_fail(STATUS_MEMORY, "completions use the memory that replaying an adapter's receipt needs");
     for (int i = 0; i < count && !status; i++)
@@ -138,7 +144,7 @@ static int open_run(struct golden_run *run) {
 static void close_run(struct golden_run *run) {
     unsigned char number[EVP_MAX_MD_SIZE];
     for (int t = 0; t < RECEIPT_TEXTS; t++) {
-        bool has_rows = !run->is_base && run->digests[t] && model_gives_results(run->engine->runner);
+        bool has_rows = run->hashes && run->digests[t] && model_gives_results(run->engine->runner);
         if (has_rows && EVP_DigestFinal_ex(run->digests[t], number, NULL))
             for (int i = 0; i < (PEFT_SHA256_BYTES - 1) / 2; i++)
                 snprintf(run->texts[t].rows_sha256 + 2 * i, 3, "%02x", number[i]);
@@ -150,16 +156,17 @@ static void close_run(struct golden_run *run) {
     free(run->logits);
 }
 
-/* Computes the log-probabilities of the texts' tokens with a slot; -1: those of the base. */
-static int run_golden(struct engine *engine, int slot, struct receipt_text texts[RECEIPT_TEXTS]) {
-    struct golden_run run = {.engine = engine, .texts = texts, .is_base = slot < 0};
+/* Computes the log-probabilities of the tokens of texts [count] with a slot; -1: those of the base. */
+static int run_golden(struct engine *engine, int slot, bool hashes, int count, struct receipt_text *texts) {
+    struct golden_run run = {
+        .engine = engine, .texts = texts, .text_count = count, .is_base = slot < 0, .hashes = hashes};
     int status = open_run(&run);
-    for (int t = 0; t < RECEIPT_TEXTS; t++) {
+    for (int t = 0; t < count; t++) {
         (slot < 0 ? texts[t].base_logprobs : texts[t].logprobs)[0] = NAN;
         if (slot >= 0)
             *texts[t].rows_sha256 = 0;
     }
-    for (int t = 0; t < RECEIPT_TEXTS && !status;)
+    for (int t = 0; t < count && !status;)
         status = run_texts(&run, slot, t, &t);
     close_run(&run);
     return status;
@@ -172,14 +179,16 @@ static bool has_same_tokens(const struct receipt_text *a, const struct receipt_t
     return is_same;
 }
 
-/* The same with the adapter of an image and without it. What the base says is computed once for an engine. */
-static int run_both(struct engine *engine, int image, struct receipt_text texts[RECEIPT_TEXTS]) {
+/* The same with the adapter of an image for the first `count` texts, and without it for all. What the base says is
+ * computed once for an engine. */
+static int run_both(struct engine *engine, int image, bool hashes, int count,
+                    struct receipt_text texts[RECEIPT_TEXTS]) {
     struct engine_leader *leader = engine->leader;
     int slot, status = STATUS_OK;
     for (int t = 0; t < RECEIPT_TEXTS; t++)
         TRY(engine_check_tokens(engine, -1, "a golden text of ", texts[t].tokens, RECEIPT_TOKENS));
     if (!leader->base || !has_same_tokens(leader->base, texts)) {
-        TRY(run_golden(engine, -1, texts));
+        TRY(run_golden(engine, -1, false, RECEIPT_TEXTS, texts));
         leader->base = leader->base ? leader->base : calloc(RECEIPT_TEXTS, sizeof *leader->base);
         TRY(status_allocated(leader->base));
         memcpy(leader->base, texts, RECEIPT_TEXTS * sizeof *texts);
@@ -188,16 +197,9 @@ static int run_both(struct engine *engine, int image, struct receipt_text texts[
         memcpy(texts[t].base_logprobs, leader->base[t].base_logprobs, sizeof texts[t].base_logprobs);
     TRY(engine_slot_open(engine, &image, 1, &slot));
     status = engine_check_tokens(engine, slot, "a golden text of ", texts[0].tokens, RECEIPT_TOKENS);
-    THEN(status, run_golden(engine, slot, texts));
+    THEN(status, run_golden(engine, slot, hashes, count, texts));
     engine_slot_close(engine, slot);
     return status;
-}
-
-bool engine_can_replay(const struct engine *engine, int64_t tokens) {
-    bool has_sequence = false;
-    for (int64_t i = 0; i < engine->options.max_sequences; i++)
-        has_sequence = has_sequence || !engine->leader->sequences[i].is_used;
-    return has_sequence && engine_pages_available(engine) >= engine_pages_of(tokens + RECEIPT_TOKENS);
 }
 
 /* ---- this run ---- */
@@ -344,18 +346,27 @@ static const char *last_part(const char *path) {
     return slash && slash[1] ? slash + 1 : path;
 }
 
-static int check_other(const struct engine *engine, const struct peft_bytes *bytes, const struct receipt *here) {
+static bool changes_text(const struct receipt_text *text) {
+    bool changes = false;
+    for (int i = 1; i < RECEIPT_TOKENS; i++)
+        changes = changes || difference(text->logprobs[i], text->base_logprobs[i]) > 0;
+    return changes;
+}
+
+/* Warns by name. The first text was run: the others are where it does not change. */
+static int check_other(struct engine *engine, const struct peft_bytes *bytes, int image, struct receipt_text *texts) {
     struct peft_files *files;
-    double largest = 0;
+    bool changes = changes_text(texts);
     int status = peft_files_open_bytes(bytes, 1, &files);
     const char *base = status ? NULL : peft_files_configs(files)->base_name;
     if (base && strcmp(last_part(base), last_part(engine->directory)) != 0 && !engine->options.random)
         log_warning("base_name_differs: %s was trained on %s, and the base is %s", bytes->directory, base,
                     engine->directory);
-    for (int t = 0; t < RECEIPT_TEXTS; t++)
-        for (int i = 1; i < RECEIPT_TOKENS; i++)
-            largest = fmax(largest, difference(here->golden[t].logprobs[i], here->golden[t].base_logprobs[i]));
-    if (!status && largest == 0)
+    if (!status && !changes)
+        status = run_both(engine, image, false, RECEIPT_TEXTS, texts);
+    for (int t = 1; t < RECEIPT_TEXTS && !status; t++)
+        changes = changes || changes_text(&texts[t]);
+    if (!status && !changes)
         log_warning("adapter_changes_nothing: %s moves no log-probability of the golden texts", bytes->directory);
     peft_files_close(files);
     return status;
@@ -371,14 +382,14 @@ static int replay(struct engine *engine, const struct peft_bytes *bytes, int ima
         memcpy(c.here.golden, receipt->golden, sizeof c.here.golden);
     else
         receipt_draw(engine_config(engine)->vocab_size, c.here.golden);
-    int status = run_both(engine, image, c.here.golden);
+    c.is_same_run = is_there && is_same_run(&receipt->run, &c.here.run);
+    int status = run_both(engine, image, c.is_same_run, is_there ? RECEIPT_TEXTS : 1, c.here.golden);
     if (status == STATUS_INVALID && is_there) /* the base cannot run the texts */
         return status_wrap(status, "%s: its receipt", bytes->directory);
     if (status == STATUS_INVALID) /* with its virtual tokens, no golden text fits into the positions */
         return STATUS_OK;
     if (status || !is_there)
-        return status ? status : check_other(engine, bytes, &c.here);
-    c.is_same_run = is_same_run(&receipt->run, &c.here.run);
+        return status ? status : check_other(engine, bytes, image, c.here.golden);
     c.may_differ = !c.is_same_run || strcmp(receipt->version, c.here.version) != 0 ||
                    strcmp(receipt->commit, c.here.commit) != 0 || !c.here.run.batch_invariant;
     c.bound = is_fp32(&receipt->run) && is_fp32(&c.here.run) ? 2e-3 : 0.08;
@@ -389,12 +400,8 @@ int engine_replay(struct engine *engine, const struct peft_bytes *bytes, int ima
     struct receipt receipt;
     bool is_there;
     *result = (struct receipt_result){0};
-    if (engine->options.receipts == RECEIPTS_OFF) {
-        if (!engine->leader->has_warned_off)
-            log_warning("--receipts off: adapters are loaded without a proof");
-        engine->leader->has_warned_off = true;
+    if (engine->options.receipts == RECEIPTS_OFF)
         return STATUS_OK;
-    }
     TRY(receipt_read(bytes, &is_there, &receipt));
     int status =
         is_there || engine->options.receipts != RECEIPTS_REQUIRE
@@ -429,6 +436,6 @@ int engine_make_receipt(struct engine *engine, const struct peft_bytes *bytes, i
     struct receipt receipt = {0};
     describe(engine, &receipt);
     receipt_draw(engine_config(engine)->vocab_size, receipt.golden);
-    TRY(run_both(engine, image, receipt.golden));
+    TRY(run_both(engine, image, true, RECEIPT_TEXTS, receipt.golden));
     return receipt_write(&receipt, bytes, base, text);
 }

@@ -18,11 +18,10 @@ struct receipt_result {
 };
 extern const char *const receipt_words[RECEIPT_WORDS]; /* "none", ... */
 
-/* True when a sequence and pages for a golden text after `tokens` virtual ones are free now. */
-bool engine_can_replay(const struct engine *engine, int64_t tokens);
 /* Replays the receipt of the adapter with these files and this image, between any steps of the engine. Without one it
  * warns by name of an adapter that changes nothing, or has another base. STATUS_INVALID: the adapter is refused, and
- * the text names the cause. STATUS_MEMORY when sequences use the memory; errors of the engine. */
+ * the text names the cause. STATUS_MEMORY when completions use the pages that
+ * long virtual tokens need; errors of the engine. */
 int engine_replay(struct engine *engine, const struct peft_bytes *bytes, int image, struct receipt_result *result);
 /* Replays those of the engine's opened slot. All ranks call it together, once, after engine_open. */
 int engine_replay_opened(struct engine *engine);

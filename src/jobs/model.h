@@ -8,6 +8,7 @@
 #include "config/config.h"
 #include "infer/engine.h"
 #include "memory.h"
+#include "train/train.h"
 
 struct job_model {
     const char *model, *tokenizer; /* directories; tokenizer NULL: that of the model */
@@ -64,5 +65,12 @@ int job_print_text(const char *bytes, size_t length);
 int job_share(struct comm *world, void *data, int64_t count, enum dtype dtype);
 /* Copies the first rank's `ids` to the buffers of all ranks. STATUS_MEMORY, STATUS_PEER. */
 int job_share_ids(struct comm *world, struct token_buffer *ids);
+
+/* Returns the base of a run, or what it wrote when it trains all weights, on `tensor` ranks. */
+struct job_model job_model_of_run(const struct train_run *run, int tensor);
+/* Calls `work` on the tensor ranks of one model: the first ranks of a run's world. The others return at once. All call
+ * it together. Errors of comm_subgroup and of `work`. */
+int job_on_tensor_ranks(struct comm *world, const struct train_run *run,
+                        int (*work)(struct comm *ranks, const struct train_run *run, void *context), void *context);
 
 #endif

@@ -4,10 +4,11 @@
 #include "infer/images.h"
 #include "infer/receipt.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-bool receipts_are_in(const char *directory) {
+bool receipt_is_in(const char *directory) {
     char path[PATH_MAX];
     return !file_join(path, sizeof path, directory, PEFT_RECEIPT_FILE) && file_exists(path);
 }
@@ -33,7 +34,7 @@ static int write_all(const struct receipts_job *job, struct engine *engine) {
     json_t *base = NULL;
     int status = receipt_describe_base(engine_directory(engine), &base);
     for (size_t i = 0; i < job->count && !status; i++) {
-        if (!receipts_are_in(job->directories[i]))
+        if (!receipt_is_in(job->directories[i]))
             status = write_one(engine, job->directories[i], base);
         if (status == STATUS_INVALID && job->may_lack) {
             log_warning("no receipt for %s: %s", job->directories[i], status_text());
@@ -79,4 +80,63 @@ int receipts_job_run(struct comm *world, void *context) {
         comm_fail(world, status);
     engine_close(engine);
     return status;
+}
+
+/* ---- the adapters of a run ---- */
+
+/* Adds the adapters of a directory, if it has any. */
+static int add_directories(const char *directory, struct receipts_job *job) {
+    char **found, **all;
+    size_t count;
+    int status = file_is_directory(directory) ? peft_find(&directory, 1, &found, &count) : STATUS_NOT_FOUND;
+    if (status)
+        return status == STATUS_NOT_FOUND ? STATUS_OK : status;
+    all = realloc(job->directories, (job->count + count) * sizeof *all);
+    status = status_allocated(all);
+    for (size_t i = 0; i < count && !status; i++)
+        all[job->count++] = found[i];
+    if (status)
+        file_list_free(found, count);
+    else
+        free(found);
+    job->directories = all ? all : job->directories;
+    return status;
+}
+
+/* Lists the adapters of the run: the output, its best one, and its checkpoints. */
+static int find_directories(const char *output, struct receipts_job *job) {
+    char path[PATH_MAX];
+    int64_t *iterations = NULL;
+    size_t count = 0;
+    int status = add_directories(output, job);
+    THEN(status, file_join(path, sizeof path, output, "best"));
+    THEN(status, add_directories(path, job));
+    THEN(status, ckpt_list_above(output, 0, &iterations, &count));
+    for (size_t i = 0; i < count && !status; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "iter_%07lld", (long long)iterations[i]);
+        status = file_join(path, sizeof path, output, name);
+        THEN(status, add_directories(path, job));
+    }
+    free(iterations);
+    return status;
+}
+
+static int run_on_ranks(struct comm *ranks, const struct train_run *run, void *context) {
+    struct receipts_job *job = context;
+    struct job_model model = job_model_of_run(run, ranks->size);
+    job->model = &model;
+    return receipts_job_run(ranks, job);
+}
+
+int receipts_add(struct comm *world, const struct train_run *run) {
+    struct receipts_job job = {.may_lack = true};
+    if (!run->tuner || run->config.train.skip_train || stop_requested())
+        return STATUS_OK;
+    int status = comm_agree(world, find_directories(run->config.checkpoint.save, &job));
+    if (!status && job.count)
+        status = job_on_tensor_ranks(world, run, run_on_ranks, &job);
+    if (job.directories)
+        file_list_free(job.directories, job.count);
+    return status ? status_wrap(status, "receipts") : STATUS_OK;
 }

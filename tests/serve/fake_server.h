@@ -54,6 +54,7 @@ bool registry_at(const struct server *server, int number, struct registry_adapte
                                          .methods = number ? "lora" : "ia3,lora",
                                          .digest = "ab",
                                          .state = "resident",
+                                         .receipt = "exact",
                                          .generation = (uint64_t)number + 3};
     return true;
 }
