@@ -9,6 +9,10 @@
 #define PEFT_RECEIPT_FILE "cambium_receipt.json"
 enum { RECEIPT_BYTES = 1 << 22 /* at most */, RECEIPT_TEXTS = 4, RECEIPT_TOKENS = 16 };
 
+/* Modes of loading an adapter: `check` refuses one whose receipt does not hold, `require` also one without a receipt.
+ * `off` checks nothing. */
+enum receipt_mode { RECEIPTS_CHECK, RECEIPTS_REQUIRE, RECEIPTS_OFF };
+
 /* The run that computed the log-probabilities. */
 struct receipt_run {
     char precision[8], device[16];
@@ -47,8 +51,14 @@ int receipt_check_adapter(const struct receipt *receipt, const struct peft_bytes
 /* The same for the tensors of the base in directory `model`; also counts those that differ. Reads the whole base. */
 int receipt_check_base(const struct receipt *receipt, const char *directory, const char *model);
 
-/* Checks the adapters of open directories by the digests in their receipts, where there are any. No model runs. */
-int receipt_check_files(const struct peft_files *files);
+/* Checks an adapter of open directories by the digests in its receipt, if it has one; those of the base, too, unless
+ * `model` is NULL. No model runs. The caller gets the receipt without its root. Errors of the functions above. */
+int receipt_check_file(const struct peft_files *files, int index, const char *model, bool *is_there,
+                       struct receipt *receipt);
+/* The same for all adapters, by a mode. STATUS_INVALID also for an adapter without the receipt that it demands. */
+int receipt_check_files(const struct peft_files *files, const char *model, enum receipt_mode mode);
+/* The failure of an adapter without a receipt in mode `require`: STATUS_INVALID. */
+int receipt_fail_none(const char *directory);
 
 /* Describes the base in directory `model` for receipts: reads all of it. The caller gives the reference back.
  * STATUS_IO, STATUS_MEMORY. */

@@ -18,8 +18,8 @@ static const struct config_command command = {
     .name = "adapter show",
     .synopsis = "cambium adapter show DIR...",
     .description =
-        "Prints for each adapter its method, what it changes, its parameters, and its base model. Names tensors that "
-        "are transposed, have a wrong length or are not finite.",
+        "Prints for each adapter its method, what it changes, its parameters, its base model, and its receipt. Names "
+        "tensors that are transposed, have a wrong length, are not finite, or are not those of the receipt.",
     .examples = "  cambium adapter show out/lora\n",
     .takes_words = true,
     .words_offset = offsetof(struct options, directories),
@@ -30,6 +30,8 @@ static int print_adapter(const struct peft_files *files, int index) {
     const struct ckpt_tensors *tensors = peft_files_tensors(files, index);
     struct strbuf text = STRBUF_INIT;
     struct peft_notes notes;
+    struct receipt receipt;
+    bool has_receipt;
     int status = peft_files_notes(files, index, &notes);
     THEN(status, peft_show(config, &text));
     if (status) {
@@ -45,6 +47,13 @@ static int print_adapter(const struct peft_files *files, int index) {
     printf("base digest: %s\n", *notes.base_digest ? notes.base_digest : "not recorded");
     if (*notes.chat_template)
         printf("chat template: %s\n", notes.chat_template);
+    TRY(receipt_check_file(files, index, NULL, &has_receipt, &receipt));
+    if (has_receipt)
+        printf("receipt: of cambium %s, in %s on %s (%s), %lld tensor rank%s; the adapter has its digests\n",
+               receipt.version, receipt.run.precision, receipt.run.device, receipt.run.level,
+               (long long)receipt.run.tensor_parallel, receipt.run.tensor_parallel == 1 ? "" : "s");
+    else
+        printf("receipt: none\n");
     return STATUS_OK;
 }
 

@@ -11,6 +11,7 @@
 #include "jobs/receipts.h"
 #include "jobs/serving_gap.h"
 #include "peft/peft.h"
+#include "peft/receipt.h"
 #include "text/text.h"
 
 #include <limits.h>
@@ -34,6 +35,7 @@ struct sections {
 
 struct options {
     const char *config, *model, *output, *init_adapter;
+    int receipts;
     struct config_list peft, data, valid_data, adapters;
     int64_t ranks; /* 0: not given */
     struct training_target target;
@@ -60,6 +62,7 @@ static const struct config_row rows[] = {
     OPTION("init-adapter", init_adapter, "DIR",
            "start from the values and the configuration of an adapter or a stack, instead of keys of peft"),
     TRAINING_RANKS_ROW(AT(ranks)),
+    RECEIPTS_ROW(AT(receipts)),
 };
 
 /* The rows, with the names of the methods in the help of --peft, and the help of optim.lr. */
@@ -303,10 +306,12 @@ static int check_idle(const struct options *options, const struct config *given,
 /* Chooses the methods to train, or the adapters to evaluate. */
 static int choose_stack(const struct options *options, const struct config *given, struct stack *stack) {
     const struct stack_options *keys = &options->sections.peft;
-    if (options->sections.run.train.skip_train)
-        return stack_apply(stack, &options->adapters, given, options->model);
-    return options->init_adapter ? stack_take(stack, &options->peft, keys, given, options->init_adapter, options->model)
-                                 : stack_choose(stack, &options->peft, keys, given);
+    bool only_evaluates = options->sections.run.train.skip_train;
+    if (!only_evaluates && !options->init_adapter)
+        return stack_choose(stack, &options->peft, keys, given);
+    TRY(only_evaluates ? stack_apply(stack, &options->adapters, given, options->model)
+                       : stack_take(stack, &options->peft, keys, given, options->init_adapter, options->model));
+    return stack->init ? receipt_check_files(stack->init, options->model, options->receipts) : STATUS_OK;
 }
 
 /* Sets the learning rate that the methods have when none is given, and prints it. */

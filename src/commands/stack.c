@@ -2,7 +2,6 @@
 
 #include "base/base.h"
 
-#include "peft/receipt.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -266,7 +265,7 @@ int stack_take(struct stack *stack, const struct config_list *methods, const str
                                  directory, peft_method_names[config.type]);
     }
     THEN(status, check_same_methods(stack, methods, directory));
-    return status ? status_wrap(status, "--init-adapter") : receipt_check_files(stack->init);
+    return status ? status_wrap(status, "--init-adapter") : STATUS_OK;
 }
 
 int stack_apply(struct stack *stack, const struct config_list *directories, const struct config *given,
@@ -275,7 +274,6 @@ int stack_apply(struct stack *stack, const struct config_list *directories, cons
     if (status || !directories->count)
         return status;
     status = peft_files_open(directories->items, directories->count, true, &stack->init);
-    THEN(status, receipt_check_files(stack->init));
     THEN(status, peft_files_check_base(stack->init, model));
     if (!status && peft_files_count(stack->init) > PEFT_MAX_STACK)
         status = status_fail(STATUS_USAGE, "--adapter: %d adapters, at most %d apply together",

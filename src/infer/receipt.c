@@ -403,10 +403,9 @@ int engine_replay(struct engine *engine, const struct peft_bytes *bytes, int ima
     if (engine->options.receipts == RECEIPTS_OFF)
         return STATUS_OK;
     TRY(receipt_read(bytes, &is_there, &receipt));
-    int status =
-        is_there || engine->options.receipts != RECEIPTS_REQUIRE
-            ? replay(engine, bytes, image, &receipt, is_there, result)
-            : status_fail(STATUS_INVALID, "%s has no receipt, and --receipts require demands one", bytes->directory);
+    int status = is_there || engine->options.receipts != RECEIPTS_REQUIRE
+                     ? replay(engine, bytes, image, &receipt, is_there, result)
+                     : receipt_fail_none(bytes->directory);
     receipt_free(&receipt);
     return status;
 }

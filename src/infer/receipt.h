@@ -6,10 +6,6 @@
 #include "infer/engine.h"
 #include "peft/receipt.h"
 
-/* Modes of loading an adapter: `check` refuses one whose receipt does not hold, `require` also one without a receipt.
- * `off` replays nothing. */
-enum receipt_mode { RECEIPTS_CHECK, RECEIPTS_REQUIRE, RECEIPTS_OFF };
-
 /* How an adapter was loaded. */
 enum receipt_word { RECEIPT_NONE, RECEIPT_EXACT, RECEIPT_AGREES, RECEIPT_REFUSED, RECEIPT_WORDS };
 struct receipt_result {
