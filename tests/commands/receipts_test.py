@@ -6,6 +6,9 @@ import unittest
 
 import finetune_support as tuning
 import model_support as support
+from serve_support import Server
+
+STREAMS = 24
 
 
 class Receipts(tuning.Tuning):
@@ -63,6 +66,29 @@ class Receipts(tuning.Tuning):
                 status, said = self.load(bad)
                 self.assertEqual(status, 1, said)
                 self.assertIn(part, said)
+
+    def test_a_replay_under_streams_changes_none(self):
+        """All sequences are in use: golden texts have their own."""
+        shutil.copytree(self.made, self.root / "again", ignore=shutil.ignore_patterns("iter_*"))
+        bad = self.root / "changed"
+        shutil.copytree(self.root / "again", bad)
+        weights = bytearray((bad / "adapter_model.safetensors").read_bytes())
+        weights[-2] ^= 1
+        (bad / "adapter_model.safetensors").write_bytes(weights)
+        bodies = [{"prompt": [3 + n, 4, 5], "max_tokens": 40, "ignore_eos": True, "temperature": 0} for n in range(STREAMS)]
+        with Server("--adapter-root", self.root, "--max-batch-size", STREAMS, model=self.base) as server:
+            expected = [server.complete(**body)["choices"][0]["text"] for body in bodies]
+            streams = [server.stream("/v1/completions", body) for body in bodies]
+            first = [next(stream) for stream in streams]
+            loaded = server.ask("POST", "/v1/adapters", {"name": "proved", "path": "again"}, listener="control")
+            refused = server.ask("POST", "/v1/adapters", {"name": "liar", "path": "changed"}, listener="control")
+            texts = ["".join(event["choices"][0]["text"] for event in [begun, *stream]) for begun, stream in zip(first, streams)]
+            self.assertEqual(texts, expected)
+            self.assertEqual((loaded.status, loaded.json["receipt"], loaded.json["receipt_gap"]), (200, "exact", 0))
+            self.assertEqual((refused.status, refused.code), (422, "adapter_invalid"))
+            self.assertIn("of the adapter is not the one in its receipt", refused.json["error"]["message"])
+            counts = server.metrics()
+            self.assertEqual([counts[f'cambium:adapter_receipts_total{{result="{word}"}}'] for word in ("exact", "refused")], [1, 1])
 
 
 if __name__ == "__main__":
