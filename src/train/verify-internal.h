@@ -94,9 +94,8 @@ struct verify {
     const struct verify_seen *one;
     int64_t step;
     struct verify_texts texts;
-    bool is_first;           /* of its process: it runs what one rank computes */
-    char saves[2][PATH_MAX]; /* directories of checkpoints: the layout's, one rank's */
-    double rate;             /* of the weights */
+    bool is_first; /* of its process: it runs what one rank computes */
+    double rate;   /* of the weights */
     struct verify_count counts[VERIFY_KINDS];
     struct verify_difference difference;
 };

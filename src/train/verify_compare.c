@@ -307,7 +307,7 @@ static int compare_array(struct verify *v, const struct verify_seen *seen, const
         compared += count;
     }
     free(expected);
-    if (counts && !had_difference && off <= compared / FEW + 1 && v->counts[array->kind].worst * largest <= v->rate)
+    if (counts && !had_difference && off <= compared / FEW && v->counts[array->kind].worst * largest <= v->rate)
         v->difference.is_found = false;
     return STATUS_OK;
 }

@@ -28,16 +28,12 @@ static void close_one(struct verify_one **one) {
     *one = NULL;
 }
 
-/* Returns the run, or that of one rank, which saves to or resumes from a directory below the job's; NULL: neither. */
-static struct train_run make_run(struct verify *v, bool is_one, const char *saves, const char *resumes) {
+/* Returns the run, or that of one rank, which resumes from a directory below the job's; NULL: from the start. */
+static struct train_run make_run(const struct verify *v, bool is_one, const char *resumes) {
     struct train_run run = v->job->run;
     run.source = &v->texts.source;
     if (is_one)
         run.config = verify_one_rank(&run.config);
-    if (saves) {
-        snprintf(v->saves[is_one], PATH_MAX, "%s/%s", v->job->directory, saves);
-        run.config.checkpoint.save = v->saves[is_one];
-    }
     if (resumes) {
         snprintf(run.checkpoint, sizeof run.checkpoint, "%s/%s/iter_%07d", v->job->directory, resumes, v->job->steps);
         run.iteration = run.optimizer_step = v->job->steps;
@@ -46,29 +42,40 @@ static struct train_run make_run(struct verify *v, bool is_one, const char *save
     return run;
 }
 
+/* Saves below the job's directory. A saver checks its plan of the layout, so it is opened after the comparisons. */
+static int save(const struct verify *v, struct trainer *trainer, const char *name) {
+    char path[PATH_MAX];
+    TRY(file_join(path, sizeof path, v->job->directory, name));
+    trainer->run.config.checkpoint.save = path;
+    int status = train_saver_open(trainer);
+    THEN(status, trainer_save(trainer));
+    train_saver_close(trainer);
+    trainer->run.config.checkpoint.save = NULL;
+    return status;
+}
+
 /* ---- steps ---- */
 
 /* Both runs make a step from one rank's weights, and are compared. */
 static int step(struct verify *v) {
     v->step++;
-    int status = verify_take(&v->mine, v->one);
-    TRY(comm_agree(v->world, status));
-    status = v->is_first ? verify_step(&v->job->one->seen) : STATUS_OK;
-    THEN(status, verify_step(&v->mine));
-    TRY(comm_agree(v->world, status));
+    TRY(verify_take(&v->mine, v->one));
+    TRY(comm_barrier(v->world)); /* all have read what one rank's step changes */
+    TRY(v->is_first ? verify_step(&v->job->one->seen) : STATUS_OK);
+    TRY(verify_step(&v->mine));
+    TRY(comm_barrier(v->world));
     TRY(verify_compare_step(v));
     return verify_agree(v);
 }
 
-/* Opens the layout and one rank, and makes `steps` steps. */
-static int train(struct verify *v, int steps, const char *saves, const char *resumes) {
-    const struct train_run run = make_run(v, false, saves, resumes);
+/* Opens the layout, and one rank unless it has resumed already, and makes `steps` steps. */
+static int train(struct verify *v, int steps, const char *resumes) {
+    const struct train_run run = make_run(v, false, resumes), one = make_run(v, true, NULL);
     TRY(verify_open(&v->mine, &run, v->world, 1));
     v->is_first = v->mine.trainer->site.is_first_in_process;
-    if (!resumes) {
-        const struct train_run one = make_run(v, true, NULL, NULL);
-        TRY(comm_agree(v->world, open_one(v, &one)));
-    }
+    if (!resumes)
+        TRY(open_one(v, &one));
+    TRY(comm_barrier(v->world));
     v->one = &v->job->one->seen;
     TRY(verify_compare_state(v, &v->mine, true));
     TRY(verify_agree(v));
@@ -80,26 +87,26 @@ static int train(struct verify *v, int steps, const char *saves, const char *res
 /* One rank resumes from the layout's checkpoint, and saves its own. The first rank of the world compares them. */
 static int resume_on_one_rank(struct verify *v) {
     struct verify_one *before = v->is_first ? v->job->one : NULL;
-    const struct train_run run = make_run(v, true, v->world->rank == 0 ? "one" : NULL, "layout");
-    TRY(trainer_save(v->mine.trainer));
+    const struct train_run run = make_run(v, true, "layout");
+    TRY(save(v, v->mine.trainer, "layout"));
     TRY(comm_barrier(v->world));
     int status = open_one(v, &run);
     if (!status && v->world->rank == 0)
         status = verify_compare_state(v, &v->job->one->seen, false);
     if (!status && v->world->rank == 0)
-        status = trainer_save(v->job->one->seen.trainer);
+        status = save(v, v->job->one->seen.trainer, "one");
     close_one(&before);
-    return comm_agree(v->world, status);
+    return status ? status : comm_barrier(v->world);
 }
 
 static int prove(struct verify *v) {
-    TRY(train(v, v->job->steps, "layout", NULL));
+    TRY(train(v, v->job->steps, NULL));
     if (v->difference.is_found)
         return STATUS_OK;
     TRY(resume_on_one_rank(v));
     verify_close(&v->mine);
     TRY(verify_agree(v));
-    return v->difference.is_found ? STATUS_OK : train(v, 1, NULL, "one");
+    return v->difference.is_found ? STATUS_OK : train(v, 1, "one");
 }
 
 /* ---- the report ---- */

@@ -4,7 +4,7 @@
 
 #include "parallel/schedule.h"
 
-enum { HEAD_SIZE = 8, TEXT_TOKENS = 24, VOCABULARY = 48, SHARE_OF_MLP = 12, SAMPLES_MAX = 2 };
+enum { HEAD_SIZE = 8, TEXT_TOKENS = 24, VOCABULARY = 24, LAYER_ELEMENTS = 1 << 14, SAMPLES_MAX = 2 };
 
 static const double LEARNING_RATE = 1e-3, INITIAL_DEVIATION = 0.1, CLIP = 0.1;
 
@@ -12,17 +12,27 @@ static int64_t minimum(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
+/* Returns columns of a head of which the rotation takes an even number. */
+static int64_t small_head(const struct model_config *model) {
+    int64_t size = HEAD_SIZE, rotated;
+    for (; size < model->kv_channels && model->position_embedding != POSITION_LEARNED; size *= 2) {
+        rotated = (int64_t)((double)size * model->rotary.percent);
+        if (rotated > 0 && rotated % 2 == 0)
+            break;
+    }
+    return minimum(size, model->kv_channels);
+}
+
+/* A rank has two groups of heads, or shares one with others, and enough of the MLP to fill a bucket of gradients. */
 static void shrink_model(struct model_config *model, int64_t tensor) {
-    int64_t share = model->num_attention_heads / model->num_query_groups;
-    if (model->num_query_groups > tensor)
-        model->num_query_groups = tensor;
-    if (share * model->num_query_groups < tensor) /* ranks share keys and values */
-        share = tensor / model->num_query_groups;
-    model->num_attention_heads = minimum(share, 4 > tensor ? 4 : tensor) * model->num_query_groups;
-    model->kv_channels = (int64_t)(HEAD_SIZE * model->rotary.percent) % 2 ? 2 * HEAD_SIZE : HEAD_SIZE;
+    int64_t heads = model->num_attention_heads / model->num_query_groups, per_group;
+    model->num_query_groups = minimum(model->num_query_groups, 2 * tensor);
+    per_group = model->num_query_groups < tensor ? tensor / model->num_query_groups : 1;
+    model->num_attention_heads = model->num_query_groups * per_group * minimum(heads / per_group, 2);
+    model->kv_channels = small_head(model);
     model->hidden_size = model->num_attention_heads * model->kv_channels;
-    model->ffn_hidden_size = SHARE_OF_MLP * tensor;
-    model->vocab_size = minimum(model->vocab_size, VOCABULARY + VOCABULARY % tensor + model->vocab_size % tensor);
+    model->ffn_hidden_size = tensor * (LAYER_ELEMENTS / (2 * model->hidden_size) + 1);
+    model->vocab_size = minimum(model->vocab_size, VOCABULARY * tensor + model->vocab_size % tensor);
     model->init_method_std = INITIAL_DEVIATION;
     if (model->window)
         model->window = minimum(model->window, TEXT_TOKENS / 2);
