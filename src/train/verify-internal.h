@@ -49,10 +49,10 @@ int verify_take(struct verify_seen *seen, const struct verify_seen *one);
 float *verify_output(const struct verify_seen *seen, int64_t micro_batch, int64_t layer);
 
 /* Calls `visit` for each run of elements of a parameter that this rank has: `local` and `whole` are their places in the
- * flat arrays of the rank and of one rank. */
+ * flat arrays of the rank and of one rank. With `skips_seconds` it leaves out what an earlier tensor rank has, too. */
 typedef void verify_visit(void *context, int64_t local, int64_t whole, int64_t count);
-void verify_walk(const struct param_map *map, const struct param_map *whole, int id, verify_visit *visit,
-                 void *context);
+void verify_walk(const struct param_map *map, const struct param_map *whole, int id, bool skips_seconds,
+                 verify_visit *visit, void *context);
 
 /* ---- verify_compare.c ---- */
 

@@ -202,7 +202,7 @@ static int compare_gradients_after(struct verify *v, int64_t m, double *whole, f
     memset(whole, 0, (size_t)count * sizeof *whole);
     for (int id = 0; id < map->table->count; id++)
         if (is_term(mine, id, is_summed))
-            verify_walk(map, of_one, id, add, &(struct adding){local, whole});
+            verify_walk(map, of_one, id, is_summed, add, &(struct adding){local, whole});
     struct comm_data data = {.send = whole, .receive = whole, .count = count, .dtype = DTYPE_F64};
     TRY(comm_all_reduce(v->world, &data, COMM_SUM));
     for (int64_t i = 0; i < count; i++)
@@ -299,7 +299,7 @@ static int compare_array(struct verify *v, const struct verify_seen *seen, const
     TRY(status_allocated(expected));
     const struct param_range *range = param_ranges(trainer->store, PARAM_WEIGHTS, &ranges);
     for (int id = 0; id < map->table->count; id++)
-        verify_walk(map, of_one, id, take, &(struct taking){array->one, expected});
+        verify_walk(map, of_one, id, false, take, &(struct taking){array->one, expected});
     for (int i = 0; i < (array->is_weight ? ranges : trainer->sync.piece_count); i++) {
         int64_t first = array->is_weight ? range[i].first : trainer->sync.pieces[i].first;
         int64_t count = array->is_weight ? range[i].count : trainer->sync.pieces[i].count;

@@ -6,14 +6,16 @@
 
 /* ---- places ---- */
 
-void verify_walk(const struct param_map *map, const struct param_map *whole, int id, verify_visit *visit,
-                 void *context) {
+void verify_walk(const struct param_map *map, const struct param_map *whole, int id, bool skips_seconds,
+                 verify_visit *visit, void *context) {
     struct param_rect rects[PARAM_MAX_SLICES];
     int64_t width = map->table->rows[id].shape[1];
     int count = param_part_rects(&map->part, map->table, id, rects);
     for (int i = 0; i < count; i++) {
         const struct param_rect *rect = &rects[i];
         bool is_one = rect->columns == width;
+        if (skips_seconds && rect->is_second)
+            continue;
         for (int64_t row = 0; row < (is_one ? 1 : rect->rows); row++)
             visit(context, map->places[id].offset + (rect->local_row + row) * rect->columns,
                   whole->places[id].offset + (rect->row + row) * width + rect->column,
@@ -113,7 +115,7 @@ int verify_take(struct verify_seen *seen, const struct verify_seen *one) {
         {one->weights, seen->weights}, {one->mean, seen->mean}, {one->square, seen->square}};
     for (int i = 0; i < map->table->count; i++)
         for (int a = 0; a < 3; a++)
-            verify_walk(map, &one->trainer->store->map, i, take, (void *)&takings[a]);
+            verify_walk(map, &one->trainer->store->map, i, false, take, (void *)&takings[a]);
     for (int i = 0; i < trainer->sync.piece_count; i++) {
         const struct sync_piece *piece = &trainer->sync.pieces[i];
         float *places[] = {optimizer_master(optimizer, piece), optimizer->m + piece->local,
