@@ -162,10 +162,11 @@ int verify_layout_command(int argc, char **argv) {
             "weights and moments are compared in fp32 after each step, then again after the run was resumed in another "
             "layout. FILE.yaml is that of pretrain or finetune. Prints a JSON line for each kind of check, then a "
             "summary with the first difference. Exits with 0 if all is equal, else with 1.",
-        .examples = "  cambium verify layout --config run.yaml --ranks 8\n"
-                    "  cambium verify layout --config run.yaml --ranks 4 --parallel.tensor_model_parallel_size=2\n"
-                    "  cambium verify layout --model model --peft lora --data.seq_length=64 --ranks 4\n"
-                    "  mpirun -n 8 cambium verify layout --config run.yaml\n",
+        .examples =
+            "  cambium verify layout --config run.yaml --ranks 8\n"
+            "  cambium verify layout --config run.yaml --ranks 4 --parallel.tensor_model_parallel_size=2\n"
+            "  cambium verify layout --model model --peft lora --ranks 2 --parallel.tensor_model_parallel_size=2\n"
+            "  mpirun -n 8 cambium verify layout --config run.yaml\n",
         .rows = rows,
         .row_count = sizeof rows / sizeof *rows,
         .section_rows = sections,

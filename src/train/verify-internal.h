@@ -25,7 +25,7 @@ struct verify_seen {
     struct trainer *trainer;
     int64_t micro_count, layers;
     int64_t output_elements; /* of the largest output of a layer */
-    int64_t every;           /* gradients are kept after each micro batch that ends so many */
+    int64_t every;           /* gradients are kept after this number of micro batches, and its multiples */
     float *outputs;          /* [micro_count, layers + 1, output_elements], the embedding's first */
     bool *has_output;        /* [layers + 1] the rank has the layer */
     int64_t *rows;           /* [micro_count] of each batch */
@@ -48,11 +48,14 @@ int verify_take(struct verify_seen *seen, const struct verify_seen *one);
 /* Returns the output of a layer, -1 for the embedding. */
 float *verify_output(const struct verify_seen *seen, int64_t micro_batch, int64_t layer);
 
-/* Calls `visit` for each run of elements of a parameter that this rank has: `local` and `whole` are their places in the
- * flat arrays of the rank and of one rank. With `skips_seconds` it leaves out what an earlier tensor rank has, too. */
+/* Calls `visit` for each run of elements of a parameter that this rank has. `local` and `whole` are its places in the
+ * flat arrays of the rank and of one rank. `skips_seconds` leaves out elements that an earlier tensor rank has, too. */
 typedef void verify_visit(void *context, int64_t local, int64_t whole, int64_t count);
 void verify_walk(const struct param_map *map, const struct param_map *whole, int id, bool skips_seconds,
                  verify_visit *visit, void *context);
+
+/* Copies this rank's part of one rank's flat array to `to`. */
+void verify_part(const struct param_map *map, const struct param_map *whole, const float *from, float *to);
 
 /* ---- verify_compare.c ---- */
 
@@ -80,7 +83,7 @@ struct verify_difference {
     char check[16], tensor[PARAM_NAME_BYTES];
 };
 
-/* What the comparisons of a kind have found. */
+/* The result of the comparisons of a kind. */
 struct verify_count {
     int64_t tensors;
     double worst, bound;

@@ -15,11 +15,11 @@ struct verify_layout {
     struct train_run run; /* resolved; the caller owns its strings and its tuner */
     int ranks;
     int steps;
-    int64_t virtual_tokens; /* rows before each text, with ids after the vocabulary */
-    int64_t first_position; /* of a text: the length of a prefix */
-    const char *directory;  /* for checkpoints, of all processes */
-    struct verify_one *one; /* what one rank computes; set by the first rank of a process */
-    bool is_equal;          /* the result, on the first rank */
+    int64_t virtual_tokens;  /* rows before each text, with ids after the vocabulary */
+    int64_t first_position;  /* of a text: the length of a prefix */
+    const char *directory;   /* for checkpoints, of all processes */
+    struct verify_seen *one; /* what one rank computes; set by the first rank of a process */
+    bool is_equal;           /* the result, on the first rank */
 };
 
 /* Checks the layout of a run, and shrinks its model and its batch unless `is_full_size`. The run then trains in fp32

@@ -13,12 +13,12 @@ const char *const verify_kind_names[VERIFY_KINDS] = {"output",     "loss",    "g
 
 /* A gradient is a sum of products that went through all layers. In another order it differs by 2^-24 x sqrt(rows) x
  * layers of the largest entry: 5e-6 for 200 rows and 8 layers. Moments are means of gradients or of their squares. A
- * weight moves by rate x mean / sqrt(square) in a step. That is as exact as the gradient, unless an element's gradient
- * cancels down to its own rounding: then it is any number up to the rate, so a few weights may be off by a step. */
+ * weight moves by rate x mean / sqrt(square) in a step, which is as exact as the gradient. Where an element's gradient
+ * cancels down to its own rounding, that is any number up to the rate. So a few weights may be off by a step. */
 static const double CLOSE = 1e-5, CLOSE_LOSS = 1e-6;
 enum { FEW = 10000 /* one weight of this many */ };
 
-/* What is compared: its place in the order of checks, and its name. */
+/* The place of a comparison in the order of checks, and its name. */
 struct place {
     enum verify_kind kind;
     int64_t micro_batch;
@@ -241,16 +241,6 @@ static int compare_gradients(struct verify *v) {
 
 /* ---- flat arrays after the step ---- */
 
-struct taking {
-    const float *from;
-    float *to;
-};
-
-static void take(void *context, int64_t local, int64_t whole, int64_t count) {
-    const struct taking *taking = context;
-    memcpy(taking->to + local, taking->from + whole, (size_t)count * sizeof(float));
-}
-
 /* One array of both runs. */
 struct array {
     enum verify_kind kind;
@@ -258,11 +248,14 @@ struct array {
     double bound;
     bool is_by_tensor; /* the scale is the tensor's largest entry, else that of all */
     bool is_weight;
+    float *expected; /* one rank's values, in the places of the rank */
+    double largest;  /* of one rank's */
+    int64_t *off;    /* as in struct place */
 };
 
 /* Compares the part [first, first + count) of the rank's flat array. */
-static void compare_range(struct verify *v, const struct verify_seen *seen, const struct array *array,
-                          const float *expected, double largest, int64_t first, int64_t count, int64_t *off) {
+static void compare_range(struct verify *v, const struct verify_seen *seen, const struct array *array, int64_t first,
+                          int64_t count) {
     const struct param_map *map = &seen->trainer->store->map, *of_one = &v->one->trainer->store->map;
     bool is_backward = array->kind == VERIFY_SUM;
     for (int turn = 0; turn < map->table->count; turn++) {
@@ -274,7 +267,7 @@ static void compare_range(struct verify *v, const struct verify_seen *seen, cons
             continue;
         double scale = array->is_by_tensor
                            ? largest_of(array->one + of_one->places[id].offset, param_map_elements(of_one, id))
-                           : largest;
+                           : array->largest;
         compare(v,
                 &(const struct place){.kind = array->kind,
                                       .micro_batch = v->mine.micro_count - 1,
@@ -283,31 +276,32 @@ static void compare_range(struct verify *v, const struct verify_seen *seen, cons
                                       .first = begin - at,
                                       .bound = array->bound,
                                       .scale = scale,
-                                      .off = off},
-                expected + begin, array->layout + begin, end - begin);
+                                      .off = array->off},
+                array->expected + begin, array->layout + begin, end - begin);
     }
 }
 
-static int compare_array(struct verify *v, const struct verify_seen *seen, const struct array *array) {
+static int compare_array(struct verify *v, const struct verify_seen *seen, struct array array) {
     const struct trainer *trainer = seen->trainer;
     const struct param_map *map = &trainer->store->map, *of_one = &v->one->trainer->store->map;
-    float *expected = calloc((size_t)map->flat_elements + 1, sizeof *expected);
-    double largest = largest_of(array->one, of_one->flat_elements);
-    int64_t off = 0, compared = 0, *counts = array->is_weight && array->bound > 0 ? &off : NULL;
+    int64_t off = 0, compared = 0;
     bool had_difference = v->difference.is_found;
     int ranges = 0;
-    TRY(status_allocated(expected));
     const struct param_range *range = param_ranges(trainer->store, PARAM_WEIGHTS, &ranges);
-    for (int id = 0; id < map->table->count; id++)
-        verify_walk(map, of_one, id, false, take, &(struct taking){array->one, expected});
-    for (int i = 0; i < (array->is_weight ? ranges : trainer->sync.piece_count); i++) {
-        int64_t first = array->is_weight ? range[i].first : trainer->sync.pieces[i].first;
-        int64_t count = array->is_weight ? range[i].count : trainer->sync.pieces[i].count;
-        compare_range(v, seen, array, expected, largest, first, count, counts);
+    array.expected = calloc((size_t)map->flat_elements + 1, sizeof *array.expected);
+    TRY(status_allocated(array.expected));
+    array.largest = largest_of(array.one, of_one->flat_elements);
+    array.off = array.is_weight && array.bound > 0 ? &off : NULL;
+    verify_part(map, of_one, array.one, array.expected);
+    for (int i = 0; i < (array.is_weight ? ranges : trainer->sync.piece_count); i++) {
+        int64_t first = array.is_weight ? range[i].first : trainer->sync.pieces[i].first;
+        int64_t count = array.is_weight ? range[i].count : trainer->sync.pieces[i].count;
+        compare_range(v, seen, &array, first, count);
         compared += count;
     }
-    free(expected);
-    if (counts && !had_difference && off <= compared / FEW && v->counts[array->kind].worst * largest <= v->rate)
+    free(array.expected);
+    double worst = v->counts[array.kind].worst * array.largest;
+    if (array.off && !had_difference && off <= compared / FEW && worst <= v->rate)
         v->difference.is_found = false;
     return STATUS_OK;
 }
@@ -315,12 +309,16 @@ static int compare_array(struct verify *v, const struct verify_seen *seen, const
 int verify_compare_state(struct verify *v, const struct verify_seen *seen, bool is_exact) {
     const struct verify_seen *one = v->one;
     const struct array arrays[] = {
-        {VERIFY_RESUMED, one->weights, seen->weights, is_exact ? 0 : CLOSE, false, true},
-        {VERIFY_RESUMED, one->mean, seen->mean, is_exact ? 0 : 2 * CLOSE, false, false},
-        {VERIFY_RESUMED, one->square, seen->square, is_exact ? 0 : 2 * CLOSE, false, false},
+        {.kind = VERIFY_RESUMED,
+         .one = one->weights,
+         .layout = seen->weights,
+         .bound = is_exact ? 0 : CLOSE,
+         .is_weight = true},
+        {.kind = VERIFY_RESUMED, .one = one->mean, .layout = seen->mean, .bound = is_exact ? 0 : 2 * CLOSE},
+        {.kind = VERIFY_RESUMED, .one = one->square, .layout = seen->square, .bound = is_exact ? 0 : 2 * CLOSE},
     };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
-        TRY(compare_array(v, seen, &arrays[i]));
+        TRY(compare_array(v, seen, arrays[i]));
     return STATUS_OK;
 }
 
@@ -392,19 +390,19 @@ static int compare_replicas(struct verify *v) {
 int verify_compare_step(struct verify *v) {
     const struct verify_seen *one = v->one, *mine = &v->mine;
     const struct array arrays[] = {
-        {VERIFY_SUM, one->sums, mine->sums, CLOSE, true, false},
-        {VERIFY_WEIGHT, one->weights, mine->weights, CLOSE, false, true},
-        {VERIFY_MEAN, one->mean, mine->mean, 2 * CLOSE, false, false},
-        {VERIFY_SQUARE, one->square, mine->square, 2 * CLOSE, false, false},
+        {.kind = VERIFY_SUM, .one = one->sums, .layout = mine->sums, .bound = CLOSE, .is_by_tensor = true},
+        {.kind = VERIFY_WEIGHT, .one = one->weights, .layout = mine->weights, .bound = CLOSE, .is_weight = true},
+        {.kind = VERIFY_MEAN, .one = one->mean, .layout = mine->mean, .bound = 2 * CLOSE},
+        {.kind = VERIFY_SQUARE, .one = one->square, .layout = mine->square, .bound = 2 * CLOSE},
     };
     compare_outputs(v);
     compare_number(v, VERIFY_LOSS, "loss", one->loss, mine->loss, mine->trainer->rank.grid.tensor > 1 ? CLOSE_LOSS : 0);
     TRY(compare_gradients(v));
-    TRY(compare_array(v, mine, &arrays[0]));
+    TRY(compare_array(v, mine, arrays[0]));
     compare_number(v, VERIFY_NORM, "grad_norm", one->norm[0], mine->norm[0], CLOSE);
     compare_number(v, VERIFY_CLIP, "clip", one->norm[1], mine->norm[1], CLOSE);
     for (size_t i = 1; i < sizeof arrays / sizeof *arrays; i++)
-        TRY(compare_array(v, mine, &arrays[i]));
+        TRY(compare_array(v, mine, arrays[i]));
     return compare_replicas(v);
 }
 

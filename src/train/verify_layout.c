@@ -6,10 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-struct verify_one {
-    struct verify_seen seen;
-};
-
 /* ---- one rank ---- */
 
 static int open_one(struct verify *v, const struct train_run *run) {
@@ -18,12 +14,12 @@ static int open_one(struct verify *v, const struct train_run *run) {
         return STATUS_OK;
     job->one = calloc(1, sizeof *job->one);
     TRY(status_allocated(job->one));
-    return verify_open(&job->one->seen, run, NULL, v->mine.trainer->rank.data->size);
+    return verify_open(job->one, run, NULL, v->mine.trainer->rank.data->size);
 }
 
-static void close_one(struct verify_one **one) {
+static void close_one(struct verify_seen **one) {
     if (*one)
-        verify_close(&(*one)->seen);
+        verify_close(*one);
     free(*one);
     *one = NULL;
 }
@@ -61,7 +57,7 @@ static int step(struct verify *v) {
     v->step++;
     TRY(verify_take(&v->mine, v->one));
     TRY(comm_barrier(v->world)); /* all have read what one rank's step changes */
-    TRY(v->is_first ? verify_step(&v->job->one->seen) : STATUS_OK);
+    TRY(v->is_first ? verify_step(v->job->one) : STATUS_OK);
     TRY(verify_step(&v->mine));
     TRY(comm_barrier(v->world));
     TRY(verify_compare_step(v));
@@ -76,7 +72,7 @@ static int train(struct verify *v, int steps, const char *resumes) {
     if (!resumes)
         TRY(open_one(v, &one));
     TRY(comm_barrier(v->world));
-    v->one = &v->job->one->seen;
+    v->one = v->job->one;
     TRY(verify_compare_state(v, &v->mine, true));
     TRY(verify_agree(v));
     for (int i = 0; i < steps && !v->difference.is_found; i++)
@@ -86,15 +82,15 @@ static int train(struct verify *v, int steps, const char *resumes) {
 
 /* One rank resumes from the layout's checkpoint, and saves its own. The first rank of the world compares them. */
 static int resume_on_one_rank(struct verify *v) {
-    struct verify_one *before = v->is_first ? v->job->one : NULL;
+    struct verify_seen *before = v->is_first ? v->job->one : NULL;
     const struct train_run run = make_run(v, true, "layout");
     TRY(save(v, v->mine.trainer, "layout"));
     TRY(comm_barrier(v->world));
     int status = open_one(v, &run);
     if (!status && v->world->rank == 0)
-        status = verify_compare_state(v, &v->job->one->seen, false);
+        status = verify_compare_state(v, v->job->one, false);
     if (!status && v->world->rank == 0)
-        status = save(v, v->job->one->seen.trainer, "one");
+        status = save(v, v->job->one->trainer, "one");
     close_one(&before);
     return status ? status : comm_barrier(v->world);
 }

@@ -81,7 +81,7 @@ static void shrink_batch(struct run_config *run, const struct rank_grid *grid) {
     run->train.global_batch_size = micro * run->train.micro_batch_size * grid->data;
 }
 
-/* What proofs of any size change: nothing is read or logged, and products are in fp32. */
+/* Changes a run of any size: nothing is read or logged, and products are in fp32. */
 static void simplify(struct run_config *run, int steps) {
     run->device = run->gemm_algorithms = run->tokenizer.path = NULL;
     run->collectives = 0;

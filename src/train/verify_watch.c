@@ -1,4 +1,4 @@
-/* What a rank sees of its own training: copies of outputs and gradients during a step, of the state after it. */
+/* A rank watches its own training: it copies outputs and gradients during a step, and the state after it. */
 #include "verify-internal.h"
 
 #include <stdlib.h>
@@ -106,23 +106,25 @@ static void take(void *context, int64_t local, int64_t whole, int64_t count) {
     memcpy(taking->to + local, taking->from + whole, (size_t)count * sizeof(float));
 }
 
+void verify_part(const struct param_map *map, const struct param_map *whole, const float *from, float *to) {
+    for (int id = 0; id < map->table->count; id++)
+        verify_walk(map, whole, id, false, take, &(struct taking){from, to});
+}
+
 int verify_take(struct verify_seen *seen, const struct verify_seen *one) {
     struct trainer *trainer = seen->trainer;
     struct optimizer *optimizer = &trainer->optimizer;
     struct stream *stream = trainer->rank.exec.stream;
-    const struct param_map *map = &trainer->store->map;
-    const struct taking takings[] = {
-        {one->weights, seen->weights}, {one->mean, seen->mean}, {one->square, seen->square}};
-    for (int i = 0; i < map->table->count; i++)
-        for (int a = 0; a < 3; a++)
-            verify_walk(map, &one->trainer->store->map, i, false, take, (void *)&takings[a]);
+    const float *const from[] = {one->weights, one->mean, one->square};
+    float *const to[] = {seen->weights, seen->mean, seen->square};
+    for (int a = 0; a < 3; a++)
+        verify_part(&trainer->store->map, &one->trainer->store->map, from[a], to[a]);
     for (int i = 0; i < trainer->sync.piece_count; i++) {
         const struct sync_piece *piece = &trainer->sync.pieces[i];
         float *places[] = {optimizer_master(optimizer, piece), optimizer->m + piece->local,
                            optimizer->v + piece->local};
         for (int a = 0; a < 3; a++)
-            TRY(stream_copy_to_device(stream, places[a], takings[a].to + piece->first,
-                                      (size_t)piece->count * sizeof(float)));
+            TRY(stream_copy_to_device(stream, places[a], to[a] + piece->first, (size_t)piece->count * sizeof(float)));
     }
     TRY(stream_wait(stream));
     return optimizer_round_weights(optimizer);

@@ -47,7 +47,7 @@ class VerifyLayout(unittest.TestCase):
         return [CAMBIUM, "verify", "layout", "--config", str(self.config), *map(str, words)]
 
     def prove(self, *words, launcher=(), environment=None):
-        """Returns the exit status, the lines of the checks by kind, and the summary. Nothing is left behind."""
+        """Returns the exit status, the lines of the checks by kind, and the summary. Its directory of checkpoints is gone."""
         done = subprocess.run([*launcher, *self.command(*words)], capture_output=True, timeout=300,
                               env=self.environment | (environment or {}))
         self.assertTrue(done.stdout, done.stderr)
