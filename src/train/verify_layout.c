@@ -177,10 +177,11 @@ int verify_layout_run(struct comm *world, void *context) {
     log_quiet(true);
     int status = prove(&v);
     THEN(status, report(&v, clock_seconds() - start));
-    if (status)
-        comm_fail(world, status); /* the others no longer touch this rank's memory */
-    else
-        status = comm_barrier(world);
+    if (status) {
+        file_remove_tree(job->directory); /* here, because over MPI the next line ends all processes */
+        comm_fail(world, status);         /* the others no longer touch this rank's memory */
+    }
+    THEN(status, comm_barrier(world));
     if (v.is_first)
         close_one(&job->one);
     verify_close(&v.mine);
