@@ -90,7 +90,7 @@ class VerifyLayout(unittest.TestCase):
         for methods in (["lora"], ["ia3"], ["adapter"], ["prompt"], ["ptuning"], ["prefix"], ["full"], ["lora", "ia3"],
                         ["lora", "--peft.use_dora=true"], ["prefix", "--peft.prefix_projection=true"]):
             with self.subTest(methods=methods):
-                self.expect_equal("--peft", *methods, "--ranks", 4, f"{TENSOR}2", f"{STAGES}2")
+                self.expect_equal("--peft", *methods, "--ranks", 8, f"{TENSOR}2", f"{STAGES}2", f"{CHUNKS}2")
 
     def test_full_size_and_one_step(self):
         self.config.write_text(RUN.replace("768", "96").replace("1024", "32").replace("50257", "400"))
