@@ -20,19 +20,6 @@
 
 static const char *const truncations[] = {"right", "left", NULL};
 
-/* The sections of the YAML file. Those that pretrain has too come first. */
-struct sections {
-    struct run_config run;
-    struct stack_options peft;
-    struct {
-        const char *template;
-        double template_timeout;
-        int answers, truncation_side, special_tokens;
-        bool train_on_prompt, packing;
-        int64_t epochs;
-    } tuning;
-};
-
 struct options {
     const char *config, *model, *output, *init_adapter;
     int receipts;
@@ -40,7 +27,7 @@ struct options {
     int64_t ranks; /* 0: not given */
     struct training_target target;
     bool is_dry_run;
-    struct sections sections;
+    struct finetune_sections sections;
 };
 
 #define OPTION(name, field, meta, text) ROW_PATH(name, AT(field), meta, text)
@@ -84,7 +71,7 @@ static void name_rows(struct named_rows *named) {
     row->help = named->peft_help;
 }
 
-#define TUNING(field) offsetof(struct sections, tuning.field)
+#define TUNING(field) offsetof(struct finetune_sections, tuning.field)
 /* A key of the section `data` that pretrain lacks. */
 static const struct config_row answers_row =
     ROW_CHOICE("data.answers", TUNING(answers), "all", chat_answers_names,
@@ -103,6 +90,14 @@ static const struct config_row tuning_rows[] = {
     TEMPLATE_TIMEOUT_ROW("tuning.template_timeout", TUNING(template_timeout)),
 };
 enum { TUNING_ROWS = sizeof tuning_rows / sizeof *tuning_rows };
+
+size_t finetune_tuning_rows(struct config_row *all) {
+    for (size_t i = 0; i < TUNING_ROWS && all; i++)
+        all[i] = tuning_rows[i];
+    if (all)
+        all[TUNING_ROWS] = answers_row;
+    return TUNING_ROWS + 1;
+}
 
 /* Sections in the order of --help, by use. */
 static const char *const section_order[] = {"tuning",    "peft",     "optim",       "data",
@@ -155,7 +150,7 @@ static struct config_row *section_rows(const struct named_rows *named, size_t *c
     struct config_row *all = malloc(most * sizeof *all), *peft = malloc(of_peft * sizeof *peft);
     *count = 0;
     if (all && peft) {
-        stack_rows(peft, offsetof(struct sections, peft));
+        stack_rows(peft, offsetof(struct finetune_sections, peft));
         for (size_t i = 0; i < sizeof section_order / sizeof *section_order; i++) {
             *count += add_section(all + *count, named, section_order[i], tuning_rows, TUNING_ROWS);
             *count += add_section(all + *count, named, section_order[i], peft, of_peft);

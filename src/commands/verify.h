@@ -5,5 +5,6 @@
 
 /* In each, argv[0] is the first word after the subcommand's name. */
 int verify_serving_command(int argc, char **argv);
+int verify_layout_command(int argc, char **argv);
 
 #endif

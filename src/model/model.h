@@ -198,6 +198,9 @@ struct model_pass {
      * The order is: parameters after the layers (num_layers), each layer from the last down, then those before the
      * layers (-1), as far as the chunk has them. NULL: not called. */
     int (*layer_done)(void *context, int layer);
+    /* Called in the forward with the output of the embedding (-1) and of each layer: this rank's rows of the residual
+     * stream, of a batch of `rows` rows. NULL: not called. */
+    int (*layer_output)(void *context, int layer, const void *x, int64_t rows);
     void *context;
 };
 

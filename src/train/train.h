@@ -78,10 +78,17 @@ struct train_progress {
     double best_loss;
 };
 
+/* Samples from another source than files. Any number of threads may read at once. */
+struct train_source {
+    /* Reads samples [first, first + batch->samples), as tuning_batch_read does. */
+    int (*read)(const struct train_source *source, struct gpt_batch *batch, int64_t first);
+};
+
 /* A run that is ready to be planned and opened. */
 struct train_run {
     const struct tuner *tuner;           /* NULL: the model trains */
     const struct tuning_options *tuning; /* the rows to train on; NULL: data.data_path */
+    const struct train_source *source;   /* samples in place of files; NULL: none. It outlives the trainer */
     size_t tuning_bytes;                 /* of the rows at each rank, for the plan, as far as the caller knows */
     struct run_config config;            /* resolved; the caller owns its strings */
     struct tokenizer_files *tokenizer;   /* as read when the run was prepared; copied into checkpoints; NULL: none */

@@ -54,6 +54,8 @@ static int open_data_of_host(void *self) {
     struct trainer *trainer = self;
     if (trainer->run.tuning)
         return open_rows(trainer);
+    if (trainer->run.source)
+        return STATUS_OK;
     const struct gpt_data_options options = train_data_options(&trainer->run);
     return trainer->site.is_first_on_host ? gpt_data_open(&trainer->data, &options) : STATUS_OK;
 }
@@ -68,7 +70,7 @@ static void close_data(void *self) {
 static int open_data_of_process(void *self) {
     struct trainer *trainer = self;
     const struct rank_site *site = &trainer->site;
-    if (trainer->run.tuning || site->is_first_on_host || !site->is_first_in_process)
+    if (trainer->run.tuning || trainer->run.source || site->is_first_on_host || !site->is_first_in_process)
         return STATUS_OK;
     const struct gpt_data_options options = train_data_options(&trainer->run);
     return gpt_data_open(&trainer->data, &options);
@@ -78,7 +80,7 @@ static int open_data_of_process(void *self) {
 static int share_data(void *self) {
     struct trainer *trainer = self;
     struct comm *world = trainer->world;
-    if (trainer->run.tuning || world->size == 1)
+    if (trainer->run.tuning || trainer->run.source || world->size == 1)
         return STATUS_OK;
     int users = trainer->site.is_first_in_process ? trainer->site.in_process : 0;
     struct gpt_data *all = calloc((size_t)world->size, sizeof *all);
