@@ -101,9 +101,9 @@ static const struct config_row tuning_rows[] = {
 enum { TUNING_ROWS = sizeof tuning_rows / sizeof *tuning_rows };
 
 /* Sections in the order of --help, by use. */
-static const char *const section_order[] = {"tuning",    "peft",     "optim",       "data",
-                                            "train",     "device",   "collectives", "gemm-algorithms",
-                                            "tokenizer", "parallel", "checkpoint",  "log"};
+static const char *const section_order[] = {
+    "tuning",          "peft",      "optim",    "data",       "train", "device", "collectives", "gemm-algorithms",
+    "batch-invariant", "tokenizer", "parallel", "checkpoint", "log"};
 static const struct config_absent absent[] = {
     {"model", "the model is that of --model"},
     {"data.data_path", "--data names the rows"},

@@ -50,6 +50,7 @@ static int compare(struct comm *ranks, const struct train_run *run, struct verif
                               .device = c->device,
                               .collectives = c->collectives,
                               .gemm_algorithms = c->gemm_algorithms,
+                              .batch_invariant = c->batch_invariant,
                               .threads = c->parallel.threads_per_rank,
                               .precision = c->train.precision + 1,
                               .grid = {.tensor = ranks->size, .context = 1, .expert = 1, .data = 1, .pipeline = 1}};
