@@ -1,4 +1,4 @@
-/* Attention by tensor cores in bf16, over the pages of the KV cache or over a batch's rows in the same order.
+/* Attention by tensor cores in bf16: over the pages of the KV cache, or over a batch's rows in the same order. The file
  * paged_attention.cu says how a sequence is cut into parts, and has the other kernels.
  *
  * A block takes up to 16 pairs of a query row and a query head. The pairs share a sequence and a key/value head, so the
