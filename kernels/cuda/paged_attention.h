@@ -28,4 +28,8 @@ struct paged_parts {
                       takes all parts */
 };
 
+/* Attention's forward with a row's sums in the order of paged attention, so that both have the same bits. Without
+ * dropout. The errors of cuda_launch. */
+int cuda_attention_forward_pages(const struct exec *exec, const struct attention *a);
+
 #endif

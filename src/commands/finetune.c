@@ -100,9 +100,9 @@ size_t finetune_tuning_rows(struct config_row *all) {
 }
 
 /* Sections in the order of --help, by use. */
-static const char *const section_order[] = {"tuning",    "peft",     "optim",       "data",
-                                            "train",     "device",   "collectives", "gemm-algorithms",
-                                            "tokenizer", "parallel", "checkpoint",  "log"};
+static const char *const section_order[] = {
+    "tuning",          "peft",      "optim",    "data",       "train", "device", "collectives", "gemm-algorithms",
+    "batch-invariant", "tokenizer", "parallel", "checkpoint", "log"};
 static const struct config_absent absent[] = {
     {"model", "the model is that of --model"},
     {"data.data_path", "--data names the rows"},

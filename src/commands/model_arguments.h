@@ -14,7 +14,6 @@
 static const char *const model_precisions[] = {"auto", "fp32", "bf16", "tf32", NULL};
 
 static const char *const model_on_off[] = {"on", "off", NULL};
-static const char *const model_off_on[] = {"off", "on", NULL};
 
 /* The rows of these options, for a command whose struct has its job_model at offset `at`. */
 #define MODEL_ROW(at)                                                                                                  \
@@ -45,13 +44,10 @@ static const char *const receipt_modes[] = {"check", "require", "off", NULL};
 #define MODEL_THREADS_ROW(at)                                                                                          \
     ROW_INT("threads", (at) + offsetof(struct job_model, threads), "0", 0, 4096,                                       \
             "threads of each rank; 0: all cores, or one if shared", .may_differ = true)
-#define MODEL_INVARIANT_ROW(at)                                                                                        \
-    ROW_CHOICE("batch-invariant", (at) + offsetof(struct job_model, batch_invariant), "off", model_off_on,             \
-               "--device cuda: on: a completion has the same bits whatever runs beside it, and steps take longer; "    \
-               "the CPU always does this")
 /* How ranks compute, for a command that several ranks may run. */
 #define MODEL_COMPUTE_ROWS(at)                                                                                         \
-    MODEL_INVARIANT_ROW(at), CONFIG_COLLECTIVES_ROW((at) + offsetof(struct job_model, collectives)),                   \
+    CONFIG_INVARIANT_ROW((at) + offsetof(struct job_model, batch_invariant)),                                          \
+        CONFIG_COLLECTIVES_ROW((at) + offsetof(struct job_model, collectives)),                                        \
         CONFIG_ALGORITHMS_ROW((at) + offsetof(struct job_model, gemm_algorithms)), MODEL_PRECISION_ROW(at),            \
         MODEL_THREADS_ROW(at), RECEIPTS_ROW((at) + offsetof(struct job_model, receipts))
 #define MODEL_MAX_LEN_ROW(at)                                                                                          \

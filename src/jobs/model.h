@@ -22,7 +22,7 @@ struct job_model {
     int64_t max_model_len;         /* tokens; 0: the model's positions */
     int64_t tensor, pipeline, first_layers, last_layers;
     int cuda_graphs;       /* index into model_on_off */
-    int batch_invariant;   /* index into model_off_on */
+    int batch_invariant;   /* 1: on */
     int receipts;          /* enum receipt_mode */
     int precision;         /* index into model_precisions; one less is engine_options.precision */
     struct rank_grid grid; /* set when the number of ranks is known */

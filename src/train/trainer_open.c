@@ -151,11 +151,14 @@ static int open_rank(void *self) {
     int status = rank_open(&trainer->rank, &trainer->grid, trainer->world, trainer->device, (uint64_t)run->train.seed);
     if (!status && run->train.precision == PRECISION_TF32)
         status = rank_use_tf32(&trainer->rank);
-    if (status)
+    if (status) {
         rank_close(&trainer->rank);
-    else
-        trainer->rank.gemm_sm_margin = (int)run->parallel.gemm_sm_margin;
-    return status;
+        return status;
+    }
+    trainer->rank.gemm_sm_margin = (int)run->parallel.gemm_sm_margin;
+    if (run->batch_invariant)
+        rank_make_batch_invariant(&trainer->rank);
+    return STATUS_OK;
 }
 
 static void close_rank(void *self) {
