@@ -43,9 +43,8 @@ int peft_bank_image_bytes(const struct peft_bank *bank, const struct peft_config
  * (STATUS_MEMORY). Values are not read. Any thread, but not during peft_bank_allocate. */
 int peft_bank_check(const struct peft_bank *bank, const struct peft_files *files, int index);
 /* Returns the size in bytes of the largest tensor file whose adapter can fit the memory of every rank; SIZE_MAX before
- * peft_bank_allocate. The other two return the bytes for images, and how many of them are in use. */
+ * peft_bank_allocate. The other one returns the bytes of images that are in use. */
 size_t peft_bank_most_file_bytes(const struct peft_bank *bank);
-size_t peft_bank_memory(const struct peft_bank *bank);
 size_t peft_bank_used(const struct peft_bank *bank);
 
 /* ---- images ---- */

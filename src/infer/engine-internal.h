@@ -101,21 +101,19 @@ struct engine_follower {
     struct results_block made;
 };
 
-/* The engine on any rank. When open it has either a leader's part or a follower's. */
+/* A base of an engine on any rank. When open it has either a leader's part or a follower's. */
 struct engine {
     struct engine_options options;
+    struct engine_shared *shared;
     struct pretrained files; /* the model's files; closed after the weights are read */
     char directory[PATH_MAX];
     struct model_text_ends ends;
-    struct device *device;
-    struct rank rank;
-    struct comm *holders;     /* the ranks that hold this model, the leader first; NULL: only this one */
-    int holder_count, holder; /* their number, and this rank's number among them; 0 leads */
     enum dtype dtype;
     struct model_plan plan;
     struct peft_bank *bank; /* NULL: no adapters can be loaded */
     struct base *base;      /* the model on this rank */
     struct inference_runner *runner;
+    size_t images;           /* bytes of the options' adapters and of adapter_memory on this rank */
     int64_t pages;           /* of the cache */
     int64_t kept;            /* pages, and sequences, that only golden texts take (receipt.h); 0 without adapters */
     int64_t sequences;       /* options.max_sequences, and those kept */
@@ -130,10 +128,21 @@ struct engine {
     struct engine_follower *follower; /* NULL on the leader */
 };
 
+/* The part of an engine on this rank that its bases share. The first base's options say how it opens. */
+struct engine_shared {
+    struct device *device;
+    struct rank rank;
+    struct comm *holders;     /* the ranks that hold the models, the leader first; NULL: only this one */
+    int holder_count, holder; /* their number, and this rank's number among them; 0 leads */
+    int number;               /* of the rank, where it is only planned */
+    int count;
+    struct engine bases[]; /* [count] */
+};
+
 /* True when this rank makes the plans. It follows from the grid, so it holds also for an engine that is only
  * planned. */
 static inline bool engine_is_leader(const struct engine *engine) {
-    return engine->holder == 0;
+    return engine->shared->holder == 0;
 }
 /* Returns the pages that this number of tokens takes. */
 static inline int64_t engine_pages_of(int64_t tokens) {
@@ -144,24 +153,21 @@ static inline int engine_flights(const struct engine *engine) {
     return engine_depth(engine) + 1;
 }
 
+/* ---- engine.c ---- */
+
+/* Makes an engine with a base for each of the options' list, without opening any. *engine is the first one; free its
+ * `shared`. STATUS_MEMORY. */
+int engine_allocate(const struct engine_options *options, struct engine **engine);
+
 /* ---- engine_open.c ---- */
 
 /* The steps of the opening. A step returns the errors of what it opens. */
 extern const struct opening engine_opening;
+/* The opening of an engine that is only planned: the models' files, and a sketch of the device. */
+extern const struct opening engine_planned_opening;
+/* Its second part: sketches of rank `shared->number`, and of the banks and models on it. */
+extern const struct opening engine_sketch_opening;
 
-/* The following functions are steps that planning runs too, in this order. `engine` is a struct engine. */
-/* Opens the model's files, or chooses random weights, without tensors. Computes the sizes that follow from the options
- * and the model. Needs no rank. */
-int engine_find_model(void *engine);
-/* Finds the number of this rank, open or sketched, among the ranks that hold the model. */
-void engine_find_holders(struct engine *engine);
-/* Opens the rank's bank, if it needs one. */
-int engine_open_bank(void *engine);
-/* Sets the options of the rank's model, with the bank's hooks. */
-int engine_model_options(const struct engine *engine, struct model_options *options);
-/* Sketches the base and its runner, and plans them. engine_close_model closes them, even after a failure. */
-int engine_sketch_model(struct engine *engine);
-void engine_close_model(void *engine);
 /* Returns the host bytes of the arrays of steps, for an engine that is open or only planned. */
 size_t engine_array_bytes(const struct engine *engine);
 /* Returns the number of pages that this rank can hold, at most as many as all sequences need. */
@@ -171,8 +177,8 @@ int engine_check_pages(const struct engine *engine, int64_t pages);
 
 /* ---- engine_plan.c ---- */
 
-/* Fills the plan of an engine whose rank, bank and model are open or sketched. `images`: bytes of its images. */
-void engine_fill_plan(const struct engine *engine, int64_t pages, size_t images, struct engine_plan *plan);
+/* Fills the plan of all bases. Rank, banks and models are open or sketched, and `pages` and `images` are known. */
+void engine_fill_plan(const struct engine *engine, struct engine_plan *plan);
 
 /* ---- step.c ---- */
 
@@ -201,8 +207,8 @@ int64_t engine_piece_bytes(void);
 /* A step of the opening: loads the options' adapters on all ranks together. */
 int engine_open_images(void *engine);
 void engine_close_images(void *engine);
-/* Adds up the bytes on this rank of the options' adapters and of adapter_memory. */
-int engine_plan_images(struct engine *engine, size_t *bytes);
+/* Computes engine->images. */
+int engine_plan_images(struct engine *engine);
 /* Run a follower's part of PLAN_BYTES and PLAN_LOAD. */
 int engine_take_bytes(struct engine *engine, const struct plan *plan);
 int engine_make_image(struct engine *engine);

@@ -28,7 +28,7 @@ struct plan_counts {
 };
 
 struct plan_header {
-    int64_t kind, number;
+    int64_t kind, base, number; /* base: of the engine's list */
     struct plan_counts counts;
     bool has_labels, draws, has_top; /* PLAN_STEP: true if it holds for any row */
     int32_t image;                   /* PLAN_DROP */

@@ -304,34 +304,33 @@ static int agree(void *self, int status) {
     return is_known ? status : comm_agree(trainer->world, status);
 }
 
-/* The functions that open and close each step; true if the ranks agree after it. */
 static const struct opening_step steps[] = {
-    {open_world, close_world, false},
-    {open_claim, close_claim, true},
-    {heed_signals, NULL, true},
-    {find_site, NULL, true},
-    {open_data_of_host, close_data, true},
-    {open_data_of_process, NULL, true},
-    {share_data, NULL, false},
-    {check_validations, NULL, false},
-    {open_device, close_device, true},
-    {connect_ranks, disconnect_ranks, true},
-    {take_algorithms, NULL, true},
-    {heed_signals, NULL, true},
-    {open_rank, close_rank, false},
-    {open_plan, close_plan, false},
-    {open_batches, close_batches, false},
-    {open_model, NULL, false},
-    {open_pipeline, close_pipeline, false},
-    {open_order, close_order, false},
-    {open_sync, close_sync, true},
-    {load_base, NULL, false},
-    {open_optimizer, close_optimizer, true},
-    {load, NULL, false},
-    {open_saver, close_saver, true},
-    {heed_signals, NULL, true},
+    {.open = open_world, .close = close_world},
+    {.open = open_claim, .close = close_claim, .agrees = true},
+    {.open = heed_signals, .agrees = true},
+    {.open = find_site, .agrees = true},
+    {.open = open_data_of_host, .close = close_data, .agrees = true},
+    {.open = open_data_of_process, .agrees = true},
+    {.open = share_data},
+    {.open = check_validations},
+    {.open = open_device, .close = close_device, .agrees = true},
+    {.open = connect_ranks, .close = disconnect_ranks, .agrees = true},
+    {.open = take_algorithms, .agrees = true},
+    {.open = heed_signals, .agrees = true},
+    {.open = open_rank, .close = close_rank},
+    {.open = open_plan, .close = close_plan},
+    {.open = open_batches, .close = close_batches},
+    {.open = open_model},
+    {.open = open_pipeline, .close = close_pipeline},
+    {.open = open_order, .close = close_order},
+    {.open = open_sync, .close = close_sync, .agrees = true},
+    {.open = load_base},
+    {.open = open_optimizer, .close = close_optimizer, .agrees = true},
+    {.open = load},
+    {.open = open_saver, .close = close_saver, .agrees = true},
+    {.open = heed_signals, .agrees = true},
 };
-const struct opening train_opening = {steps, sizeof steps / sizeof *steps, agree};
+const struct opening train_opening = {.steps = steps, .count = sizeof steps / sizeof *steps, .agree = agree};
 
 static struct schedule schedule_of_run(const struct run_config *run) {
     static const enum schedule_decay decays[] = {

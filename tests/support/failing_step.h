@@ -27,7 +27,7 @@ static inline struct opening opening_that_fails(const struct opening *opening, s
     failing_step = opening->steps + number;
     if (number < opening->count)
         steps[number].open = fail_as_late_as_it_can;
-    return (struct opening){steps, opening->count, opening->agree};
+    return (struct opening){steps, opening->count, opening->agree, opening->next};
 }
 
 #endif
