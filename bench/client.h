@@ -10,8 +10,6 @@
 #include "base/base.h"
 
 #include <event2/event.h>
-#include <stdbool.h>
-#include <stdint.h>
 
 enum client_protocol { CLIENT_HTTP, CLIENT_GRPC };
 enum { CLIENT_ERROR_BYTES = 256, CLIENT_HOST_BYTES = 256 };

@@ -4,9 +4,6 @@
 
 #include "base/base.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 struct program;
 
 /* Starts words[0] (found along the PATH) with its words, NULL-terminated. Its standard output can be read; its standard

@@ -10,8 +10,6 @@
 #include "engine.h"
 #include "process.h"
 
-#include <limits.h>
-
 struct bench_serve_options {
     struct bench_options engine; /* model (NULL: not given), device, threads, precision (-1: the files'), peft */
     const char *url;             /* a running server; NULL: start one */

@@ -18,10 +18,6 @@
 
 #include "base/base.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 struct device;
 struct stream;
 struct event;

@@ -4,8 +4,6 @@
 
 #include "base/base.h"
 
-#include <stdint.h>
-
 enum { SAMPLE_MAX_TOP = 20 };
 
 /* A change of one id's logit in the next draw of a row. */

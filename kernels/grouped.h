@@ -8,8 +8,6 @@
 
 #include "base/base.h"
 
-#include <stdint.h>
-
 enum group_unit {
     GROUP_UNIT_NONE,
     GROUP_UNIT_GELU_TANH,

@@ -7,8 +7,6 @@
 
 #include "base/base.h"
 
-#include <stdint.h>
-
 enum matrix_form {
     MATRIX_PLAIN,  /* row-major: element [i, j] is at i * stride + j */
     MATRIX_PACKED, /* the backend's order, made by `pack` (ops.h); only gemm's `b` and row_squares may have it */

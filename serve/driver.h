@@ -9,7 +9,6 @@
 #include "metrics.h"
 #include "server.h"
 
-#include <limits.h>
 #include <pthread.h>
 
 /* ---- adapters ---- */

@@ -6,8 +6,6 @@
 #include "registry.h"
 #include "server-internal.h"
 
-#include <limits.h>
-
 struct entry {
     char name[ADAPTER_NAME_BYTES];
     char directory[PATH_MAX]; /* of its files */

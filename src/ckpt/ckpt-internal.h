@@ -6,8 +6,6 @@
 #include "base/json_keys.h"
 #include "ckpt.h"
 
-#include <limits.h>
-
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are little-endian");
 
 #define MODEL_FILE       "model.safetensors"

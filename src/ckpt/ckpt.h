@@ -23,9 +23,6 @@
 #include "tensor/tensor.h"
 #include "text/text.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 /* ---- values of a table, as rectangles in and out of memory ---- */
 
 /* Rows [row, row + rows) and columns [column, column + columns) of a parameter, in the parameter's [out, in]

@@ -9,10 +9,6 @@
 
 #include "base/base.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 enum { GGUF_MAX_DIMS = 4 };
 
 struct gguf_type; /* how values are stored: gguf_types.c */

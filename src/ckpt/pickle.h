@@ -10,10 +10,6 @@
 
 #include "base/base.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 enum pickle_kind {
     PICKLE_NONE,
     PICKLE_BOOL,

@@ -9,10 +9,6 @@
 
 #include "base/base.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 enum { SAFETENSORS_MAX_DIMS = 8 };
 
 struct safetensor {

@@ -6,10 +6,6 @@
 
 #include "base/base.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 /* The four bytes that each part of a zip begins with. */
 #define ZIP_END     0x06054b50u
 #define ZIP_LOCATOR 0x07064b50u

@@ -29,9 +29,6 @@
 #include "base/base.h"
 #include "kernels/device.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 enum comm_op { COMM_SUM, COMM_MAX };
 
 struct comm_host_channel;

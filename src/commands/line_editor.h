@@ -7,8 +7,6 @@
 
 #include "base/base.h"
 
-#include <stdbool.h>
-
 struct line_editor;
 
 enum line_event {

@@ -9,8 +9,6 @@
 #include "jobs/model.h"
 #include "text/prompt.h"
 
-#include <stddef.h>
-
 static const char *const model_precisions[] = {"auto", "fp32", "bf16", "tf32", NULL};
 
 static const char *const model_on_off[] = {"on", "off", NULL};

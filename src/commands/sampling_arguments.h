@@ -5,8 +5,6 @@
 #include "config/config.h"
 #include "infer/sampler.h"
 
-#include <stddef.h>
-
 /* The rows of these options, for a command whose struct has its struct sampling at offset `at`. */
 #define TEMPERATURE_ROW(at, default_)                                                                                  \
     ROW_FLOAT("temperature", (at) + offsetof(struct sampling, temperature), default_, 0, 100,                          \

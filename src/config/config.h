@@ -12,11 +12,6 @@
 
 #include "kernels/device.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-
 enum config_type {
     CONFIG_INT,      /* int64_t; YAML integer; plain digits without a unit */
     CONFIG_FLOAT,    /* double */

@@ -10,9 +10,6 @@
 
 #include "text/lists.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* Returns the type of a model's written weights; is_bf16: that of most of the source's. */
 static inline enum dtype convert_dtype(const struct convert_request *request, bool is_bf16) {
     if (request->type == CONVERT_FP16)

@@ -19,8 +19,6 @@
 
 #include "jinja.h"
 
-#include <stdint.h>
-
 /* ---- memory ---- */
 
 struct jinja_chunk;

@@ -8,8 +8,6 @@
 #include "infer/ask.h"
 #include "infer/likelihood.h"
 
-#include <stdio.h>
-
 /* The results of a task so far. */
 struct eval_result {
     struct task_sums sums;

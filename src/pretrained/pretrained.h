@@ -9,8 +9,6 @@
 #include "ckpt/ckpt.h"
 #include "model/family.h"
 
-#include <limits.h>
-
 struct pretrained {
     char directory[PATH_MAX];
     struct strbuf config_text; /* of config.json */

@@ -8,9 +8,6 @@
 
 #include "base/base.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 enum { PARAM_NAME_BYTES = 96, PARAM_MAX_SLICES = 4, PARAM_NONE = -1, PARAM_REASON_BYTES = 128 };
 
 /* Initial values. PARAM_INIT_UNIFORM: between -init_std and init_std. */

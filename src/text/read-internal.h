@@ -10,9 +10,6 @@
 #include "base/json.h"
 #include "text-internal.h"
 
-#include <limits.h>
-#include <stdbool.h>
-
 /* ---- draft.c, named.c ---- */
 
 struct draft_token {

@@ -22,8 +22,6 @@
 #include "text-internal.h"
 #include "unicode/unicode.h"
 
-#include <stdbool.h>
-
 enum { SCAN_MULTIBYTE = 4 }; /* the first byte of a character outside ASCII */
 /* An enum unicode_kind for each ASCII byte, SCAN_MULTIBYTE for the others. */
 extern const uint8_t scan_byte_kinds[256];

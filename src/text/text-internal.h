@@ -17,11 +17,6 @@
 #include "base/base.h"
 #include "unicode/nfc.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
 #define END_OF_TEXT "<|endoftext|>"
 /* The mark of a space, U+2581, in the names of a tokenizer whose words begin as characters. Inside the room a space
  * replaces it, in the tokens' bytes and in the text. */

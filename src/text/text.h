@@ -21,10 +21,6 @@
 
 #include "base/base.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 struct tokenizer;
 
 /* ---- files ---- */

@@ -7,7 +7,6 @@
 
 #include <float.h>
 #include <math.h>
-#include <stdbool.h>
 
 enum { SOFTMAX_CHUNKS_MAX = 64, SOFTMAX_CHUNK_MIN = 1024 };
 
