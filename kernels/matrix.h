@@ -2,8 +2,7 @@
  *
  * A view owns nothing. Its const pointer does not say who may write: an operation writes its result and nothing else.
  * While planning, only the shape is used, and data is NULL. */
-#ifndef CAMBIUM_KERNELS_MATRIX_H
-#define CAMBIUM_KERNELS_MATRIX_H
+#pragma once
 
 #include "base/base.h"
 
@@ -54,5 +53,3 @@ static inline struct matrix_view matrix_rows(struct matrix_view view, int64_t fi
     view.rows = rows;
     return view;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Numbers and arguments that the launches and the kernels of paged attention share. */
-#ifndef CAMBIUM_KERNELS_CUDA_PAGED_ATTENTION_H
-#define CAMBIUM_KERNELS_CUDA_PAGED_ATTENTION_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -27,5 +26,3 @@ struct paged_parts {
     float *result; /* [N, H, count, 2 + D] largest score, sum of exponentials, sum of weighted values; or NULL: a block
                       takes all parts */
 };
-
-#endif

@@ -3,8 +3,7 @@
  * Each header below opens with its own contract. Readers of JSON and of characters include json.h and utf8.h
  * themselves. The C library's everyday headers come with this one, so files that include it do not repeat them. Any
  * thread may call any function here, on objects of its own. */
-#ifndef CAMBIUM_BASE_BASE_H
-#define CAMBIUM_BASE_BASE_H
+#pragma once
 
 #include <limits.h>
 #include <stdbool.h>
@@ -30,5 +29,3 @@
 #include "status.h"  /* status codes and the thread's error text */
 #include "stop.h"    /* signals that request a stop */
 #include "strbuf.h"  /* a growing string */
-
-#endif

@@ -1,6 +1,5 @@
 /* The options of every command that runs a trained model (jobs/model.h). */
-#ifndef CAMBIUM_COMMANDS_MODEL_ARGUMENTS_H
-#define CAMBIUM_COMMANDS_MODEL_ARGUMENTS_H
+#pragma once
 
 #include "launch.h"
 
@@ -91,5 +90,3 @@ int model_grid(struct job_model *arguments, const struct launch *launch, bool ta
 /* Adds the facts that all processes must have in common besides the options: the model's files. `job_model`: a struct
  * job_model. STATUS_MEMORY, STATUS_IO. */
 int model_facts(void *job_model, struct facts *facts);
-
-#endif

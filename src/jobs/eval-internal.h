@@ -1,6 +1,5 @@
 /* Parts of `eval`: lines and contexts, completions, the results so far, and how they are written. */
-#ifndef CAMBIUM_JOBS_EVAL_INTERNAL_H
-#define CAMBIUM_JOBS_EVAL_INTERNAL_H
+#pragma once
 
 #include "eval.h"
 
@@ -82,5 +81,3 @@ void eval_write_completion(const struct eval_job *job, const struct eval_row *ro
 /* Writes a line for each request of a row. */
 void eval_write_samples(const struct eval_job *job, const struct eval_row *row, const struct likelihood_list *requests,
                         FILE *out);
-
-#endif

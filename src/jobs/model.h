@@ -2,8 +2,7 @@
  *
  * Only the first rank reads standard input and files; it sends what it read to the others. Only the first rank
  * prints. */
-#ifndef CAMBIUM_JOBS_MODEL_H
-#define CAMBIUM_JOBS_MODEL_H
+#pragma once
 
 #include "config/config.h"
 #include "infer/engine.h"
@@ -63,5 +62,3 @@ int job_print_text(const char *bytes, size_t length);
 int job_share(struct comm *world, void *data, int64_t count, enum dtype dtype);
 /* Copies the first rank's `ids` to the buffers of all ranks. STATUS_MEMORY, STATUS_PEER. */
 int job_share_ids(struct comm *world, struct token_buffer *ids);
-
-#endif
