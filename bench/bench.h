@@ -5,8 +5,7 @@
  * the ratio.
  *
  * Functions that return a status print nothing after a failure; they return the errors of what they measure. */
-#ifndef CAMBIUM_BENCH_BENCH_H
-#define CAMBIUM_BENCH_BENCH_H
+#pragma once
 
 #include "config/run.h"
 #include "parallel/rank.h"
@@ -127,5 +126,3 @@ int bench_measure_ceiling(struct device *device, enum dtype dtype, bool is_tf32,
 struct bench_ceiling bench_mean(struct bench_ceiling before, struct bench_ceiling after);
 /* Returns the mean seconds of a step in each phase; the rest of the `total` seconds of all `steps` is a phase too. */
 json_t *bench_phases(const double seconds[PHASE_COUNT], double total, int64_t steps);
-
-#endif

@@ -1,11 +1,7 @@
 /* plan calibrate: measures this machine and writes its cluster file. */
 #include "calibrate.h"
 
-#include "config/config.h"
-
 #include <fcntl.h>
-#include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 static const double busy_from = 0.1; /* of the cores: then the figures are of this machine's share of itself */

@@ -1,7 +1,6 @@
 /* Calibrating: the numbers of a cluster file, measured on this machine. A device is what one rank has while all ranks
  * work. Between the files calibrate*.c. */
-#ifndef CAMBIUM_BENCH_CALIBRATE_H
-#define CAMBIUM_BENCH_CALIBRATE_H
+#pragma once
 
 #include "training.h"
 
@@ -82,5 +81,3 @@ struct calibrate_line {
 void calibrate_line_add(struct calibrate_line *line, double x, double y, double seconds);
 /* Finds the line through all that were added. */
 void calibrate_line_find(const struct calibrate_line *line, double *a, double *b);
-
-#endif

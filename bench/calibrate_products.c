@@ -1,8 +1,6 @@
 /* Products of a model's shapes, one at a time. */
 #include "calibrate.h"
 
-#include <stdlib.h>
-
 enum { LEAST_CALLS = 3, DRAWN = 16384, OPERANDS = 4 };
 static const double product_seconds = 0.1; /* of one product */
 static const double long_seconds = 0.5;    /* calls that take longer are few: one is enough */

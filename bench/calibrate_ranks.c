@@ -1,8 +1,6 @@
 /* Measurements of a rank while all ranks work: ceilings, products and links. */
 #include "calibrate.h"
 
-#include <stdlib.h>
-
 /* Steps and requests are measured in rounds, at different times: the speed of many machines changes within minutes. */
 enum { ROUNDS = 3 };
 static const double round_seconds = 40; /* no round follows one that took longer */

@@ -4,7 +4,6 @@
 #include "training.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 enum { WARM_UP = 2, UNDISTURBED = 4, PIECE = 8 << 20, BLOCK = 4096, MOST_STEPS = 1000 };

@@ -1,6 +1,5 @@
 /* Shared by the protocols of a client. */
-#ifndef CAMBIUM_BENCH_CLIENT_INTERNAL_H
-#define CAMBIUM_BENCH_CLIENT_INTERNAL_H
+#pragma once
 
 #include "client.h"
 
@@ -33,5 +32,3 @@ struct bufferevent *client_connect(struct client *client);
 void client_text_token(struct client_text *text);
 /* Reports the end of a text; `error` NULL: success. */
 void client_text_end(struct client_text *text, const char *error);
-
-#endif

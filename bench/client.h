@@ -4,14 +4,11 @@
  * client_turn waits for the next event. client.c has the common part of both protocols; client_http.c and client_grpc.c
  * speak them. A chunk with content counts as a token, as in vLLM's benchmark; the server reports the number of tokens
  * at the end. */
-#ifndef CAMBIUM_BENCH_CLIENT_H
-#define CAMBIUM_BENCH_CLIENT_H
+#pragma once
 
 #include "base/base.h"
 
 #include <event2/event.h>
-#include <stdbool.h>
-#include <stdint.h>
 
 enum client_protocol { CLIENT_HTTP, CLIENT_GRPC };
 enum { CLIENT_ERROR_BYTES = 256, CLIENT_HOST_BYTES = 256 };
@@ -53,5 +50,3 @@ int client_await(struct client *client, const struct client_text *text);
 void client_url(const struct client *client, const char *path, char *out, size_t bytes);
 /* Returns the processor time of sending and reading so far. */
 double client_seconds(const struct client *client);
-
-#endif

@@ -6,8 +6,6 @@
 
 #include <event2/buffer.h>
 #include <nghttp2/nghttp2.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MOST_CALLS = 64 /* of a connection */, WINDOW = 1 << 20, MOST_MESSAGE = 4 << 20 };
 

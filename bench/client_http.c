@@ -6,8 +6,6 @@
 
 #include <errno.h>
 #include <event2/buffer.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
 

@@ -2,8 +2,6 @@
  * engine. */
 #include "engine.h"
 
-#include <string.h>
-
 /* ---- figures ---- */
 
 static const struct {

@@ -1,7 +1,6 @@
 /* Measuring the engine and its scheduler. Figures are ratios of two sides, measured in turn within one run, so that
  * other programs affect both alike. */
-#ifndef CAMBIUM_BENCH_ENGINE_H
-#define CAMBIUM_BENCH_ENGINE_H
+#pragma once
 
 #include "bench.h"
 
@@ -139,5 +138,3 @@ int64_t engine_first_layers(const struct model_config *c);
 /* ---- memory: engine_memory.c ---- */
 
 engine_figure engine_figure_memory;
-
-#endif

@@ -1,8 +1,6 @@
 /* The cost of adapters: all kinds in one batch, hundreds of them, none with an open bank, and replacements. */
 #include "engine.h"
 
-#include <stdlib.h>
-
 enum { TRAIN_ROWS = 16, MANY = 512, NAME_BYTES = 24, PAIRS = 16 /* a step of the options */ };
 enum { WINDOW = 32 /* steps, at most */, BEGUN = 8 /* tokens that a text has before the first window, at most */ };
 

@@ -3,8 +3,6 @@
 #include "infer/sequences.h"
 #include "infer/slots.h"
 
-#include <stdlib.h>
-
 static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1};
 
 int32_t engine_token(const struct model_config *config, uint64_t text, int64_t index) {

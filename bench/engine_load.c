@@ -2,8 +2,6 @@
 #include "engine.h"
 #include "infer/slots.h"
 
-#include <stdlib.h>
-
 /* ---- gaps ---- */
 
 static bool on_token(void *context, int64_t choice, const struct scheduler_token *token) {

@@ -4,8 +4,6 @@
 
 #include "parallel/site.h"
 
-#include <stdlib.h>
-
 enum { PROMPT = 1000 /* of 1,024 positions */, STAGES = 2 };
 static const double stretch = 2.5; /* of a step, caused by arriving prompts: the setting of generate --requests */
 

@@ -1,6 +1,5 @@
 /* Two sides of a comparison, taken in turn: their engines, and the ratio of their times. */
 #include "engine.h"
-#include <stdlib.h>
 
 int engine_pairs_add(struct engine_bench *bench, struct engine_pairs *pairs, double measured, double baseline) {
     int status = bench_series_add(&pairs->measured, measured);

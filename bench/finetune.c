@@ -5,8 +5,6 @@
 #include "peft/peft.h"
 #include "text/text.h"
 
-#include <string.h>
-
 enum { ROWS = 64, TOKENS = 257, LOADS = 9, PEAK_STEPS = 2 };
 
 struct measurement {

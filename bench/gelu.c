@@ -5,7 +5,6 @@
 #include "kernels/ops.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 enum { ROWS = 64, COLUMNS = 256, VALUES = ROWS * COLUMNS };
 static const double most = 8; /* beyond it the GELU is 0 or its input */

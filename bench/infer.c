@@ -5,7 +5,6 @@
 #include "infer/sequences.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* Tokens in the cache of each sequence before the measured steps; the summary itself describes the first. */
 static const int64_t decode_contexts[] = {32, 512, 1000};

@@ -5,7 +5,6 @@
 #include "op_cases.h"
 
 #include <math.h>
-#include <string.h>
 
 /* Seconds of calls for all operations together, which they share, and for one of them. */
 static const double all_seconds = 30, most_seconds = 0.3;

@@ -1,7 +1,6 @@
 /* Another program that is measured in turn with ours: a script of bench/peers, embedded in this program, run by the
  * user's Python. It prints a JSON object a line: one at first, then one for each line that it gets. */
-#ifndef CAMBIUM_BENCH_PEER_H
-#define CAMBIUM_BENCH_PEER_H
+#pragma once
 
 #include <jansson.h>
 
@@ -19,5 +18,3 @@ int bench_peer_ask(struct bench_peer *peer, const char *word, const char *key, j
 /* Returns the number `key` of the answer. */
 int bench_peer_number(struct bench_peer *peer, const char *word, const char *key, double *number);
 void bench_peer_close(struct bench_peer *peer);
-
-#endif

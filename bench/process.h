@@ -1,11 +1,7 @@
 /* Programs that a benchmark starts, watches and ends: this one as a server, and others. */
-#ifndef CAMBIUM_BENCH_PROCESS_H
-#define CAMBIUM_BENCH_PROCESS_H
+#pragma once
 
 #include "base/base.h"
-
-#include <stdbool.h>
-#include <stdint.h>
 
 struct program;
 
@@ -30,5 +26,3 @@ void program_close(struct program *program);
 /* Reads the processor time of a process's threads so far, in seconds: threads named "rank N" count for rank N, all
  * others for rank 0. STATUS_IO when the system does not say. */
 int program_read_ranks(int id, double *seconds, int ranks);
-
-#endif

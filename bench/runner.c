@@ -3,7 +3,6 @@
 #include "training.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 
 /* ---- one rank ---- */
 

@@ -3,9 +3,6 @@
 #include "serve.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 enum { ROUNDS = 5 };
 

@@ -3,14 +3,11 @@
  * The file serve.c has the table of scenarios and the summary, serve_load.c rounds of texts, and serve_gaps.c gaps
  * between tokens during other work. The file serve_quiet.c measures what takes no steps, serve_files.c handles models
  * and adapters as files, process.c starts programs, and client.h is the client. */
-#ifndef CAMBIUM_BENCH_SERVE_H
-#define CAMBIUM_BENCH_SERVE_H
+#pragma once
 
 #include "client.h"
 #include "engine.h"
 #include "process.h"
-
-#include <limits.h>
 
 struct bench_serve_options {
     struct bench_options engine; /* model (NULL: not given), device, threads, precision (-1: the files'), peft */
@@ -108,5 +105,3 @@ serve_scenario serve_scenario_streams, serve_scenario_prefix, serve_scenario_ban
 int serve_files_write(struct serve_bench *bench);
 /* Starts server `number` with the options, then `more` words, and all adapters, and opens its client. */
 int serve_start(struct serve_bench *bench, int number, const char *const *more);
-
-#endif

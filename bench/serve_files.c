@@ -1,9 +1,6 @@
 /* The files of a measured server: a model, adapters, and the program itself. */
 #include "serve.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { MOST_ADAPTERS = 4096, ADAPTER_NAME = 32 };
 
 /* ---- a model of random weights ---- */

@@ -1,8 +1,6 @@
 /* Gaps between the tokens of texts, with and without arriving prompts or replaced adapters. */
 #include "serve.h"
 
-#include <stdlib.h>
-
 enum { QUIET, BUSY };
 enum { PROMPT = 1000 /* of 1,024 positions */, WINDOW = 32 /* gaps of each text */ };
 

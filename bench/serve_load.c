@@ -1,8 +1,6 @@
 /* Texts at once and one after another: rounds, and the scenarios that are made of them. */
 #include "serve.h"
 
-#include <stdlib.h>
-
 /* ---- texts ---- */
 
 static void on_token(struct client_text *asked, double gap) {

@@ -3,8 +3,6 @@
 #include "serve.h"
 
 #include <arpa/inet.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 

@@ -5,8 +5,6 @@
 
 #include "text/text.h"
 
-#include <stdlib.h>
-
 enum { LEARNED = 8192, PEERS = 2 };
 static const char *const peer_names[PEERS] = {"tiktoken", "tokenizers"};
 

@@ -1,10 +1,6 @@
 /* A run of the trainer for measuring: random tokens as a dataset, random weights, the defaults of pretrain. */
 #include "training.h"
 
-#include "data/data.h"
-
-#include <stdlib.h>
-
 /* ---- dataset ---- */
 
 static int write_tokens(const char *prefix, int64_t count, int64_t vocab_size) {

@@ -1,6 +1,5 @@
 /* Measuring the trainer: runs over random tokens, and the threads and processes that take their steps. */
-#ifndef CAMBIUM_BENCH_TRAINING_H
-#define CAMBIUM_BENCH_TRAINING_H
+#pragma once
 
 #include "bench.h"
 #include "transformers.h"
@@ -99,5 +98,3 @@ int64_t bench_contest_iterations(int64_t steps);
 
 /* Returns the threads of one rank that has all those of the options' ranks. */
 int64_t bench_baseline_threads(const struct bench_options *options);
-
-#endif

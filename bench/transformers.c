@@ -3,9 +3,6 @@
 
 #include "model/model.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* Describes the encoder of an adapter, which its files do not. */
 static json_t *encoder_of(const struct peft_config *config) {
     json_t *keys = json_object();

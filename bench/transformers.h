@@ -1,7 +1,6 @@
 /* Hugging Face's transformers, and PEFT, on the shape that we measure. Each of our steps is followed by one of theirs,
  * so that other programs affect both alike. */
-#ifndef CAMBIUM_BENCH_TRANSFORMERS_H
-#define CAMBIUM_BENCH_TRANSFORMERS_H
+#pragma once
 
 #include "bench.h"
 #include "peer.h"
@@ -34,5 +33,3 @@ int bench_transformers_measure(struct bench_transformers *peer, const char *word
 /* Prints a summary, and frees it, with "peer" and with "our_speed_over_peer" for our `ours` seconds. */
 int bench_transformers_print(struct bench_transformers *peer, double ours, json_t *summary);
 void bench_transformers_close(struct bench_transformers *peer);
-
-#endif

@@ -9,8 +9,6 @@
 #include "kernels/algorithms.h"
 #include "parallel/algorithms.h"
 
-#include <stdlib.h>
-
 enum { PROPOSALS = 16, DECODE_MOST = 64, PREFILL_ROWS = 512 };
 
 /* Algorithms on their way from one device to another. */

@@ -1,7 +1,6 @@
 /* The table of a library whose algorithms can be chosen. Its functions are as those of algorithms.h. It is no part of
  * backend.h, because only a GPU's backend has such a library. */
-#ifndef CAMBIUM_KERNELS_ALGORITHMS_INTERNAL_H
-#define CAMBIUM_KERNELS_ALGORITHMS_INTERNAL_H
+#pragma once
 
 #include "algorithms.h"
 #include "backend.h"
@@ -15,5 +14,3 @@ struct algorithm_library {
 };
 
 extern const struct algorithm_library algorithm_library_cuda;
-
-#endif

@@ -1,6 +1,5 @@
 /* How the library of a GPU computes products. Only GPUs have such a library. */
-#ifndef CAMBIUM_KERNELS_ALGORITHMS_H
-#define CAMBIUM_KERNELS_ALGORITHMS_H
+#pragma once
 
 #include "kernels/device.h"
 
@@ -31,5 +30,3 @@ bool device_algorithm_at(const struct device *device, int number, struct device_
  * STATUS_INVALID for a text that is none, or an algorithm that the library refuses; STATUS_UNSUPPORTED, STATUS_MEMORY.
  */
 int device_take_algorithms(struct device *device, const struct device_algorithm *algorithms, int count);
-
-#endif

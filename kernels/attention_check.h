@@ -1,6 +1,5 @@
 /* Checks of attention's arguments, for every backend. */
-#ifndef CAMBIUM_KERNELS_ATTENTION_CHECK_H
-#define CAMBIUM_KERNELS_ATTENTION_CHECK_H
+#pragma once
 
 #include "ops.h"
 
@@ -10,5 +9,3 @@ int attention_check(const struct attention *a);
 int paged_attention_check(const struct paged_attention *a);
 /* Checks that the workspace has `needed` bytes. STATUS_INVALID, naming the operation. */
 int attention_check_workspace(const struct exec *exec, size_t needed, const char *operation);
-
-#endif

@@ -6,8 +6,7 @@
  * return int return STATUS_OK or a negative status with its text. One that cannot do its work for a lack of memory
  * returns STATUS_MEMORY and leaves everything as it was. A failure of the device itself is stored with
  * device_set_failure as well. Any thread may call; only one at a time uses the same stream, event or recording. */
-#ifndef CAMBIUM_KERNELS_BACKEND_H
-#define CAMBIUM_KERNELS_BACKEND_H
+#pragma once
 
 #include "ops.h"
 
@@ -151,5 +150,3 @@ struct event {
 struct recording {
     struct device *device;
 };
-
-#endif

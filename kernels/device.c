@@ -1,10 +1,6 @@
 /* The backends by name, and the public functions that go through their tables. */
 #include "backend.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static const struct backend *const backends[] = {&backend_cpu, &backend_cuda};
 enum { BACKENDS = sizeof backends / sizeof *backends };
 enum { DIGITS = 3 }; /* of a device's number, at most: no host has more devices */

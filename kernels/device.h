@@ -13,14 +13,9 @@
  * first. Host memory that a copy reads or writes belongs to that copy until the host has waited for it.
  *
  * Functions that return int return STATUS_OK or a negative status with its text (base/status.h). */
-#ifndef CAMBIUM_KERNELS_DEVICE_H
-#define CAMBIUM_KERNELS_DEVICE_H
+#pragma once
 
 #include "base/base.h"
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 struct device;
 struct stream;
@@ -188,5 +183,3 @@ int stream_record_begin(struct stream *stream);
 int stream_record_end(struct stream *stream, struct recording **recording);
 int stream_replay(struct stream *stream, const struct recording *recording);
 void recording_close(struct recording *recording);
-
-#endif

@@ -1,10 +1,7 @@
 /* Arguments of the operation that draws tokens (ops.h). */
-#ifndef CAMBIUM_KERNELS_DRAWS_H
-#define CAMBIUM_KERNELS_DRAWS_H
+#pragma once
 
 #include "base/base.h"
-
-#include <stdint.h>
 
 enum { SAMPLE_MAX_TOP = 20 };
 
@@ -54,5 +51,3 @@ struct sample {
     int32_t *top_token;
     float *top_logprob;
 };
-
-#endif

@@ -1,6 +1,5 @@
 /* Arguments of products, and of packing a weight for them (ops.h). */
-#ifndef CAMBIUM_KERNELS_GEMM_H
-#define CAMBIUM_KERNELS_GEMM_H
+#pragma once
 
 #include "kernels/matrix.h"
 
@@ -55,5 +54,3 @@ static inline int64_t gemm_n(const struct gemm *gemm) {
 static inline int64_t gemm_k(const struct gemm *gemm) {
     return gemm->a_transposed ? gemm->a.rows : gemm->a.columns;
 }
-
-#endif

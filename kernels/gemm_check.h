@@ -1,6 +1,5 @@
 /* The products that there are, on any backend: the rules of struct gemm (ops.h), and its parts. */
-#ifndef CAMBIUM_KERNELS_GEMM_CHECK_H
-#define CAMBIUM_KERNELS_GEMM_CHECK_H
+#pragma once
 
 #include "ops.h"
 
@@ -57,5 +56,3 @@ const char *gemm_refusal(const struct gemm *gemm);
 int gemm_check(const struct gemm *gemm);
 /* Returns the product of rows [first, first + count) of A. */
 struct gemm gemm_rows(const struct gemm *gemm, int64_t first, int64_t count);
-
-#endif

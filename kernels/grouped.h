@@ -3,12 +3,9 @@
  * Rows come in segments. Each segment has a table of entries, one for each place of the model, and an operation names
  * the place by its number. Both tables lie in device memory. Segments come in any order. They share no rows, need not
  * cover all rows, and may be empty. Rows are unchanged if their segment has no table, or their entry has no outputs. */
-#ifndef CAMBIUM_KERNELS_GROUPED_H
-#define CAMBIUM_KERNELS_GROUPED_H
+#pragma once
 
 #include "base/base.h"
-
-#include <stdint.h>
 
 enum group_unit {
     GROUP_UNIT_NONE,
@@ -81,5 +78,3 @@ struct grouped_norm {
     enum dtype type; /* fp32 or bf16 */
     float epsilon;
 };
-
-#endif

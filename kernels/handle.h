@@ -1,7 +1,6 @@
 /* For libraries of a device's vendor, such as one of collectives. Only GPUs of NVIDIA have such libraries:
  * kernels/cuda/handle.c, and in a build without CUDA kernels/cuda/absent.c. */
-#ifndef CAMBIUM_KERNELS_HANDLE_H
-#define CAMBIUM_KERNELS_HANDLE_H
+#pragma once
 
 #include "kernels/device.h"
 
@@ -17,5 +16,3 @@ void device_spare(struct device *device, int multiprocessors);
 /* Returns the device's place in its machine, such as "0000:17:00.0", the same in every process, whatever number the
  * device has there. NULL if the device has no libraries. */
 const char *device_place(const struct device *device);
-
-#endif

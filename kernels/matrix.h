@@ -2,12 +2,9 @@
  *
  * A view owns nothing. Its const pointer does not say who may write: an operation writes its result and nothing else.
  * While planning, only the shape is used, and data is NULL. */
-#ifndef CAMBIUM_KERNELS_MATRIX_H
-#define CAMBIUM_KERNELS_MATRIX_H
+#pragma once
 
 #include "base/base.h"
-
-#include <stdint.h>
 
 enum matrix_form {
     MATRIX_PLAIN,  /* row-major: element [i, j] is at i * stride + j */
@@ -56,5 +53,3 @@ static inline struct matrix_view matrix_rows(struct matrix_view view, int64_t fi
     view.rows = rows;
     return view;
 }
-
-#endif

@@ -2,9 +2,6 @@
  * return STATUS_UNSUPPORTED; their workspaces have no bytes, and sizes are 1. */
 #include "backend.h"
 
-#include <stdint.h>
-#include <string.h>
-
 /* ---- facts ---- */
 
 #define POINTERS(type, ...)                                                                                            \

@@ -13,8 +13,7 @@
  * operation may return before it has run: a later failure is then the device's (device.h). No operation allocates.
  * Results do not depend on the number of threads, and those of one row do not depend on the other rows, unless a
  * comment says otherwise. */
-#ifndef CAMBIUM_KERNELS_OPS_H
-#define CAMBIUM_KERNELS_OPS_H
+#pragma once
 
 #include "kernels/device.h"
 #include "kernels/draws.h"
@@ -736,5 +735,3 @@ bool ops_lacks(const struct ops *ops, enum op op);
 /* Returns the name of the missing operation `number` of a table, but optional ones; NULL after the last. */
 const char *ops_missing(const struct ops *ops, int number);
 extern const struct ops ops_absent;
-
-#endif

@@ -5,8 +5,7 @@
  * are separate members: the elements of ranges, the tokens that a row sees. Those of grouped operations are in
  * their entries, and do not count. Attention takes all segments as equally long. The functions are pure arithmetic,
  * cannot fail, and run on any thread. */
-#ifndef CAMBIUM_KERNELS_WORK_H
-#define CAMBIUM_KERNELS_WORK_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -22,5 +21,3 @@ struct op_work {
 #define OP_WORK(op, type, ...) struct op_work op##_work(const struct type *a);
 OPS(OP_WORK)
 #undef OP_WORK
-
-#endif

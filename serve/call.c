@@ -2,17 +2,12 @@
 #include "call.h"
 
 #include "call_loop.h"
-#include "metrics.h"
 #include "queue.h"
 #include "registry.h"
 #include "server-internal.h"
 #include "text_job.h"
 
-#include "base/base.h"
-
 #include <openssl/sha.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- making and freeing ---- */
 

@@ -5,8 +5,7 @@
  * loop's thread; a call that was not submitted may be made and freed on any thread. Between submission and updates,
  * tokenizing (long texts on a worker) and the engine (driver.c) run on their own threads. The engine never waits for a
  * client: a call whose client does not read is paused. */
-#ifndef CAMBIUM_SERVE_CALL_H
-#define CAMBIUM_SERVE_CALL_H
+#pragma once
 
 #include "keys.h"
 
@@ -46,5 +45,3 @@ void call_pause(struct call *call, bool is_paused);
 /* Frees the call, and ends it if it still runs; no more updates come. It must not be called inside on_update, except
  * with is_done. A call that still ran is counted as not read (`why` ERROR_SLOW_READER), else as cancelled. */
 void call_free(struct call *call, enum error_case why);
-
-#endif

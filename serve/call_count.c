@@ -4,12 +4,6 @@
 #include "registry.h"
 #include "server-internal.h"
 
-#include "metrics.h"
-
-#include "base/base.h"
-
-#include <stdlib.h>
-
 struct call_counts {
     struct metrics_prompt *prompts;         /* [prompt_count] */
     struct metrics_completion *completions; /* [prompt_count * choices] */

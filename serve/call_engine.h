@@ -1,7 +1,6 @@
 /* The part of a call that belongs to the engine's thread: its prompts in the scheduler, and the update being
  * collected. */
-#ifndef CAMBIUM_SERVE_CALL_ENGINE_H
-#define CAMBIUM_SERVE_CALL_ENGINE_H
+#pragma once
 
 #include "call_shared.h"
 
@@ -47,5 +46,3 @@ struct call_engine {
     struct error error;
     struct call_update *making;
 };
-
-#endif

@@ -1,6 +1,5 @@
 /* The part of a call that belongs to the loop's thread. */
-#ifndef CAMBIUM_SERVE_CALL_LOOP_H
-#define CAMBIUM_SERVE_CALL_LOOP_H
+#pragma once
 
 #include "call_shared.h"
 
@@ -37,5 +36,3 @@ int call_count_begin(struct call_loop *self);
 void call_count_update(struct call_loop *self, const struct call_update *update);
 void call_count_done(struct call_loop *self, const struct error *error);
 void call_count_close(struct call_loop *self);
-
-#endif

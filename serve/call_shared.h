@@ -4,8 +4,7 @@
  *
  * The engine's thread collects an update in `making`. Under the driver's lock it is exchanged with `published`, and
  * from there with `reading` on the loop's thread. With three blocks nobody copies or waits. */
-#ifndef CAMBIUM_SERVE_CALL_SHARED_H
-#define CAMBIUM_SERVE_CALL_SHARED_H
+#pragma once
 
 #include "call.h"
 #include "loop.h"
@@ -69,5 +68,3 @@ struct call_update *driver_take_update(struct driver *driver, struct call_shared
  * with an error, without waiting for the engine. */
 void call_stop_all(struct server *server);
 void call_fail_all(struct server *server, const struct error *error);
-
-#endif

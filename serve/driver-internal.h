@@ -1,6 +1,5 @@
 /* The driver as its own files see it. */
-#ifndef CAMBIUM_SERVE_DRIVER_INTERNAL_H
-#define CAMBIUM_SERVE_DRIVER_INTERNAL_H
+#pragma once
 
 #include "call_engine.h"
 #include "driver.h"
@@ -72,5 +71,3 @@ bool driver_is_starving(const struct driver *driver);
 void driver_take_names(struct driver *driver, struct driver_name *names);
 /* Posts the list of adapters if it has changed. */
 void driver_publish_adapters(struct driver *driver);
-
-#endif

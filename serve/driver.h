@@ -2,14 +2,12 @@
  *
  * The loop passes it calls and changes of adapters. It answers with updates and notes. Neither waits for the other.
  * driver.c has the thread's loop and its queue, driver_call.c handles calls, and driver_change.c handles adapters. */
-#ifndef CAMBIUM_SERVE_DRIVER_H
-#define CAMBIUM_SERVE_DRIVER_H
+#pragma once
 
 #include "call_shared.h"
 #include "metrics.h"
 #include "server.h"
 
-#include <limits.h>
 #include <pthread.h>
 
 /* ---- adapters ---- */
@@ -128,5 +126,3 @@ uint64_t driver_progress(const struct driver *driver);
 void driver_read_stats(struct driver *driver, struct driver_stats *stats);
 /* Takes the steps since the last call of this function. */
 void driver_take_steps(struct driver *driver, struct metrics_steps *steps);
-
-#endif

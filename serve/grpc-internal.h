@@ -1,6 +1,5 @@
 /* Shared by the files of gRPC's services. */
-#ifndef CAMBIUM_SERVE_GRPC_INTERNAL_H
-#define CAMBIUM_SERVE_GRPC_INTERNAL_H
+#pragma once
 
 #include "call.h"
 #include "grpc.h"
@@ -41,5 +40,3 @@ struct grpc_text {
 int grpc_text_set(struct grpc_text *text, ProtobufCMessage *message, char **member, uint32_t number, const void *bytes,
                   size_t length);
 void grpc_text_free(struct grpc_text *text);
-
-#endif

@@ -9,11 +9,7 @@
 #include "proto_check.h"
 #include "route.h"
 
-#include "base/base.h"
 #include "base/utf8.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 struct grpc_call {
     struct exchange *exchange;

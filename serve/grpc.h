@@ -6,8 +6,7 @@
  * The files grpc_generate.c, grpc_tokens.c, grpc_control.c, grpc_health.c and grpc_reflection.c have the methods. The
  * router finds them through grpc_begin (route.h), and uses grpc_fail for requests that it refuses. The loop's
  * thread. */
-#ifndef CAMBIUM_SERVE_GRPC_H
-#define CAMBIUM_SERVE_GRPC_H
+#pragma once
 
 #include "request.h"
 #include "server.h"
@@ -91,5 +90,3 @@ enum { GRPC_MAX_TIMEOUT_DIGITS = 8 };
 bool grpc_read_timeout(const char *text, double *seconds);
 /* Appends a text in the form of grpc-message: percent-encoded, invalid characters repaired, at most 4 KiB. */
 void grpc_add_message(struct strbuf *out, const char *text);
-
-#endif

@@ -3,11 +3,6 @@
 
 #include "registry.h"
 
-#include "base/base.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 /* The common part of Generate and Score. */
 struct input {
     const char *model;

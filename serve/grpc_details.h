@@ -1,7 +1,6 @@
 /* Machine-readable details of a failed call: the field grpc-status-details-bin, a google.rpc.Status in base64. It
  * contains ErrorInfo, RetryInfo and BadRequest, as far as the error has their data. */
-#ifndef CAMBIUM_SERVE_GRPC_DETAILS_H
-#define CAMBIUM_SERVE_GRPC_DETAILS_H
+#pragma once
 
 #include <stddef.h>
 
@@ -11,5 +10,3 @@ struct strbuf;
 /* Appends the field's value. `message` is the text of grpc-message in UTF-8; clients compare the two. When `room` bytes
  * are too few, the last details are dropped, then the whole field. */
 void grpc_add_details(struct strbuf *out, const struct error *error, const char *message, size_t room);
-
-#endif

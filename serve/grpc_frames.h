@@ -3,8 +3,7 @@
  *
  * This file knows neither the contents of messages nor the source of the bytes. Memory grows only with bytes that have
  * arrived, so a peer that announces much and sends little costs little. Any thread. */
-#ifndef CAMBIUM_SERVE_GRPC_FRAMES_H
-#define CAMBIUM_SERVE_GRPC_FRAMES_H
+#pragma once
 
 #include "base/strbuf.h"
 
@@ -45,5 +44,3 @@ bool grpc_frames_are_whole(const struct grpc_frames *frames);
 
 /* Writes the prefix of a message that is not packed. */
 void grpc_prefix_write(unsigned char prefix[GRPC_PREFIX_BYTES], uint32_t length);
-
-#endif

@@ -7,14 +7,8 @@
 #include "log.h"
 #include "loop.h"
 #include "openai/kept_tokens.h"
-#include "request.h"
 #include "route.h"
 #include "text_job.h"
-
-#include "base/base.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 /* One completion of an answer that is sent whole. */
 struct choice {

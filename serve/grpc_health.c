@@ -5,11 +5,6 @@
 #include "grpc/health/v1/health.pb-c.h"
 #include "route.h"
 
-#include "base/base.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 enum { WATCH_MS = 250 };
 
 /* True when `name` is a service here, or means the whole server. */

@@ -5,10 +5,6 @@
 #include "proto_check.h"
 #include "route.h"
 
-#include "base/base.h"
-
-#include <stdlib.h>
-
 static bool read_message(struct grpc_reading *reading) {
     struct proto_fault fault;
     enum gunzip unpacked = reading->is_packed ? gunzip_replace(&reading->bytes, reading->limit) : GUNZIP_WHOLE;

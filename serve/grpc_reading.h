@@ -1,8 +1,7 @@
 /* Reads a complete message of gRPC: unpacks gzip and protobuf, and answers if only the model is needed. A short message
  * is read at once, a long one by the worker, so that no client's bytes hold up the loop. A reading has its own copy of
  * everything; its call may end meanwhile. */
-#ifndef CAMBIUM_SERVE_GRPC_READING_H
-#define CAMBIUM_SERVE_GRPC_READING_H
+#pragma once
 
 #include "grpc.h"
 #include "loop.h"
@@ -30,5 +29,3 @@ struct grpc_reading *grpc_reading_new(const struct grpc_reading *reading);
 void grpc_reading_start(struct grpc_reading *reading);
 /* The same in this thread, whatever the length. */
 void grpc_reading_now(struct grpc_reading *reading);
-
-#endif

@@ -7,10 +7,6 @@
 #include "grpc/reflection/v1/reflection.pb-c.h"
 #include "proto_check.h"
 
-#include "base/base.h"
-
-#include <string.h>
-
 typedef Grpc__Reflection__V1__ServerReflectionRequest reflection_request;
 
 /* ---- the set ---- */

@@ -4,11 +4,7 @@
 #include "route.h"
 #include "text_job.h"
 
-#include "base/base.h"
 #include "base/utf8.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- parts of messages ---- */
 

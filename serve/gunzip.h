@@ -1,6 +1,5 @@
 /* Unpacks gzip within a limit that applies while bytes come out. Any thread. */
-#ifndef CAMBIUM_SERVE_GUNZIP_H
-#define CAMBIUM_SERVE_GUNZIP_H
+#pragma once
 
 #include "base/strbuf.h"
 
@@ -14,5 +13,3 @@ enum gunzip { GUNZIP_WHOLE, GUNZIP_TOO_LARGE, GUNZIP_BAD, GUNZIP_MEMORY };
 enum gunzip gunzip(const void *bytes, size_t length, uint64_t limit, struct strbuf *out);
 /* Replaces the bytes by the unpacked ones. After a failure they are unchanged. */
 enum gunzip gunzip_replace(struct strbuf *bytes, uint64_t limit);
-
-#endif

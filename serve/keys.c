@@ -6,8 +6,6 @@
 #include <math.h>
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
 enum { FILE_LIMIT = 8 << 20 };

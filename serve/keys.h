@@ -3,8 +3,7 @@
  * A key file has a line `name key [weight] [priority>=N]` for each key. White space separates words, and # begins a
  * comment. A name may have several keys, so that a key can be replaced while both work. N is the lowest number that
  * requests with the key may request as their priority. Only the SHA-256 of a key is kept. The loop's thread. */
-#ifndef CAMBIUM_SERVE_KEYS_H
-#define CAMBIUM_SERVE_KEYS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -31,5 +30,3 @@ struct key_holder {
 /* Finds the key in an authorization field "Bearer KEY"; NULL and an empty key never match. The time does not depend on
  * which key it is, nor on how much of it is right. */
 bool keys_find(const struct keys *keys, const char *authorization, struct key_holder *holder);
-
-#endif

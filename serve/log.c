@@ -1,13 +1,9 @@
 /* Log lines: made in a string, cleaned value by value, written once. */
 #include "log.h"
 
-#include "base/base.h"
-#include "base/json.h"
 #include "base/utf8.h"
 
 #include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { LINES_BURST = 500, LINES_PER_SECOND = 50 }; /* about one client's requests that the model did not answer */

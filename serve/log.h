@@ -8,8 +8,7 @@
  * Values come from clients and files. Bytes that could end a line, move a terminal's cursor or are not UTF-8 are
  * replaced; long values are cut. Prompts, completions and keys are never logged. When nobody reads, lines are dropped
  * and counted: the server never waits for its log. The loop's thread. */
-#ifndef CAMBIUM_SERVE_LOG_H
-#define CAMBIUM_SERVE_LOG_H
+#pragma once
 
 #include "call.h"
 #include "request.h"
@@ -47,5 +46,3 @@ void log_line_integer(struct log_line *line, const char *name, int64_t value);
 void log_line_seconds(struct log_line *line, const char *name, double seconds);
 /* Writes the line; without memory for it, it is dropped too. */
 void log_line_end(struct log_line *line);
-
-#endif

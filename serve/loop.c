@@ -5,7 +5,6 @@
 
 #include <event2/thread.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <time.h>
 
 struct loop {

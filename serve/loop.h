@@ -3,8 +3,7 @@
  * A note is a piece of work with a function. Whoever posts it owns its memory until the function runs. Notes run once
  * each, in order of arrival; a waiting note must not be posted again. Workers are threads with a bounded queue of jobs;
  * the second half of a job runs on the loop. The loop measures the cost of each of its turns. */
-#ifndef CAMBIUM_SERVE_LOOP_H
-#define CAMBIUM_SERVE_LOOP_H
+#pragma once
 
 #include "loop_turns.h"
 
@@ -65,5 +64,3 @@ void worker_drop(struct worker *worker, struct worker_job *job);
 void worker_stop(struct worker *worker);
 /* Frees the worker after worker_stop, when no more jobs can come. NULL is allowed. */
 void worker_close(struct worker *worker);
-
-#endif

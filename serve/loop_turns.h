@@ -1,8 +1,7 @@
 /* The cost of the loop's turns. A turn lasts from one wait to the next and handles everything that arrived. Its time is
  * the thread's CPU time, which does not depend on other programs. A request that arrives during a turn waits at least
  * that long. */
-#ifndef CAMBIUM_SERVE_LOOP_TURNS_H
-#define CAMBIUM_SERVE_LOOP_TURNS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -15,5 +14,3 @@ struct loop_turns {
 };
 /* Counts one turn. */
 void loop_turns_count(struct loop_turns *turns, double seconds);
-
-#endif

@@ -1,6 +1,5 @@
 /* The counters of metrics.c, as metrics_text.c writes them. */
-#ifndef CAMBIUM_SERVE_METRICS_INTERNAL_H
-#define CAMBIUM_SERVE_METRICS_INTERNAL_H
+#pragma once
 
 #include "metrics.h"
 
@@ -58,5 +57,3 @@ struct metrics {
     uint64_t last_gone;
     uint64_t other_requests; /* of adapters beyond METRICS_MAX_ADAPTERS */
 };
-
-#endif

@@ -5,8 +5,7 @@
  * refusals. Everything runs on the loop's thread. A NULL metrics counts nothing. Each completion (a choice of a prompt)
  * is a request in the histograms; the tokens of a prompt count once, however many choices it has. After metrics_new,
  * memory is allocated only for an adapter's first request. */
-#ifndef CAMBIUM_SERVE_METRICS_H
-#define CAMBIUM_SERVE_METRICS_H
+#pragma once
 
 #include "infer/receipt.h"
 #include "openai/error.h"
@@ -112,5 +111,3 @@ struct metrics_adapters {
 /* Appends the text of /metrics, format 0.0.4. `now` is in seconds of the epoch. */
 void metrics_add_text(const struct metrics *metrics, const struct metrics_adapters *adapters, double now,
                       struct strbuf *out);
-
-#endif

@@ -6,8 +6,7 @@
  *     openai_stream.c   an answer as server-sent events
  *
  * A body is read on any thread; then the loop passes the request to the model. */
-#ifndef CAMBIUM_SERVE_OPENAI_H
-#define CAMBIUM_SERVE_OPENAI_H
+#pragma once
 
 #include "call.h"
 #include "loop.h"
@@ -54,5 +53,3 @@ void openai_exchange_free(struct openai_exchange *self, enum error_case why);
 /* Takes an update, for an answer that is a stream; frees a stream. */
 void openai_stream_update(struct openai_exchange *self, const struct call_update *update);
 void openai_stream_free(struct openai_exchange *self);
-
-#endif

@@ -11,9 +11,6 @@
 #include "infer/ask.h"
 #include "text/text.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- models ---- */
 
 /* Adds a model. An adapter is a model whose parent is the base. */

@@ -8,9 +8,6 @@
 #include "openai/json_in.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- names ---- */
 

@@ -10,8 +10,6 @@
 #include "base/base.h"
 #include "openai/json_out.h"
 
-#include <string.h>
-
 enum { COMMENT_SECONDS = 5 };
 
 /* ---- writing ---- */

@@ -7,7 +7,6 @@
 #include "route-internal.h"
 
 #include <ctype.h>
-#include <string.h>
 
 static const char schemas[] = {
 #include "openapi.json.inc"

@@ -1,9 +1,6 @@
 /* Origins and names: what a browser's request reveals about its page (Fetch Standard; RFC 6454). */
 #include "origin.h"
 
-#include "base/base.h"
-
-#include <string.h>
 #include <strings.h>
 
 static const char *skip_scheme(const char *origin) {

@@ -3,8 +3,7 @@
  * A browser lets any page send requests to any address, even to this machine. It names the page in Origin, and says in
  * Sec-Fetch-Site where the request came from. Host is the name in the address that the page chose. A page whose own
  * name points at this machine (DNS rebinding) therefore has the server's origin, but not one of its names. */
-#ifndef CAMBIUM_SERVE_ORIGIN_H
-#define CAMBIUM_SERVE_ORIGIN_H
+#pragma once
 
 #include "request.h"
 #include "server.h"
@@ -20,5 +19,3 @@ bool origin_check(const struct exchange *exchange, struct error *error);
 bool origin_checks_names(const struct serve_options *options, const char *address, bool has_keys);
 /* True for an address that only this machine can reach. */
 bool origin_is_local(const char *address);
-
-#endif

@@ -8,8 +8,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum { BATCH_SPANS = 512, TRIES = 3 };

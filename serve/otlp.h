@@ -3,8 +3,7 @@
  * The loop adds spans to a bounded queue. A separate thread takes them in batches, resolves the collector's name, and
  * sends each batch with one POST. Nothing ever waits for that thread: while the collector is slow, absent or has no
  * address, spans are dropped and counted. */
-#ifndef CAMBIUM_SERVE_OTLP_H
-#define CAMBIUM_SERVE_OTLP_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -27,5 +26,3 @@ void otlp_drop(struct otlp *otlp);
 void otlp_counts(struct otlp *otlp, uint64_t *sent, uint64_t *dropped);
 /* Sends the waiting spans, for at most three seconds, and ends the thread. NULL is allowed. */
 void otlp_close(struct otlp *otlp);
-
-#endif

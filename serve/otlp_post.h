@@ -1,6 +1,5 @@
 /* One POST to a collector, on a thread that may wait: name, connection, request and the beginning of the answer. */
-#ifndef CAMBIUM_SERVE_OTLP_POST_H
-#define CAMBIUM_SERVE_OTLP_POST_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -25,5 +24,3 @@ enum otlp_result {
  * may take longer. *rejected counts spans that the collector refused while it took the others. */
 enum otlp_result otlp_post(const struct otlp_target *target, const char *body, size_t length,
                            const atomic_bool *is_ending, uint64_t *rejected);
-
-#endif

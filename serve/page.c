@@ -6,7 +6,6 @@
 
 #include <openssl/evp.h>
 #include <openssl/sha.h>
-#include <string.h>
 
 static const char html[] = {
 #include "page.html.inc"

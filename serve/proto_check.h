@@ -4,8 +4,7 @@
  * unknown field: one megabyte can become sixty. Therefore a message is first walked by its descriptor. The walk checks
  * field numbers, wire types, lengths, nesting, the number of parts, and that every string is UTF-8 without NUL. Any
  * thread. */
-#ifndef CAMBIUM_SERVE_PROTO_CHECK_H
-#define CAMBIUM_SERVE_PROTO_CHECK_H
+#pragma once
 
 #include <protobuf-c/protobuf-c.h>
 #include <stddef.h>
@@ -52,5 +51,3 @@ struct proto_field {
 };
 /* Reads the field at *at and advances *at. PROTO_MALFORMED when there is none. */
 enum proto_result proto_read_field(const unsigned char **at, const unsigned char *end, struct proto_field *field);
-
-#endif

@@ -3,8 +3,6 @@
 
 #include "base/base.h"
 
-#include <stdlib.h>
-
 static const double missed_seconds = 5;
 
 struct member {

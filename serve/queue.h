@@ -6,8 +6,7 @@
  * While there is room, a client may exceed its share. It loses that excess first, when another client below its share
  * finds no room. It then gives way (its waiting requests make room), and gets no more until the other has come in.
  * Nothing here knows requests. The loop's thread. */
-#ifndef CAMBIUM_SERVE_QUEUE_H
-#define CAMBIUM_SERVE_QUEUE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -36,5 +35,3 @@ int queue_miss(struct queue *queue, uint64_t client, double weight, double now);
  * back. */
 int queue_add(struct queue *queue, uint64_t client, double weight, int64_t count);
 void queue_remove(struct queue *queue, uint64_t client, int64_t count);
-
-#endif

@@ -4,8 +4,6 @@
 #include "base/base.h"
 
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct refusal {
     char *directory; /* NULL: none */

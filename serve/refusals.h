@@ -2,8 +2,7 @@
  *
  * A directory is identified by its path and the stamp of its files (peft_stamp_directory). At most REFUSALS_MAX
  * refusals are kept; a new one replaces the oldest. Any thread. */
-#ifndef CAMBIUM_SERVE_REFUSALS_H
-#define CAMBIUM_SERVE_REFUSALS_H
+#pragma once
 
 #include "openai/error.h"
 
@@ -22,5 +21,3 @@ void refusals_close(struct refusals *refusals);
 void refusals_add(struct refusals *refusals, const char *directory, uint64_t stamp, const struct error *error);
 /* True when these files were refused; sets *error to the refusal. */
 bool refusals_find(struct refusals *refusals, const char *directory, uint64_t stamp, struct error *error);
-
-#endif

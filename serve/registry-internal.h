@@ -1,12 +1,9 @@
 /* The registry's inside, shared by its list of names (registry.c) and its files (registry_files.c). */
-#ifndef CAMBIUM_SERVE_REGISTRY_INTERNAL_H
-#define CAMBIUM_SERVE_REGISTRY_INTERNAL_H
+#pragma once
 
 #include "refusals.h"
 #include "registry.h"
 #include "server-internal.h"
-
-#include <limits.h>
 
 struct entry {
     char name[ADAPTER_NAME_BYTES];
@@ -86,5 +83,3 @@ bool registry_is_below(const char *root, const char *name, char path[PATH_MAX], 
 /* True when an adapter's files were refused, and are still the same. */
 bool registry_is_refused(const struct server *server, const struct entry *entry);
 void registry_free_checks(struct registry_checks *checks);
-
-#endif

@@ -1,8 +1,7 @@
 /* Adapters as the loop knows them: names, their state as last reported by the engine's thread, and changes. A change
  * goes through the loader (files, on a worker) to the engine's thread, and returns when it is done on all ranks. The
  * loop's thread. */
-#ifndef CAMBIUM_SERVE_REGISTRY_H
-#define CAMBIUM_SERVE_REGISTRY_H
+#pragma once
 
 #include "openai/error.h"
 #include "server.h"
@@ -52,5 +51,3 @@ struct registry_change {
 };
 /* Starts a change. Strings are copied. Changes are made in order of arrival. */
 void registry_start(struct server *server, const struct registry_change *change);
-
-#endif

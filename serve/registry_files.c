@@ -4,11 +4,7 @@
 
 #include "log.h"
 
-#include "base/base.h"
-
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 /* ---- one directory ---- */

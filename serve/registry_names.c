@@ -1,8 +1,6 @@
 /* Names of the registry: valid names, and the index of a name in the list. */
 #include "registry-internal.h"
 
-#include <string.h>
-
 bool registry_name_is_valid(const char *name) {
     size_t length = strlen(name);
     static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";

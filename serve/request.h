@@ -1,7 +1,6 @@
 /* A request as the router sees it: the part of an exchange that the transport stores for us and never reads
  * (exchange.h). The loop's thread. */
-#ifndef CAMBIUM_SERVE_REQUEST_H
-#define CAMBIUM_SERVE_REQUEST_H
+#pragma once
 
 #include "keys.h"
 #include "openai/error.h"
@@ -51,5 +50,3 @@ enum error_case request_error_of(int status);
 enum error_case request_error(const struct exchange *exchange);
 /* Returns an identity for queues in which clients take turns: the client of its key, or its connection. Never 0. */
 uint64_t request_owner(const struct exchange *exchange);
-
-#endif

@@ -1,7 +1,6 @@
 /* The table of routes (route.c), its description (openapi.c) and the answers that all routes give (route_answer.c)
  * share these. */
-#ifndef CAMBIUM_SERVE_ROUTE_INTERNAL_H
-#define CAMBIUM_SERVE_ROUTE_INTERNAL_H
+#pragma once
 
 #include "route.h"
 
@@ -39,5 +38,3 @@ bool route_is_type(const char *type, const char *wanted);
 bool route_is_grpc(const struct exchange *exchange);
 /* As route_fail. `allowed`: the methods that the path takes; NULL: nothing is said of them. */
 void route_refuse(struct exchange *exchange, const struct error *error, const char *allowed);
-
-#endif

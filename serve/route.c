@@ -4,16 +4,12 @@
  * Paths are listed without /v1; each works with and without it. */
 #include "route-internal.h"
 
-#include "keys.h"
 #include "log.h"
 #include "metrics.h"
 #include "origin.h"
 #include "otlp.h"
 #include "span.h"
 
-#include "base/base.h"
-
-#include <string.h>
 #include <sys/random.h>
 
 enum {

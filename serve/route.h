@@ -3,8 +3,7 @@
  * Paths are a table of rows: method, path, listener, whether a key is required, handler. gRPC is recognised by its
  * content type and has its own table (grpc.h). Keys, x-request-id, CORS, counting and logging are handled here
  * once for all requests. */
-#ifndef CAMBIUM_SERVE_ROUTE_H
-#define CAMBIUM_SERVE_ROUTE_H
+#pragma once
 
 #include "request.h"
 #include "server.h"
@@ -65,5 +64,3 @@ route_begin control_adapters, control_change, control_drain;
 route_begin grpc_begin;
 /* Ends an unanswered request of gRPC with this error (grpc.c). */
 void grpc_fail(struct exchange *exchange, const struct error *error);
-
-#endif

@@ -3,7 +3,6 @@
 
 #include "metrics.h"
 
-#include <string.h>
 #include <strings.h>
 
 const char *route_path(const struct exchange *exchange) {

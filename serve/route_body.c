@@ -11,7 +11,6 @@
 #include "base/base.h"
 
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <strings.h>
 
 struct collected {

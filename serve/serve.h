@@ -10,8 +10,7 @@
  *     server_close
  *
  * Protocols see the transport through exchange.h, and the engine through call.h. */
-#ifndef CAMBIUM_SERVE_SERVE_H
-#define CAMBIUM_SERVE_SERVE_H
+#pragma once
 
 #include "http/listen.h"
 
@@ -69,5 +68,3 @@ void server_close(struct server *server);
 void server_fail(struct server *server, int rank, const char *line);
 /* Returns the bytes that the server itself may take, for the printed plan. */
 size_t server_planned_bytes(const struct serve_options *options);
-
-#endif

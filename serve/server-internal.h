@@ -1,7 +1,6 @@
 /* The data of server.c and the files closest to it. The loop's thread owns it; the engine's thread sets it up before
  * connections are accepted. */
-#ifndef CAMBIUM_SERVE_SERVER_INTERNAL_H
-#define CAMBIUM_SERVE_SERVER_INTERNAL_H
+#pragma once
 
 #include "driver.h"
 #include "keys.h"
@@ -70,5 +69,3 @@ void registry_count(struct server *server, const char *name, int64_t running, in
 void registry_fail_all(struct server *server, const struct error *error);
 /* Returns the number of changes in progress. */
 int64_t registry_changes(const struct server *server);
-
-#endif

@@ -6,22 +6,17 @@
 #include "server-internal.h"
 
 #include "log.h"
-#include "metrics.h"
 #include "origin.h"
 #include "otlp.h"
 #include "queue.h"
 #include "registry.h"
 #include "route.h"
 
-#include "base/base.h"
 #include "infer/score.h"
 #include "infer/sequences.h"
 
 #include <malloc.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 enum { TEXT_JOBS = 1024, FILE_JOBS = 64, GRACE_TICKS = 8 };

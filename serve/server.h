@@ -1,7 +1,6 @@
 /* The server as its core files see it: data shared on the loop's thread. A comment names another thread that writes a
  * field. Only the loop reads it unless stated otherwise. */
-#ifndef CAMBIUM_SERVE_SERVER_H
-#define CAMBIUM_SERVE_SERVER_H
+#pragma once
 
 #include "http/gathered.h"
 #include "http/rates.h"
@@ -50,5 +49,3 @@ void server_count(struct server *server);
  * everything, while routers notice. Then the data listener closes, no more work is taken, and running work gets
  * `timeout` seconds. Negative seconds mean the option's. A further call can only shorten these times. */
 void server_drain(struct server *server, double delay, double timeout);
-
-#endif

@@ -2,11 +2,8 @@
 #include "server-internal.h"
 
 #include "log.h"
-#include "metrics.h"
 #include "otlp.h"
 #include "registry.h"
-
-#include "base/base.h"
 
 bool server_is_ready(const struct server *server) {
     return server->is_ready && !server->is_leaving && !server->has_failed &&

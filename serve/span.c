@@ -5,8 +5,6 @@
 #include "server.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 enum {
     MAX_PATH = 256, /* reported bytes of a path */

@@ -3,11 +3,6 @@
 
 #include "loop.h"
 
-#include "text/prompt.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 enum { SHORT_BYTES = 4096 };
 
 struct job {

@@ -1,7 +1,6 @@
 /* Turns texts and chats of calls into ids. Short texts are tokenized on the loop's thread. A worker takes long texts,
  * every text of a tokenizer that may be slow, and every chat, because a template is a program. */
-#ifndef CAMBIUM_SERVE_TEXT_JOB_H
-#define CAMBIUM_SERVE_TEXT_JOB_H
+#pragma once
 
 #include "call.h"
 #include "server.h"
@@ -44,5 +43,3 @@ struct text_job_chat {
 };
 /* The same for messages, which are rendered first. */
 int text_job_start_chat(const struct text_job *job, const struct text_job_chat *chat);
-
-#endif

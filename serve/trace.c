@@ -5,7 +5,6 @@
 
 #include "base/base.h"
 
-#include <string.h>
 #include <sys/random.h>
 
 enum {

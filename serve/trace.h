@@ -3,8 +3,7 @@
  * A request may name its trace by the fields `traceparent` and `tracestate`. The server adds its own span to that
  * trace. It starts a new trace when the request names none, or an invalid one. Answers and logs carry the server's
  * span. span.h describes it for a collector, and otlp.h sends it there. */
-#ifndef CAMBIUM_SERVE_TRACE_H
-#define CAMBIUM_SERVE_TRACE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -42,5 +41,3 @@ void trace_parent_text(const struct trace *trace, char text[TRACE_PARENT_TEXT]);
 size_t trace_state_text(const struct exchange_head *head, const struct trace *trace, char text[TRACE_STATE_TEXT]);
 /* Writes bytes as lower-case hex digits and a zero byte. */
 void trace_hex(const unsigned char *bytes, size_t count, char *text);
-
-#endif

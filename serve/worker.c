@@ -8,7 +8,6 @@
 #include "base/base.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 
 struct worker {
     struct loop *loop;

@@ -2,8 +2,6 @@
 #include "cpu/cpu-internal.h"
 
 #include <omp.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>

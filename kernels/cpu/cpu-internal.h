@@ -1,7 +1,6 @@
 /* Inside the CPU backend: a device is a number of OpenMP threads of this process, and a stream runs each call at once.
  */
-#ifndef CAMBIUM_KERNELS_CPU_INTERNAL_H
-#define CAMBIUM_KERNELS_CPU_INTERNAL_H
+#pragma once
 
 #include "backend.h"
 #include "cpu/waits.h"
@@ -44,5 +43,3 @@ int cpu_measure_gemm(struct device *device, enum dtype dtype, bool is_tf32, doub
 int cpu_measure_read(struct device *device, double max_seconds, double *bytes_per_s);
 
 extern const struct ops cpu_ops_v2, cpu_ops_v3, cpu_ops_v4, cpu_ops_v4bf16, cpu_ops_v4amx;
-
-#endif

@@ -5,8 +5,7 @@
  *     level/gemm_epilogue.c  the fp32 work after a product, for each instruction-set level
  *     level/packed.c         packed weights: the layout, and the one kernel, which multiplies any number of rows
  *                            forward. It packs plain weights piece by piece */
-#ifndef CAMBIUM_KERNELS_CPU_GEMM_INTERNAL_H
-#define CAMBIUM_KERNELS_CPU_GEMM_INTERNAL_H
+#pragma once
 
 #include "cpu/cpu-internal.h"
 #include "gemm_check.h"
@@ -63,5 +62,3 @@ struct gemm_level {
 /* gemm_workspace and gemm of ops.h, with the parts of a level (gemm.c). Errors as gemm. */
 size_t gemm_workspace(const struct gemm_level *level, struct device *device, const struct gemm *gemm);
 int gemm_run(const struct gemm_level *level, const struct exec *exec, const struct gemm *gemm);
-
-#endif

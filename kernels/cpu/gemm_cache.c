@@ -8,8 +8,6 @@
 
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
-#include <pthread.h>
-#include <stdlib.h>
 
 enum { SLOTS = 512, SLOTS_USED = 384 /* beyond this many forms the cache starts over */ };
 enum { MEMORY_A, MEMORY_B, MEMORY_BIAS, MEMORY_C, MEMORY_SCRATCHPAD, MEMORIES };

@@ -5,8 +5,6 @@
 
 #include <fcntl.h>
 #include <omp.h>
-#include <pthread.h>
-#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 

@@ -7,8 +7,7 @@
  * more of them than cores (GOMP_SPINCOUNT in its manual). So a watching thread measures how many cores other programs
  * use, and keeps extra OpenMP threads asleep while the machine is busy. It does not run if the user has set
  * OMP_WAIT_POLICY or GOMP_SPINCOUNT. */
-#ifndef CAMBIUM_KERNELS_CPU_WAITS_H
-#define CAMBIUM_KERNELS_CPU_WAITS_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -42,5 +41,3 @@ struct waits_choice {
 /* Updates the choice by one measurement: other programs kept `others` of `cores` busy (negative: not known), on which
  * `threads` of ours want to compute. Returns is_asleep. */
 bool waits_choose(struct waits_choice *choice, double others, int cores, int threads);
-
-#endif

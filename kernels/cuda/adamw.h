@@ -1,6 +1,5 @@
 /* Arguments of the kernels of AdamW. */
-#ifndef CAMBIUM_KERNELS_CUDA_ADAMW_H
-#define CAMBIUM_KERNELS_CUDA_ADAMW_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -17,5 +16,3 @@ struct adamw_step {
     float root_factor;         /* 1 / sqrt(1 - beta2^t) */
     float rest1, rest2;        /* 1 - beta */
 };
-
-#endif

@@ -1,6 +1,5 @@
 /* Arguments that the launches and the kernels of attention share. */
-#ifndef CAMBIUM_KERNELS_CUDA_ATTENTION_H
-#define CAMBIUM_KERNELS_CUDA_ATTENTION_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -31,5 +30,3 @@ BASE_INLINE int64_t attention_kept_words(int64_t prefix, int64_t longest) {
     int64_t prefixes = (prefix + KEPT_COLUMNS - 1) / KEPT_COLUMNS;
     return (prefixes + (longest + KEPT_COLUMNS - 2) / KEPT_COLUMNS + 1) * (KEPT_COLUMNS / 32);
 }
-
-#endif

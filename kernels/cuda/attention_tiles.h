@@ -1,6 +1,5 @@
 /* Attention by tiles, for bf16 and for TF32: sizes that the launches and the kernels share. */
-#ifndef CAMBIUM_KERNELS_CUDA_ATTENTION_TILES_H
-#define CAMBIUM_KERNELS_CUDA_ATTENTION_TILES_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -33,5 +32,3 @@ enum { TILE_SIZE_MOST = 256 };
      KEPT_TILE_BYTES(GRADIENT_TILE_COLUMNS(size)))
 /* Features of the gradients of keys and values that a block computes. */
 #define GRADIENT_TILE_FEATURES(size) ((size) <= 128 ? (size) : 128)
-
-#endif

@@ -1,9 +1,6 @@
 /* NVIDIA's GPUs as a backend: opening one, its memory, and sketches of GPUs that need no driver. */
 #include "cuda/cuda-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { LEAST_ARCHITECTURE = 80 };
 
 /* ---- opening ---- */

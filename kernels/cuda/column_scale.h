@@ -1,6 +1,5 @@
 /* Arguments of the kernels of the backward of scaled columns. */
-#ifndef CAMBIUM_KERNELS_CUDA_COLUMN_SCALE_H
-#define CAMBIUM_KERNELS_CUDA_COLUMN_SCALE_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -10,5 +9,3 @@ struct column_scale_backward {
     int64_t block_rows;
     float *partial; /* [blocks, C], or NULL when frozen */
 };
-
-#endif

@@ -2,8 +2,7 @@
  * A table of functions is filled at run time from libcublasLt.so.13 or .12.
  *
  * prototypes_test.c compares all of it with the library's header. Functions return a status, 0 for success. */
-#ifndef CAMBIUM_KERNELS_CUDA_CUBLASLT_H
-#define CAMBIUM_KERNELS_CUDA_CUBLASLT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -140,5 +139,3 @@ int cublaslt_open(struct cublaslt *library);
 void cublaslt_name(const struct cublaslt *library, char *text, size_t bytes);
 /* Closes what was opened; a zeroed table is allowed. */
 void cublaslt_close(struct cublaslt *library);
-
-#endif

@@ -12,8 +12,7 @@
  *
  * Ranks that are threads share a GPU's primary context. Each function here makes it current to its thread before it
  * calls the driver. */
-#ifndef CAMBIUM_KERNELS_CUDA_INTERNAL_H
-#define CAMBIUM_KERNELS_CUDA_INTERNAL_H
+#pragma once
 
 #include "backend.h"
 #include "cuda/cublaslt.h"
@@ -105,5 +104,3 @@ int cuda_measure_gemm(struct device *device, enum dtype dtype, bool is_tf32, dou
 int cuda_measure_read(struct device *device, double max_seconds, double *bytes_per_s);
 
 extern const struct ops cuda_ops;
-
-#endif

@@ -2,8 +2,7 @@
  * that is filled at run time from libcuda.so.1. So one program serves machines with a driver and without one.
  *
  * prototypes_test.c compares all of it with the header of the toolkit. Functions return a result, 0 for success. */
-#ifndef CAMBIUM_KERNELS_CUDA_DRIVER_H
-#define CAMBIUM_KERNELS_CUDA_DRIVER_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -144,5 +143,3 @@ int cuda_driver_open(struct cuda_driver *driver);
 void cuda_driver_close(struct cuda_driver *driver);
 /* Returns the driver's message for a result: "out of memory". */
 const char *cuda_driver_text(const struct cuda_driver *driver, unsigned result);
-
-#endif

@@ -1,6 +1,5 @@
 /* Arguments of the kernels of the embedding's backward. */
-#ifndef CAMBIUM_KERNELS_CUDA_EMBEDDING_H
-#define CAMBIUM_KERNELS_CUDA_EMBEDDING_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -23,5 +22,3 @@ struct embedding_scatter {
     float *table;                 /* [.., C] */
     int64_t first_entry, entries; /* entries 0: every key that occurs is in the table */
 };
-
-#endif

@@ -1,6 +1,5 @@
 /* Arguments of the product of few rows, and the sizes of its blocks. */
-#ifndef CAMBIUM_KERNELS_CUDA_FEW_ROWS_H
-#define CAMBIUM_KERNELS_CUDA_FEW_ROWS_H
+#pragma once
 
 #include "base/inline.h"
 #include "kernels/ops.h"
@@ -39,5 +38,3 @@ enum { FEW_ROWS_TILE_BYTES = 512 };
 BASE_INLINE int few_rows_steps(int64_t depth, int warps) {
     return (int)((depth + FEW_ROWS_STEP * warps - 1) / (FEW_ROWS_STEP * warps));
 }
-
-#endif

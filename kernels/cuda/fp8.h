@@ -1,6 +1,5 @@
 /* FP8 matrices on a GPU, and the arguments of the kernels that make them. */
-#ifndef CAMBIUM_KERNELS_CUDA_FP8_H
-#define CAMBIUM_KERNELS_CUDA_FP8_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -49,5 +48,3 @@ struct fp8_result_call {
 int cuda_fp8_gelu(const struct exec *exec, const struct gelu *a, bool is_backward);
 int cuda_fp8_swiglu(const struct exec *exec, const struct swiglu *a, bool is_backward);
 int cuda_fp8_norm(const struct exec *exec, const struct norm *a);
-
-#endif

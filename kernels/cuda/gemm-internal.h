@@ -5,8 +5,7 @@
  *     gemm_algorithms.c  algorithms that were measured, as texts
  *     gemm_finish.cu  the kernel that finishes sums in fp32: bias, GELU and its backward
  *     cublaslt.c      opens the library */
-#ifndef CAMBIUM_KERNELS_CUDA_GEMM_INTERNAL_H
-#define CAMBIUM_KERNELS_CUDA_GEMM_INTERNAL_H
+#pragma once
 
 #include "algorithms-internal.h"
 #include "cuda/cuda-internal.h"
@@ -68,5 +67,3 @@ int gemm_choice_read(const struct device_algorithm *text, struct gemm_choice *ch
 /* few_rows.c: products of few rows that a kernel of ours computes whole. */
 bool cuda_few_rows_takes(const struct device *device, const struct gemm *g);
 int cuda_few_rows(const struct exec *exec, const struct gemm *g);
-
-#endif

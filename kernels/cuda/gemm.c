@@ -6,8 +6,6 @@
 #include "cuda/fp8.h"
 #include "cuda/gemm_finish.h"
 
-#include <string.h>
-
 enum { ALIGNMENT = 16, WORKSPACE_ALIGNMENT = 256, STAGE_FLOATS = 8 << 20, CUT_LEAST = 1024, FP8_ARCHITECTURE = 89 };
 
 static bool is_aligned(const void *memory) {

@@ -3,8 +3,6 @@
 #include "cuda/gemm-internal.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* The types that a factor or C may have. */
 static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_E4M3, DTYPE_E5M2};

@@ -5,8 +5,6 @@
 #include "cuda/gemm-internal.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { PLANS = 4096, WAYS = 8, LARGE_WORKSPACE = 32 << 20, SMALL_WORKSPACE = 4 << 20 };
 

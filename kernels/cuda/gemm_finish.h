@@ -1,6 +1,5 @@
 /* Arguments of the kernel that finishes products, and the sizes of its blocks. */
-#ifndef CAMBIUM_KERNELS_CUDA_GEMM_FINISH_H
-#define CAMBIUM_KERNELS_CUDA_GEMM_FINISH_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -21,5 +20,3 @@ struct gemm_finish {
 };
 /* A thread has this many rows. */
 enum { FINISH_ROWS = 4, FINISH_WIDTH = 4, FINISH_THREADS = 128 };
-
-#endif

@@ -1,8 +1,6 @@
 /* Recordings as the driver's graphs: a stream's work is captured, and each replay is one launch. */
 #include "cuda/cuda-internal.h"
 
-#include <stdlib.h>
-
 struct cuda_recording {
     struct recording recording;
     struct CUgraphExec_st *instance;

@@ -1,6 +1,5 @@
 /* Argument of the kernel of grouped products, and the sizes of its blocks. */
-#ifndef CAMBIUM_KERNELS_CUDA_GROUPED_GEMM_H
-#define CAMBIUM_KERNELS_CUDA_GROUPED_GEMM_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -12,5 +11,3 @@ struct grouped_gemm_call {
     int tile_rows, split_bits;
 };
 enum { GROUP_ROWS = 8, GROUP_TILE_ROWS = 16, GROUP_COLS = 128 };
-
-#endif

@@ -1,7 +1,6 @@
 /* The kernels of the backend `cuda`, and how they are launched. The file images.c carries their fat binaries. The name
  * of a kernel begins with its operation's, and ends with the type of its elements: norm_forward_bf16. */
-#ifndef CAMBIUM_KERNELS_CUDA_KERNELS_H
-#define CAMBIUM_KERNELS_CUDA_KERNELS_H
+#pragma once
 
 #include "cuda/driver.h"
 #include "kernels/ops.h"
@@ -179,5 +178,3 @@ OPS(CUDA_OPERATION)
 #undef CUDA_WORKSPACE
 bool cuda_gemm_supports(struct device *device, const struct gemm *gemm);
 int64_t cuda_kv_page_elements(struct device *device, int kv_heads, int head_size, enum dtype type);
-
-#endif

@@ -1,8 +1,6 @@
 /* Loads the fat binaries when a GPU is opened, and launches their kernels. */
 #include "cuda/cuda-internal.h"
 
-#include <string.h>
-
 enum { GRID_MOST = 0x7fffffff };  /* blocks of a grid; kernels take more rows in a loop */
 enum { SHARED_PLAIN = 48 << 10 }; /* bytes of shared memory that a kernel has without asking */
 enum { THREADS = 256, ACCESS_BYTES = 16 };

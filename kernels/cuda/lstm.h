@@ -1,6 +1,5 @@
 /* Arguments of the LSTM's backward kernel. */
-#ifndef CAMBIUM_KERNELS_CUDA_LSTM_H
-#define CAMBIUM_KERNELS_CUDA_LSTM_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -10,5 +9,3 @@ struct lstm_backward {
     struct lstm call;
     float *dcell; /* [H] the gradient of a step's cells that comes from the step after it */
 };
-
-#endif

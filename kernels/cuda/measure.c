@@ -2,7 +2,6 @@
 #include "cuda/cuda-internal.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* Work that a call queues, to be timed. */
 struct timed {

@@ -1,6 +1,5 @@
 /* Numbers that the launches and the kernels of the normalisations share. */
-#ifndef CAMBIUM_KERNELS_CUDA_NORM_H
-#define CAMBIUM_KERNELS_CUDA_NORM_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -34,5 +33,3 @@ struct norm_backward {
     bool keeps_sums;  /* and the sums, after the vectors */
     int64_t kept_row; /* bytes of a vector in shared memory: whole 16-byte accesses */
 };
-
-#endif

@@ -1,6 +1,5 @@
 /* Numbers and arguments that the launches and the kernels of paged attention share. */
-#ifndef CAMBIUM_KERNELS_CUDA_PAGED_ATTENTION_H
-#define CAMBIUM_KERNELS_CUDA_PAGED_ATTENTION_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -31,5 +30,3 @@ struct paged_parts {
 /* Attention's forward with a row's sums in the order of paged attention, so that both have the same bits. Without
  * dropout. The errors of cuda_launch. */
 int cuda_attention_forward_pages(const struct exec *exec, const struct attention *a);
-
-#endif

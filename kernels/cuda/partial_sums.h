@@ -1,7 +1,6 @@
 /* Sums over rows: blocks write the sums of their rows, and a kernel adds these in order. So the bits depend only on the
  * shape. */
-#ifndef CAMBIUM_KERNELS_CUDA_PARTIAL_SUMS_H
-#define CAMBIUM_KERNELS_CUDA_PARTIAL_SUMS_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -26,5 +25,3 @@ static inline int64_t partial_blocks(int64_t rows) {
 
 /* Queues the kernel. Fails as cuda_launch. */
 int cuda_partial_sums(const struct exec *exec, const struct partial_sums *a);
-
-#endif

@@ -1,6 +1,5 @@
 /* Arguments of the kernels of residual dropout, forward and backward. */
-#ifndef CAMBIUM_KERNELS_CUDA_RESIDUAL_DROPOUT_H
-#define CAMBIUM_KERNELS_CUDA_RESIDUAL_DROPOUT_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -17,5 +16,3 @@ struct residual_dropout_kernel {
     float scale;
     struct row_keys keys; /* not read if every element is kept */
 };
-
-#endif

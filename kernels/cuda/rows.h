@@ -1,6 +1,5 @@
 /* Arguments of the kernel that gathers rows of any type. */
-#ifndef CAMBIUM_KERNELS_CUDA_ROWS_H
-#define CAMBIUM_KERNELS_CUDA_ROWS_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -11,5 +10,3 @@ struct gather_bytes {
     const int32_t *index;
     void *out;
 };
-
-#endif

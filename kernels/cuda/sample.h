@@ -1,6 +1,5 @@
 /* Arguments of the kernel that draws tokens. */
-#ifndef CAMBIUM_KERNELS_CUDA_SAMPLE_H
-#define CAMBIUM_KERNELS_CUDA_SAMPLE_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -14,5 +13,3 @@ struct sample_call {
     float *distance; /* [N, distance_stride] first the scores, then their distances from the largest one */
     int64_t distance_stride;
 };
-
-#endif

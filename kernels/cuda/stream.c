@@ -1,8 +1,6 @@
 /* Streams, copies and events of a GPU. Only the waits, and closing a stream, block the host. */
 #include "cuda/cuda-internal.h"
 
-#include <stdlib.h>
-
 static const struct cuda_driver *driver_of(const struct stream *stream) {
     return &cuda(stream->device)->driver;
 }

@@ -1,6 +1,5 @@
 /* Arguments of the kernels of sums. */
-#ifndef CAMBIUM_KERNELS_CUDA_SUMS_H
-#define CAMBIUM_KERNELS_CUDA_SUMS_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -31,5 +30,3 @@ struct column_sum_call {
     float *partial;
 };
 enum { COLUMN_WARPS = 8, COLUMN_ROWS = 64 /* of a block, at least */ };
-
-#endif

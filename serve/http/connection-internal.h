@@ -10,8 +10,7 @@
  * epoll_ctl, for every write.
  *
  * A connection is freed only at the end of a flush, so no callback loses its connection while it runs. */
-#ifndef CAMBIUM_HTTP_CONNECTION_INTERNAL_H
-#define CAMBIUM_HTTP_CONNECTION_INTERNAL_H
+#pragma once
 
 #include "listen.h"
 
@@ -177,5 +176,3 @@ ssize_t tls_write(struct tls_socket *socket, const void *bytes, size_t length);
 /* True when the handshake or a read must write first, and the socket is full. */
 bool tls_wants_write(const struct tls_socket *socket);
 void tls_shutdown(struct tls_socket *socket);
-
-#endif

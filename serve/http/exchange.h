@@ -7,8 +7,7 @@
  * Then it calls the handler. The handler calls the functions below, in any order that HTTP allows, at any time until
  * on_close. These functions never write to a socket. Output is sent at the end of the loop's turn, many pieces in one
  * write. Everything runs on the loop's thread. */
-#ifndef CAMBIUM_HTTP_EXCHANGE_H
-#define CAMBIUM_HTTP_EXCHANGE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -112,5 +111,3 @@ static inline struct field field_of(const char *name, const char *value) {
     return (struct field){
         .name = name, .value = value, .name_length = __builtin_strlen(name), .value_length = __builtin_strlen(value)};
 }
-
-#endif

@@ -2,8 +2,7 @@
  *
  * A body may grow to eight times the free room, so a single body can take nearly everything. Unfinished bodies always
  * leave room for small ones: N of them leave an eighth of an N-th part. Everything runs on the loop's thread. */
-#ifndef CAMBIUM_HTTP_GATHERED_H
-#define CAMBIUM_HTTP_GATHERED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,5 +20,3 @@ struct gathered {
 bool gathered_take(struct gathered *gathered, size_t held, size_t more, bool is_control);
 /* Gives back the bytes of a body that was read or dropped. */
 void gathered_give(struct gathered *gathered, size_t bytes);
-
-#endif

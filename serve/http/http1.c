@@ -5,10 +5,6 @@
 
 #include "base/base.h"
 
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { MAX_LINE_BYTES = 8192 };
 static const double keep_alive_seconds = 75;
 static const double probe_seconds = 1;

@@ -4,8 +4,6 @@
 
 #include "base/base.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
 enum stage {

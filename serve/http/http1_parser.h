@@ -6,8 +6,7 @@
  * The parser refuses a lone CR or LF, a NUL, folded lines, spaces around names, two hosts and two lengths. It refuses a
  * length with a coding, any coding except "chunked", and chunk extensions. Two servers that read one of these
  * differently have let requests be smuggled between them. */
-#ifndef CAMBIUM_HTTP_HTTP1_PARSER_H
-#define CAMBIUM_HTTP_HTTP1_PARSER_H
+#pragma once
 
 #include "exchange.h"
 
@@ -70,5 +69,3 @@ enum http1_event http1_parse(struct http1_parser *parser, struct http1_bytes *by
 void http1_parser_next(struct http1_parser *parser);
 /* True when a request has begun and is not complete. */
 bool http1_parser_is_within(const struct http1_parser *parser);
-
-#endif

@@ -1,8 +1,7 @@
 /* Internals of HTTP/2, shared by http2.c (connections) and http2_stream.c (streams). Functions of an exchange never
  * call nghttp2, so nothing is sent inside one of its callbacks. They change the stream and mark it as touched; the
  * connection's flush submits the changes to nghttp2 (http2_streams_submit). */
-#ifndef CAMBIUM_HTTP_HTTP2_INTERNAL_H
-#define CAMBIUM_HTTP_HTTP2_INTERNAL_H
+#pragma once
 
 #include "connection-internal.h"
 #include "rates.h"
@@ -89,5 +88,3 @@ bool http2_streams_are_busy(const struct http2 *http);
 void http2_streams_close(struct http2 *http);
 /* Frees the streams kept for reuse. */
 void http2_streams_forget(struct http2_shared *shared);
-
-#endif

@@ -7,9 +7,6 @@
 
 #include "base/base.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum {
     OUTBOUND_FRAMES = 1000, /* frames that nghttp2 may queue in addition to pending output */
     FRAME_HEAD_BYTES = 9,

@@ -3,9 +3,6 @@
 
 #include "base/base.h"
 
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
 /* Limits for ended streams that are kept for reuse: their number, and the memory that each keeps. */

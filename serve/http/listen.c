@@ -7,8 +7,6 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>

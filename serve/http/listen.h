@@ -10,8 +10,7 @@
  *
  * The files: listen.c accepts connections, connection.c owns a socket and detects its protocol, http1.c and http2.c
  * implement the protocols, tls.c reads certificates. Everything runs on the loop's thread. */
-#ifndef CAMBIUM_HTTP_LISTEN_H
-#define CAMBIUM_HTTP_LISTEN_H
+#pragma once
 
 #include "exchange.h"
 #include "gathered.h"
@@ -83,5 +82,3 @@ int64_t transport_connections(const struct transport *transport, enum listener_k
 int64_t transport_awaited(const struct transport *transport);
 /* Aborts the remaining exchanges, closes all sockets, removes unix sockets and frees the transport. */
 void transport_close(struct transport *transport);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Memory is bounded: when a set of places is taken, the client that used least of its bucket is forgotten. The loop's
  * thread. */
-#ifndef CAMBIUM_HTTP_RATES_H
-#define CAMBIUM_HTTP_RATES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -34,5 +33,3 @@ struct rates {
 struct rate *rates_find(struct rates *rates, uint64_t client, double now);
 /* Takes a token; false: none is there. */
 bool rate_take(struct rate *rate);
-
-#endif

@@ -5,8 +5,6 @@
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct tls {
     char *cert, *key;

@@ -4,8 +4,7 @@
  * sized before the run. The code that takes the pieces also computes the size: run it on an arena without a block
  * (ARENA_PLAN), read `used`, allocate that much, and run it again. The printed memory plan is therefore the
  * allocation. */
-#ifndef CAMBIUM_BASE_ARENA_H
-#define CAMBIUM_BASE_ARENA_H
+#pragma once
 
 #include <stddef.h>
 
@@ -37,5 +36,3 @@ static inline size_t arena_mark(const struct arena *arena) {
 static inline void arena_release(struct arena *arena, size_t mark) {
     arena->used = mark;
 }
-
-#endif

@@ -1,9 +1,17 @@
 /* The base room: helpers that every room may use. Nothing here knows what a tensor or a model is.
  *
  * Each header below opens with its own contract. Readers of JSON and of characters include json.h and utf8.h
- * themselves. Any thread may call any function here, on objects of its own. */
-#ifndef CAMBIUM_BASE_BASE_H
-#define CAMBIUM_BASE_BASE_H
+ * themselves. The C library's everyday headers come with this one, so files that include it do not repeat them. Any
+ * thread may call any function here, on objects of its own. */
+#pragma once
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "arena.h"   /* pieces of one block, sized before the run */
 #include "clock.h"   /* time */
@@ -21,5 +29,3 @@
 #include "status.h"  /* status codes and the thread's error text */
 #include "stop.h"    /* signals that request a stop */
 #include "strbuf.h"  /* a growing string */
-
-#endif

@@ -1,6 +1,5 @@
 /* The first bytes of a user's file of text: a byte-order mark, or the signature of something else. Any thread. */
-#ifndef CAMBIUM_BASE_BEGINNING_H
-#define CAMBIUM_BASE_BEGINNING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -11,5 +10,3 @@ size_t beginning_mark(const void *bytes, size_t length);
  * in UTF-16 or UTF-32 and for what other programs packed. `holds_json`: also for Parquet, Arrow and zip, whose
  * signatures could begin a text. */
 int beginning_check(const char *name, const void *bytes, size_t length, bool holds_json);
-
-#endif

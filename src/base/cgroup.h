@@ -1,6 +1,5 @@
 /* The control groups of this process (version 1 and version 2), and the groups that enclose them. */
-#ifndef CAMBIUM_BASE_CGROUP_H
-#define CAMBIUM_BASE_CGROUP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -15,5 +14,3 @@ void cgroup_walk(const char *root, const char *controller, cgroup_look *look, vo
 /* Reads the first line of `directory`/`name` into line [bytes]. Returns false when there is no such file, or it is
  * empty. */
 bool cgroup_read(const char *directory, const char *name, char *line, size_t bytes);
-
-#endif

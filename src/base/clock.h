@@ -1,10 +1,7 @@
 /* Time. */
-#ifndef CAMBIUM_BASE_CLOCK_H
-#define CAMBIUM_BASE_CLOCK_H
+#pragma once
 
 /* Monotonic seconds since an arbitrary start. */
 double clock_seconds(void);
 /* Seconds since 1970, for event files and logs. */
 double clock_wall_seconds(void);
-
-#endif

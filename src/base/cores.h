@@ -3,8 +3,7 @@
  * A limit has two forms. Affinity says which cores a thread may run on. A quota of a control group (cpu.max) says how
  * much time its processes get together, measured in cores. More threads than either limit would only wait for each
  * other. */
-#ifndef CAMBIUM_BASE_CORES_H
-#define CAMBIUM_BASE_CORES_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -47,5 +46,3 @@ double cores_meter_parse(const struct cores_meter *meter, const char *text, doub
 /* Returns the number of cores that other processes kept busy on average since the last read. Returns a negative number
  * at the first read, and when the system does not say. `file` is /proc/stat, open for reading. */
 double cores_meter_read(struct cores_meter *meter, int file);
-
-#endif

@@ -1,6 +1,5 @@
 /* FNV-1a, 64 bits. It tells contents apart, but is no protection against forgery. */
-#ifndef CAMBIUM_BASE_DIGEST_H
-#define CAMBIUM_BASE_DIGEST_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -18,5 +17,3 @@ static inline uint64_t digest_bytes(uint64_t digest, const void *bytes, size_t l
 int digest_file(const char *path, int64_t *bytes, uint64_t *digest);
 /* The same, from at most `places` places (at least 2) of 64 KiB each. */
 int digest_places(const char *path, int places, int64_t *bytes, uint64_t *digest);
-
-#endif

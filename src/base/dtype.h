@@ -1,6 +1,5 @@
 /* Element types of tensors, in memory and in files. */
-#ifndef CAMBIUM_BASE_DTYPE_H
-#define CAMBIUM_BASE_DTYPE_H
+#pragma once
 
 #include "inline.h"
 
@@ -90,5 +89,3 @@ BASE_INLINE float fp8_round(enum dtype type, float value) {
     memcpy(&result, &rounded, sizeof result);
     return result;
 }
-
-#endif

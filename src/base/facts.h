@@ -1,7 +1,6 @@
 /* Facts that must be the same on all ranks of a run, as a named list: values of a configuration, contents of files.
  * Each rank makes the same list in the same order; comm_same compares the lists. */
-#ifndef CAMBIUM_BASE_FACTS_H
-#define CAMBIUM_BASE_FACTS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -32,5 +31,3 @@ int facts_add_file(struct facts *facts, const char *name, const char *path);
 /* Adds a digest of the contents of something shown as `shown`, such as a directory. Returns STATUS_OK or
  * STATUS_MEMORY. */
 int facts_add_digest(struct facts *facts, const char *name, const char *shown, uint64_t digest);
-
-#endif

@@ -1,7 +1,6 @@
 /* Files: bounded reads, writes that appear whole or not at all, directories. Every error names its path. Unless a
  * comment says otherwise, functions that return a status fail with STATUS_IO, or with STATUS_MEMORY. */
-#ifndef CAMBIUM_BASE_FILE_H
-#define CAMBIUM_BASE_FILE_H
+#pragma once
 
 #include "strbuf.h"
 
@@ -68,5 +67,3 @@ int file_writer_commit(struct file_writer *writer);
 void file_writer_abort(struct file_writer *writer);
 /* Writes the bytes to a file that appears whole under `path`, in one call. */
 int file_write_atomic(const char *path, const void *bytes, size_t length);
-
-#endif

@@ -1,11 +1,8 @@
 /* Inline functions that CUDA kernels share with the host: the device's compiler needs a word for that. */
-#ifndef CAMBIUM_BASE_INLINE_H
-#define CAMBIUM_BASE_INLINE_H
+#pragma once
 
 #ifdef __CUDACC__
 #define BASE_INLINE static __host__ __device__ inline
 #else
 #define BASE_INLINE static inline
-#endif
-
 #endif

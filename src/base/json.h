@@ -1,7 +1,6 @@
 /* JSON texts by jansson, made safe where jansson is not. Its parser reports a lack of memory as a mistake in the text,
  * and an object under construction silently lacks a member that found no memory. */
-#ifndef CAMBIUM_BASE_JSON_H
-#define CAMBIUM_BASE_JSON_H
+#pragma once
 
 #include "strbuf.h"
 
@@ -21,5 +20,3 @@ int json_end(json_t *root, size_t flags, char **text);
 
 /* Appends characters as a JSON string. They must be UTF-8; utf8_add_repaired makes them so. */
 void json_add_string(struct strbuf *out, const void *bytes, size_t length);
-
-#endif

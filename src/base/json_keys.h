@@ -1,8 +1,7 @@
 /* Reads the keys of a JSON object in a file, one by one. The first failure stays in `status`, with a text of one line
  * that names the file and the key; every later read returns its fallback. A reader is therefore a list of keys that
  * checks the status once, at the end. A key that is null counts as absent. */
-#ifndef CAMBIUM_BASE_JSON_KEYS_H
-#define CAMBIUM_BASE_JSON_KEYS_H
+#pragma once
 
 #include "json.h"
 
@@ -43,5 +42,3 @@ const char *json_keys_string(struct json_keys *keys, const char *key, const char
 
 /* Writes a file's own text on one line, cut to `bytes`, so that it cannot break a message into lines. Returns `out`. */
 const char *json_shown(const char *text, size_t bytes, char *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* Functions of libraries that are opened at run time. */
-#ifndef CAMBIUM_BASE_LIBRARY_H
-#define CAMBIUM_BASE_LIBRARY_H
+#pragma once
 
 #include <dlfcn.h>
 #include <string.h>
@@ -12,5 +11,3 @@ static inline const char *library_find(void *library, const char *name, void *me
     memcpy(member, &function, sizeof function);
     return missing || function ? missing : name;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Messages for people, on standard error. Standard output is only for results. Every line is one write, so lines of
  * several threads or processes do not mix. */
-#ifndef CAMBIUM_BASE_LOG_H
-#define CAMBIUM_BASE_LOG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -47,5 +46,3 @@ void progress_update(struct progress *progress, int64_t done, const char *detail
 void progress_end(struct progress *progress);
 /* Removes a drawn bar from the terminal so that another line can be written. */
 void progress_clear(struct progress *progress);
-
-#endif

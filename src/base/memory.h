@@ -1,6 +1,5 @@
 /* Memory of this process and of its host. */
-#ifndef CAMBIUM_BASE_MEMORY_H
-#define CAMBIUM_BASE_MEMORY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -27,5 +26,3 @@ struct memory_limit memory_limit_find(const char *root);
 int memory_check(size_t planned, const struct memory_limit *limit, const char *help);
 /* Refuses a plan in any case; `where` completes "are planned on ... 1.5 GiB". STATUS_MEMORY. */
 int memory_refuse(size_t planned, const char *where, size_t has, const char *help);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Ranks may open together. After a step marked `agrees`, every rank calls the table's `agree`, and either all continue
  * or none does. A rank that has failed opens nothing more, but still calls `agree` at the next of these steps. */
-#ifndef CAMBIUM_BASE_OPENING_H
-#define CAMBIUM_BASE_OPENING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -31,5 +30,3 @@ struct opening {
 int opening_run(const struct opening *opening, void *self);
 /* Closes, in reverse, every step of a `self` that opening_run has opened. */
 void opening_undo(const struct opening *opening, void *self);
-
-#endif

@@ -3,8 +3,7 @@
  * A random word is a pure function of (seed, counter): it has no state, order or layout. Everything random in the model
  * is keyed by its identity, never by where or when it is computed. CPU and CUDA share this file, so everything is
  * inline. */
-#ifndef CAMBIUM_BASE_RNG_H
-#define CAMBIUM_BASE_RNG_H
+#pragma once
 
 #include "inline.h"
 
@@ -74,5 +73,3 @@ BASE_INLINE uint32_t rng_sample_word(uint64_t seed, uint32_t choice, uint32_t po
 BASE_INLINE double rng_unit(uint32_t word) {
     return ((double)word + 0.5) * 0x1p-32;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Boxes, shared by staged directories and staged files. */
-#ifndef CAMBIUM_BASE_STAGING_INTERNAL_H
-#define CAMBIUM_BASE_STAGING_INTERNAL_H
+#pragma once
 
 #include "staging.h"
 
@@ -27,5 +26,3 @@ const char *box_path(const char *box, const char *name, char out[PATH_MAX]);
 
 /* Moves the files of `box`/ready into `directory`. STATUS_IO; each step may be repeated. */
 int files_place(const char *directory, const char *box, const struct staging_files *files);
-
-#endif

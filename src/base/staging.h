@@ -11,8 +11,7 @@
  * `ready`, and the generation counts from then on. Readers that find it read there. Its writer puts the files in place,
  * or the next writer does if that one was killed. A reader that does not know boxes never mistakes files of two
  * generations for one. The key, a file without which the others mean nothing, is removed first and comes last. */
-#ifndef CAMBIUM_BASE_STAGING_H
-#define CAMBIUM_BASE_STAGING_H
+#pragma once
 
 #include <limits.h>
 #include <stdbool.h>
@@ -64,5 +63,3 @@ bool staging_displaced(const char *parent, const char *name, char path[PATH_MAX]
  * file when NULL). A directory that cannot be listed has none. STATUS_MEMORY. */
 int staging_is_ready(const char *directory, const struct staging_files *files, const char *name, char path[PATH_MAX],
                      bool *is_there);
-
-#endif

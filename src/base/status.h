@@ -3,8 +3,7 @@
  * A fallible function returns 0 or a negative enum status. The text of the failure, one line with file, position and
  * value, is in the calling thread's error slot. A caller that only passes a failure on returns the status unchanged. A
  * caller that knows more (a file name, a line) prepends it with status_wrap. */
-#ifndef CAMBIUM_BASE_STATUS_H
-#define CAMBIUM_BASE_STATUS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -64,5 +63,3 @@ static inline int status_allocated(bool is_allocated) {
 
 /* Returns this thread's error text; "" before the first failure. Valid until the thread's next status_ call. */
 const char *status_text(void);
-
-#endif

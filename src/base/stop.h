@@ -5,8 +5,7 @@
  *
  * No thread that computes may handle a signal: oneDNN's products for AVX2 use the stack pointer as a pointer to data,
  * so the handler's frame would overwrite their memory. */
-#ifndef CAMBIUM_BASE_STOP_H
-#define CAMBIUM_BASE_STOP_H
+#pragma once
 
 /* Starts a thread that handles signals. This thread and later ones hold them back, but for those that a thread causes
  * itself; what fork makes does not. Call it once, before there are other threads. STATUS_MEMORY. */
@@ -22,5 +21,3 @@ int stop_check(const char *when);
 int stop_take(void);
 /* Returns the name of such a signal: "SIGINT" or "SIGTERM". */
 const char *stop_name(int signal_number);
-
-#endif

@@ -1,7 +1,6 @@
 /* A growing byte string that always ends with a zero byte. It starts as STRBUF_INIT; strbuf_free ends it. A failed
  * allocation sets `failed`, and appends then do nothing: check once, at the end. */
-#ifndef CAMBIUM_BASE_STRBUF_H
-#define CAMBIUM_BASE_STRBUF_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -31,5 +30,3 @@ static inline const char *strbuf_text(const struct strbuf *buffer) {
 }
 /* Returns STATUS_OK, or STATUS_MEMORY when an append failed. */
 int strbuf_status(const struct strbuf *buffer);
-
-#endif

@@ -1,6 +1,5 @@
 /* UTF-8: characters read, written and checked. Any thread. */
-#ifndef CAMBIUM_BASE_UTF8_H
-#define CAMBIUM_BASE_UTF8_H
+#pragma once
 
 #include "strbuf.h"
 
@@ -69,5 +68,3 @@ size_t utf8_bad_length(const unsigned char *at, const unsigned char *end);
 void utf8_add_repaired(struct strbuf *out, const void *bytes, size_t length);
 /* Returns the number of bytes at the end of a text that may begin a character whose rest has yet to come. */
 size_t utf8_unfinished_length(const unsigned char *bytes, size_t length);
-
-#endif

@@ -1,7 +1,6 @@
 /* Tensors that lie in several files as boxes: rectangles of up to 8 dimensions, cut along any axes, uneven or empty.
  * Readers of other systems' directories list files, tensors and boxes here; everybody else sees struct ckpt_tensors. */
-#ifndef CAMBIUM_CKPT_BOXES_H
-#define CAMBIUM_CKPT_BOXES_H
+#pragma once
 
 #include "ckpt-internal.h"
 
@@ -31,5 +30,3 @@ int boxes_add(struct boxes *boxes, const struct box *box);
 /* Checks that no tensor is there twice, and that the boxes of each one lie in it, apart from each other, and cover it.
  * *tensors owns the boxes from here on; after a failure they are freed. STATUS_INVALID, STATUS_MEMORY. */
 int boxes_open(struct boxes *boxes, struct ckpt_tensors **tensors);
-
-#endif

@@ -4,8 +4,6 @@
  * the other group, so the copies share the sending. */
 #include "save-internal.h"
 
-#include <stdlib.h>
-
 /* A rectangle of a slice, in the parameter's rows and columns. */
 struct listed {
     int64_t plan, piece, row, rows, column, columns;

@@ -1,12 +1,9 @@
 /* Shared by the files of this room: names in headers, the conversion of a table's slices to tensors of files, and the
  * open files of a directory. */
-#ifndef CAMBIUM_CKPT_INTERNAL_H
-#define CAMBIUM_CKPT_INTERNAL_H
+#pragma once
 
 #include "base/json_keys.h"
 #include "ckpt.h"
-
-#include <limits.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are little-endian");
 
@@ -175,5 +172,3 @@ bool directory_has_file(const char *directory, const char *name);
 int64_t checkpoint_iteration(const char *name);
 /* True when the ordered numbers contain `iteration`. */
 bool checkpoint_is_among(int64_t iteration, const int64_t *iterations, size_t count);
-
-#endif

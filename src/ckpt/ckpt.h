@@ -14,17 +14,13 @@
  * has only one writer (or group of writing ranks) at a time.
  *
  * Functions that return a status may return STATUS_IO and STATUS_MEMORY. Comments name the others. */
-#ifndef CAMBIUM_CKPT_CKPT_H
-#define CAMBIUM_CKPT_CKPT_H
+#pragma once
 
 #include "base/base.h"
 #include "ckpt/safetensors.h"
 #include "comm/comm.h"
 #include "tensor/tensor.h"
 #include "text/text.h"
-
-#include <stdbool.h>
-#include <stdint.h>
 
 /* ---- values of a table, as rectangles in and out of memory ---- */
 
@@ -323,5 +319,3 @@ int ckpt_saver_advance(struct ckpt_saver *saver, enum ckpt_progress least, bool 
 int ckpt_saver_wait(struct ckpt_saver *saver);
 /* Returns the seconds from the beginning of the last save until this rank's part was on the disk. */
 double ckpt_saver_seconds(const struct ckpt_saver *saver);
-
-#endif

@@ -5,9 +5,6 @@
 #include "pickle.h"
 #include "torch_tensor.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { METADATA_LIMIT = 1 << 30 };
 
 /* A text of the pickle. */

@@ -6,8 +6,6 @@
 #include "torch_write.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* A part of a tensor, and the place of its archive. */

@@ -1,8 +1,6 @@
 /* Tells one model's files from another's, at the cost of a few reads. */
 #include "ckpt-internal.h"
 
-#include <string.h>
-
 enum { PLACES = 16, RUN = 64 };
 
 static int mix_values(uint64_t *hash, const struct tensor_entry *entry) {

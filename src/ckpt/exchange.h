@@ -3,8 +3,7 @@
  *
  * Their tensors are read like any others. A directory's list is checked when it is opened, and each part of a tensor
  * before its first element is read. Nothing in a pickle is ever executed. */
-#ifndef CAMBIUM_CKPT_EXCHANGE_H
-#define CAMBIUM_CKPT_EXCHANGE_H
+#pragma once
 
 #include "ckpt.h"
 
@@ -62,5 +61,3 @@ int exchange_open_safetensors(const char *directory, struct ckpt_tensors **tenso
 /* Writes all tensors under their own names and types, as model.safetensors, or as shards with an index when they exceed
  * max_shard_bytes (0: transformers' 50 GB). What may be replaced is as in ckpt_write_model. */
 int exchange_write_tensors(const char *directory, const struct ckpt_tensors *tensors, int64_t max_shard_bytes);
-
-#endif

@@ -5,8 +5,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { LARGEST_CHUNK = 8 << 20, CHUNKS_A_RANK = 4 };

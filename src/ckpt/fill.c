@@ -3,11 +3,6 @@
  * which nobody waits before the values are needed. */
 #include "save-internal.h"
 
-#include "kernels/ops.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 enum {
     BLOCK_ELEMENTS = SAVE_SCRATCH_BYTES / sizeof(float),
     LINES = 64, /* of the file, in a transposed block: the length of the runs in memory */

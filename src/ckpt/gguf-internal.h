@@ -1,7 +1,6 @@
 /* Shared by gguf.c, which checks a file, gguf_keys.c, which reads its values, and gguf_types.c, which reads its
  * tensors. */
-#ifndef CAMBIUM_CKPT_GGUF_INTERNAL_H
-#define CAMBIUM_CKPT_GGUF_INTERNAL_H
+#pragma once
 
 #include "gguf.h"
 
@@ -66,5 +65,3 @@ struct gguf_type {
 const struct gguf_type *gguf_type(uint32_t number);
 /* Appends the names of all types that are read. */
 void gguf_list_types(struct strbuf *out);
-
-#endif

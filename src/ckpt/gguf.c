@@ -3,8 +3,6 @@
 
 #include "base/utf8.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum {

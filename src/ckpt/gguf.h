@@ -4,14 +4,9 @@
  * A reader trusts nothing. Opening checks the whole header: counts, lengths, types, shapes, and that each tensor lies
  * within the file and apart from the others. Later reads therefore cannot leave the file's bounds. An open file does
  * not change: any number of threads may read from it. Errors name the file and the place. */
-#ifndef CAMBIUM_CKPT_GGUF_H
-#define CAMBIUM_CKPT_GGUF_H
+#pragma once
 
 #include "base/base.h"
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 enum { GGUF_MAX_DIMS = 4 };
 
@@ -81,5 +76,3 @@ struct gguf_text {
 /* Return the elements of an array for the caller to free, and their number; NULL and 0 when the key is absent. */
 struct gguf_text *gguf_texts(struct gguf_keys *keys, const char *key, size_t *count);
 double *gguf_numbers(struct gguf_keys *keys, const char *key, size_t *count);
-
-#endif

@@ -3,8 +3,6 @@
 
 #include <math.h>
 #include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 
 size_t gguf_kind_bytes(enum gguf_kind kind) {
     static const unsigned char bytes[GGUF_KINDS] = {

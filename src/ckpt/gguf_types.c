@@ -2,8 +2,6 @@
  * Each function below gives a block's values by the definition of its type. */
 #include "gguf-internal.h"
 
-#include <string.h>
-
 enum { SMALL = 32, LARGE = 256, LARGEST_BLOCK_BYTES = 256, READ_BLOCKS = 64 };
 
 static float f16_at(const unsigned char *at) {

@@ -5,8 +5,6 @@
 #include "gguf-internal.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { ALIGNMENT = 32, VERSION = 3, Q8_0_BYTES = 34, Q8_0_LARGEST = 127 };
 

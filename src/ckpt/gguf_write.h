@@ -1,7 +1,6 @@
 /* Writing a GGUF file, version 3: keys with their values, the tensors' names, types and shapes, and the data. The file
  * appears whole or not at all. Appending calls keep the first failure; gguf_output_write returns it. */
-#ifndef CAMBIUM_CKPT_GGUF_WRITE_H
-#define CAMBIUM_CKPT_GGUF_WRITE_H
+#pragma once
 
 #include "gguf.h"
 
@@ -38,5 +37,3 @@ enum { GGUF_BLOCK_ELEMENTS = 1 << 20 };
 typedef int gguf_rows(void *context, size_t tensor, int64_t row, int64_t rows, float *values);
 /* Writes the file. STATUS_INVALID when a number does not fit its type; STATUS_IO, STATUS_MEMORY, what `get` returns. */
 int gguf_output_write(struct gguf_output *output, const char *path, gguf_rows *get, void *context);
-
-#endif

@@ -1,7 +1,5 @@
 #include "halves.h"
 
-#include <stdlib.h>
-
 int halves_open(struct halves *halves, struct stream *stream, size_t bytes) {
     *halves = (struct halves){.stream = stream, .bytes = bytes};
     if (!stream) {

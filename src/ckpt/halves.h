@@ -1,7 +1,6 @@
 /* Memory of the host in two halves, for values on their way to a device: while the device copies one half, the host
  * fills the other. */
-#ifndef CAMBIUM_CKPT_HALVES_H
-#define CAMBIUM_CKPT_HALVES_H
+#pragma once
 
 #include "kernels/device.h"
 
@@ -22,5 +21,3 @@ int halves_next(struct halves *halves, char **half);
 int halves_queued(struct halves *halves);
 /* Waits for all copies, and frees the memory. Returns `status`, or the device's failure. */
 int halves_close(struct halves *halves, int status);
-
-#endif

@@ -1,8 +1,6 @@
 /* Checkpoints in a run's directory that the run did not write. */
 #include "ckpt-internal.h"
 
-#include <stdlib.h>
-
 static int compare_iterations(const void *a, const void *b) {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return (x > y) - (x < y);

@@ -1,6 +1,5 @@
 /* The parts of the pickle reader: the memory of nodes, the memo, the pickle itself. */
-#ifndef CAMBIUM_CKPT_PICKLE_INTERNAL_H
-#define CAMBIUM_CKPT_PICKLE_INTERNAL_H
+#pragma once
 
 #include "pickle.h"
 
@@ -60,5 +59,3 @@ struct pickle {
     struct pickle_memory memory;
     struct pickle_node none, truth[2], small[256], empty_tuple;
 };
-
-#endif

@@ -3,9 +3,6 @@
 
 #include "base/utf8.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum {
     MAX_STACK = 1 << 20, /* nodes that wait for the container that they belong to */
     MAX_MARKS = 256,     /* containers that are open within each other */

@@ -5,14 +5,9 @@
  *
  * Limits on depth, memo and memory are checked before anything is allocated. Nodes may share children and even contain
  * themselves, so walk only as deep as the expected structure. */
-#ifndef CAMBIUM_CKPT_PICKLE_H
-#define CAMBIUM_CKPT_PICKLE_H
+#pragma once
 
 #include "base/base.h"
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 enum pickle_kind {
     PICKLE_NONE,
@@ -84,5 +79,3 @@ int pickle_sizes(const struct pickle *pickle, const struct pickle_node *node, in
 /* Copies a text of at least one byte, without zero bytes and control characters. STATUS_INVALID. */
 int pickle_copy_text(const struct pickle *pickle, const struct pickle_node *node, const char *what, char *out,
                      size_t bytes);
-
-#endif

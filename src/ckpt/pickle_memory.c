@@ -1,8 +1,6 @@
 /* The memory of a pickle's nodes, which is given back from its end, and the memo. */
 #include "pickle-internal.h"
 
-#include <stdlib.h>
-
 enum { BLOCK_BYTES = 1 << 20 };
 static const size_t most_memory = (size_t)4 << 30;
 

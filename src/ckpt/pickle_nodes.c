@@ -2,8 +2,6 @@
 #include "pickle-internal.h"
 
 #include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 
 const struct pickle_node *pickle_root(const struct pickle *pickle) {
     return pickle->root;

@@ -2,10 +2,6 @@
  * from the table and the arrays: every rank makes the same one. */
 #include "ckpt-internal.h"
 
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-
 static int plan_fail(const struct file_tensor *tensor, const char *problem) {
     return status_fail(STATUS_INVALID, "cannot write tensor %s: %s", tensor->name, problem);
 }

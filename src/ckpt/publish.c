@@ -1,10 +1,6 @@
 /* The contents of a directory besides tensors, and its publication: the first rank's part. */
 #include "save-internal.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static int write_text(const char *directory, const char *name, const char *text) {
     char path[PATH_MAX];
     int status = file_join(path, sizeof path, directory, name);

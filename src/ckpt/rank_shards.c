@@ -3,9 +3,6 @@
 #include "boxes.h"
 #include "exchange.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #define SHARDING_KEY "DCP_SHARDING_INFO"
 
 /* One tensor of one file. */

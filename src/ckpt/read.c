@@ -3,9 +3,6 @@
 #include "ckpt-internal.h"
 #include "halves.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { PROBLEMS_NAMED = 8, COMPARE_ELEMENTS = 1 << 14 };
 
 /* Problems of one kind on one line: the first few named, the rest counted. */

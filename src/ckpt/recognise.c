@@ -3,8 +3,6 @@
 
 #include "ckpt-internal.h"
 
-#include <string.h>
-
 bool exchange_is_dcp(const char *directory) {
     char path[PATH_MAX];
     return !file_join(path, sizeof path, directory, DCP_LIST_FILE) && file_exists(path);

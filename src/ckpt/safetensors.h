@@ -4,14 +4,9 @@
  * that every byte of the data belongs to exactly one tensor. Later reads therefore cannot leave the file's bounds. An
  * open reader does not change: any number of threads may read from it. A writer takes the header from here and writes
  * the data itself. Everything is little-endian, as the format and the machines that this runs on. */
-#ifndef CAMBIUM_CKPT_SAFETENSORS_H
-#define CAMBIUM_CKPT_SAFETENSORS_H
+#pragma once
 
 #include "base/base.h"
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 enum { SAFETENSORS_MAX_DIMS = 8 };
 
@@ -80,5 +75,3 @@ const char *safetensors_header_bytes(const struct safetensors_header *header, si
 /* Returns the byte of the file at which a tensor begins. */
 int64_t safetensors_header_start(const struct safetensors_header *header, int number);
 void safetensors_header_free(struct safetensors_header *header);
-
-#endif

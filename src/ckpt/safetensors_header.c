@@ -1,9 +1,6 @@
 /* The header of a safetensors file that is to be written: all tensors first, then their places. */
 #include "ckpt-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct planned {
     char *name;
     const char *type;

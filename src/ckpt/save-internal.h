@@ -1,8 +1,7 @@
 /* Saving inside. A directory's files are cut into chunks, each written by one rank. Ranks first exchange the elements
  * of their chunks (cells.c, fill.c), so each has contiguous ranges of the files in its memory. A thread writes these to
  * the disk (background.c), or MPI-IO does. */
-#ifndef CAMBIUM_CKPT_SAVE_INTERNAL_H
-#define CAMBIUM_CKPT_SAVE_INTERNAL_H
+#pragma once
 
 #include "ckpt-internal.h"
 
@@ -149,5 +148,3 @@ void save_writer_wait(struct save_writer *writer);
 /* Ends the thread (cancelled: without the rest). Returns its status, with its text as this thread's, also when the
  * thread could not be started. */
 int save_writer_join(struct save_writer *writer, bool is_cancelled);
-
-#endif

@@ -4,8 +4,6 @@
 #include "comm/comm_file.h"
 #include "save-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 static const int64_t default_shard_bytes = 50000000000; /* transformers' */

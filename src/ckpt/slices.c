@@ -2,9 +2,6 @@
  * them. */
 #include "ckpt-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { SHORTEST_RUN = 1024 /* elements in a row of a transposed tensor that one read or write is worth */ };
 
 int slice_file_shape(const struct param *param, const struct param_slice *slice, int64_t shape[2]) {

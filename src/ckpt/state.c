@@ -3,8 +3,6 @@
 #include "save-internal.h"
 
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const char files_key[] = "files", digest_key[] = "digest";
 

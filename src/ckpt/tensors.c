@@ -2,10 +2,6 @@
 #include "ckpt-internal.h"
 #include "exchange.h"
 
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-
 static int no_memory(const char *directory) {
     return status_fail(STATUS_MEMORY, "out of memory for the tensors of %s", directory);
 }

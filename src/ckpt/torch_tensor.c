@@ -3,8 +3,6 @@
 
 #include "crc.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <zlib.h>
 
 enum { PICKLE_LIMIT = 1 << 16, SUMMED_BYTES = 1 << 20 };

@@ -1,6 +1,5 @@
 /* One tensor as torch.save writes it: a zip with a pickle of its shape and one record of its elements. */
-#ifndef CAMBIUM_CKPT_TORCH_TENSOR_H
-#define CAMBIUM_CKPT_TORCH_TENSOR_H
+#pragma once
 
 #include "pickle.h"
 #include "safetensors.h"
@@ -32,5 +31,3 @@ struct torch_tensor {
 int torch_tensor_read(const char *path, int descriptor, int64_t start, int64_t bytes, struct torch_tensor *tensor);
 /* Computes the sum of the record and compares. STATUS_INVALID, STATUS_IO, STATUS_MEMORY. */
 int torch_tensor_check(const char *path, int descriptor, const struct torch_tensor *tensor);
-
-#endif

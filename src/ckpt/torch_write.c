@@ -4,9 +4,6 @@
 #include "crc.h"
 #include "torch_tensor.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- pickles ---- */
 
 static void add_little(struct strbuf *out, uint64_t value, size_t bytes) {

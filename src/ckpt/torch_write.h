@@ -1,7 +1,6 @@
 /* Pickles and archives of fixed form, as torch.save and torch.distributed.checkpoint read them: protocol 2 without a
  * memo, zips of stored records. */
-#ifndef CAMBIUM_CKPT_TORCH_WRITE_H
-#define CAMBIUM_CKPT_TORCH_WRITE_H
+#pragma once
 
 #include "safetensors.h"
 
@@ -55,5 +54,3 @@ int archive_write(const struct archive *archive, const char *path, int descripto
 /* megatron_arguments.c: writes common.pt with the arguments of exchange_write_dcp. STATUS_INVALID, STATUS_IO,
  * STATUS_MEMORY. */
 int megatron_arguments_write(const char *directory, const char *arguments);
-
-#endif

@@ -3,8 +3,6 @@
 #include "save-internal.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { PIECE_BYTES = 4 << 20 };

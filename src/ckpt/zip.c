@@ -4,9 +4,6 @@
 
 #include "crc.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum {
     END_BYTES = 22,
     LOCATOR_BYTES = 20,

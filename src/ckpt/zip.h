@@ -1,14 +1,9 @@
 /* Zip archives as torch.save writes them, for reading: stored records under one directory. An archive may lie anywhere
  * in a file. Opening checks the central directory; sizes come from there, because torch leaves them out of the headers
  * before the data. */
-#ifndef CAMBIUM_CKPT_ZIP_H
-#define CAMBIUM_CKPT_ZIP_H
+#pragma once
 
 #include "base/base.h"
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 /* The four bytes that each part of a zip begins with. */
 #define ZIP_END     0x06054b50u
@@ -44,5 +39,3 @@ struct zip_record *zip_find(const struct zip *zip, const char *name);
 int zip_locate(const struct zip *zip, struct zip_record *record);
 /* Reads a located or unlocated record of at most `limit` bytes, and checks its sum. The caller frees *bytes. */
 int zip_read(const struct zip *zip, struct zip_record *record, int64_t limit, char **bytes);
-
-#endif

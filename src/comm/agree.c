@@ -1,8 +1,6 @@
 /* Ranks that fail agree on one failure, so that it is reported once. */
 #include "comm/comm.h"
 
-#include <stdio.h>
-
 enum { TEXT_BYTES = 1024 };
 
 /* Returns the rank that reports the failure, or -1 if no rank failed: the first with its own failure, else the

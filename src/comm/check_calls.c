@@ -1,8 +1,6 @@
 /* Compares ranks' calls over the host channel, in builds that check (CAMBIUM_CHECK_CALLS). */
 #include "comm-internal.h"
 
-#include <stdlib.h>
-
 /* A call as the ranks compare it. */
 struct words {
     int64_t kind, op, peer, count, dtype;

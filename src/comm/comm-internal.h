@@ -1,6 +1,5 @@
 /* The two channels of a group as tables, the arithmetic that they share, and descriptions of calls. */
-#ifndef CAMBIUM_COMM_INTERNAL_H
-#define CAMBIUM_COMM_INTERNAL_H
+#pragma once
 
 #include "comm/comm.h"
 
@@ -100,5 +99,3 @@ void comm_reduce(const struct comm_reduction *reduction);
 void comm_reduce_v2(const struct comm_reduction *reduction);
 void comm_reduce_v3(const struct comm_reduction *reduction);
 void comm_reduce_v4(const struct comm_reduction *reduction);
-
-#endif

@@ -23,14 +23,10 @@
  * the code that started the rank calls comm_abort. That releases the other ranks, whose calls fail with STATUS_PEER and
  * a text that names the failed rank. Buffers and requests of started calls must live until comm_wait or comm_abort has
  * returned. */
-#ifndef CAMBIUM_COMM_COMM_H
-#define CAMBIUM_COMM_COMM_H
+#pragma once
 
 #include "base/base.h"
 #include "kernels/device.h"
-
-#include <stdbool.h>
-#include <stdint.h>
 
 enum comm_op { COMM_SUM, COMM_MAX };
 
@@ -251,5 +247,3 @@ struct comm_signs comm_signs_of(const struct comm *world, int rank);
  * uses the world and its groups. STATUS_UNSUPPORTED in a build without MPI. STATUS_INVALID if the launcher started more
  * ranks than MPI sees, or MPI was initialised before; STATUS_IO, STATUS_MEMORY. */
 int comm_mpi_open(struct comm **comm);
-
-#endif

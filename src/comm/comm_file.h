@@ -2,8 +2,7 @@
  *
  * All ranks of the group make the same calls. Pieces of different ranks do not overlap. Unlike a collective, a call may
  * fail only on one rank: the calls of the other ranks succeed, and all call comm_agree afterwards. */
-#ifndef CAMBIUM_COMM_FILE_H
-#define CAMBIUM_COMM_FILE_H
+#pragma once
 
 #include "comm/comm.h"
 
@@ -18,5 +17,3 @@ int comm_file_open(struct comm *comm, const char *path, struct comm_file **file)
 int comm_file_write(struct comm_file *file, int64_t at, const void *bytes, int64_t count);
 /* Flushes the file to the disk, closes it and frees it. STATUS_IO. */
 int comm_file_close(struct comm_file *file);
-
-#endif

@@ -2,8 +2,6 @@
  * environment says so. */
 #include "comm-internal.h"
 
-#include <stdlib.h>
-
 static long number(const char *name) {
     const char *value = getenv(name);
     return value ? strtol(value, NULL, 10) : -1;

@@ -6,8 +6,7 @@
  *
  * A rank is busy while it touches memory of other ranks (their buffers or requests). It never becomes busy in a failed
  * world. So a rank that fails waits until no other rank is busy, and may then free everything. */
-#ifndef CAMBIUM_COMM_LOCAL_INTERNAL_H
-#define CAMBIUM_COMM_LOCAL_INTERNAL_H
+#pragma once
 
 #include "comm-internal.h"
 
@@ -161,5 +160,3 @@ int local_finish(struct comm *comm, struct comm_request *request);
 int local_use_device(struct comm *comm, struct device *device);
 int local_message_start(struct local_comm *comm, struct comm_request *request);
 int local_message_finish(struct local_comm *comm, struct comm_request *request);
-
-#endif

@@ -1,8 +1,6 @@
 /* The channel `local`: making and leaving worlds and groups, and the threads of comm_local_run. */
 #include "local-internal.h"
 
-#include <stdlib.h>
-
 enum { SPINS = 2000 };
 
 /* ---- memory ---- */

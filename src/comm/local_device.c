@@ -4,8 +4,6 @@
  * device, and no byte goes through it. */
 #include "local-internal.h"
 
-#include <stdlib.h>
-
 static struct local_card *card_of(const struct comm *comm) {
     return comm->device_state;
 }

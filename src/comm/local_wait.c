@@ -1,8 +1,6 @@
 /* How threads wait for each other, and learn of a failed rank. */
 #include "local-internal.h"
 
-#include "base/clock.h"
-
 #include <linux/futex.h>
 #include <sched.h>
 #include <stdarg.h>

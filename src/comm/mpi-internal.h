@@ -1,6 +1,5 @@
 /* The host channel `mpi`: a rank's state of a group. Compiled only with MPI. */
-#ifndef CAMBIUM_COMM_MPI_INTERNAL_H
-#define CAMBIUM_COMM_MPI_INTERNAL_H
+#pragma once
 
 #include "comm-internal.h"
 
@@ -101,5 +100,3 @@ int mpi_windows_advance(struct mpi_comm *comm, bool *has_moved);
 
 /* Returns true if the group is one of this channel. */
 bool comm_is_mpi(const struct comm *comm);
-
-#endif

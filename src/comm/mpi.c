@@ -3,8 +3,6 @@
 
 #include "watch.h"
 
-#include <stdlib.h>
-
 /* Scratch of a group's windows. Pieces have a minimum size for the sake of messages, so that two windows of many ranks
  * may take more. */
 enum { SCRATCH_BYTES = 1 << 20, PIECE_BYTES_MIN = 64 * 1024, WINDOWS_MIN = 2 };

@@ -7,10 +7,8 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <time.h>
 
 static void keep(struct comm_request *request, MPI_Request travelling) {

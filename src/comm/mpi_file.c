@@ -2,9 +2,6 @@
 #include "comm/comm_file.h"
 #include "mpi-internal.h"
 
-#include <limits.h>
-#include <stdlib.h>
-
 struct comm_file {
     const struct mpi_comm *comm;
     MPI_File file;

@@ -2,8 +2,7 @@
  * of functions is filled at run time from libnccl.so.2.
  *
  * prototypes_test.c compares all of it with the library's header. Functions return a result, 0 for success. */
-#ifndef CAMBIUM_COMM_NCCL_INTERNAL_H
-#define CAMBIUM_COMM_NCCL_INTERNAL_H
+#pragma once
 
 #include <limits.h>
 #include <stddef.h>
@@ -105,5 +104,3 @@ struct nccl_library {
 int nccl_library_open(struct nccl_library *library);
 /* Closes what was opened; a zeroed table is allowed. */
 void nccl_library_close(struct nccl_library *library);
-
-#endif

@@ -2,8 +2,6 @@
  * stream before it starts. If the host cannot read the device's memory, data are copied to the host and back. */
 #include "comm-internal.h"
 
-#include <stdlib.h>
-
 /* ---- host memory, pinned where the device can do that ---- */
 
 /* Memory for the data of one call. */

@@ -2,9 +2,6 @@
 #include "comm/comm.h"
 
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { TEXT_BYTES = 512 };
 

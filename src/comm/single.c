@@ -1,8 +1,6 @@
 /* The group of a single rank. Its calls copy at once, or on the stream. */
 #include "comm-internal.h"
 
-#include <stdlib.h>
-
 static int copy_on_host(struct comm *comm, struct comm_request *request) {
     const struct comm_data *data = &request->call.data;
     if (data->send != data->receive && request->call.kind != COMM_BARRIER && data->count)

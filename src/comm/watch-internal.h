@@ -1,6 +1,5 @@
 /* The watch of ranks: structs and functions that its two files share. */
-#ifndef CAMBIUM_COMM_WATCH_INTERNAL_H
-#define CAMBIUM_COMM_WATCH_INTERNAL_H
+#pragma once
 
 #include "watch.h"
 
@@ -77,5 +76,3 @@ void watch_close_door(struct watch *watch);
 
 /* Sends a sign over a connection, unless that would block. */
 void watch_say(int fd, enum watch_sign sign);
-
-#endif

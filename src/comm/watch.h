@@ -16,8 +16,7 @@
  * that was stopped itself, or whose machine slept, does not blame others for the time.
  *
  * Both sides of a connection must know random words, which travel over MPI. Nothing here calls MPI. */
-#ifndef CAMBIUM_COMM_WATCH_H
-#define CAMBIUM_COMM_WATCH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -64,5 +63,3 @@ bool watch_signs_of(const struct watch *watch, int rank, uint64_t *count);
 void watch_fail(struct watch *watch);
 /* Says goodbye to all, stops watching and frees the watch. NULL does nothing. */
 void watch_close(struct watch *watch);
-
-#endif

@@ -1,7 +1,6 @@
 /* Options of commands that run many completions at once: the size of a batch, and the engine's options that follow from
  * it. */
-#ifndef CAMBIUM_COMMANDS_BATCH_ARGUMENTS_H
-#define CAMBIUM_COMMANDS_BATCH_ARGUMENTS_H
+#pragma once
 
 #include "config/config.h"
 #include "infer/engine.h"
@@ -48,5 +47,3 @@ static inline struct engine_options batch_engine_options(const struct batch_argu
                                    .has_no_prefix_cache = batch->prefix_cache == 1,
                                    .adapter_memory = adapter_memory};
 }
-
-#endif

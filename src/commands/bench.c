@@ -1,15 +1,11 @@
 /* cambium bench WHAT: measures this machine and this program. */
 #include "commands.h"
 
-#include "base/base.h"
 #include "base/json.h"
 #include "bench.h"
 #include "bench/bench.h"
 #include "launch.h"
 #include "tuner.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 #define AT(field) offsetof(struct bench_options, field)
 static const struct config_row rows[] = {

@@ -1,6 +1,5 @@
 /* Shared by the files of the command bench. */
-#ifndef CAMBIUM_COMMANDS_BENCH_H
-#define CAMBIUM_COMMANDS_BENCH_H
+#pragma once
 
 #include "config/config.h"
 
@@ -9,5 +8,3 @@
 struct config_row *bench_section_rows(bool has_layouts, size_t *count);
 /* Runs `cambium bench serve`; argv[0] is the first word after "serve". Returns the process's exit status. */
 int bench_serve_command(int argc, char **argv);
-
-#endif

@@ -8,9 +8,6 @@
 #include "base/json.h"
 #include "bench/serve.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct values {
     struct bench_serve_options options; /* first: bench_section_rows counts from its `engine` */
     int64_t ranks;

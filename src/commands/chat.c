@@ -8,9 +8,6 @@
 #include "jobs/chat.h"
 
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 struct chat_command {

@@ -1,8 +1,7 @@
 /* The subcommands, one file each. A command parses options, calls a job or another room, and prints results to standard
  * output; everything else goes to standard error. Each returns the process's exit status: 0 for success, 1 for a
  * failure at run time, 2 for bad usage. */
-#ifndef CAMBIUM_COMMANDS_H
-#define CAMBIUM_COMMANDS_H
+#pragma once
 
 #include <stddef.h>
 
@@ -25,5 +24,3 @@ int command_convert(int argc, char **argv);
 int command_plan(int argc, char **argv);
 int command_verify(int argc, char **argv);
 int command_bench(int argc, char **argv);
-
-#endif

@@ -12,9 +12,6 @@
 #include "openai/json_out.h"
 #include "text/text.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct show_options {
     struct config_list data_path;
     int64_t seq_length, num_samples, seed, sample, eod_id;

@@ -5,8 +5,6 @@
 #include "base/stop.h"
 #include "jobs/eval.h"
 
-#include <stdlib.h>
-
 struct eval_command {
     struct job_model base; /* first, for model_facts */
     struct config_list tasks;

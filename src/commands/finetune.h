@@ -1,6 +1,5 @@
 /* The run files of cambium finetune, for other commands. */
-#ifndef CAMBIUM_COMMANDS_FINETUNE_H
-#define CAMBIUM_COMMANDS_FINETUNE_H
+#pragma once
 
 #include "stack.h"
 
@@ -26,5 +25,3 @@ size_t finetune_tuning_rows(struct config_row *rows);
  * stack was chosen from `peft` and its types. STATUS_USAGE, STATUS_MEMORY. */
 int finetune_write_run_file(const struct run_config *run, const struct stack *stack, const struct stack_options *peft,
                             struct strbuf *out);
-
-#endif

@@ -9,8 +9,6 @@
 #include "jobs/requests.h"
 #include "openai/json_out.h"
 
-#include <stdlib.h>
-
 struct generate_command {
     struct job_model base; /* first, for model_facts */
     const char *prompt, *messages;

@@ -1,10 +1,6 @@
 /* Starting and ending a command that runs on the processes of a launcher or on threads. */
 #include "launch.h"
 
-#include "base/base.h"
-
-#include <stdio.h>
-
 /* A rank that gives no sign of life for this time counts as stopped. */
 enum { RANK_SECONDS = 5 };
 

@@ -2,8 +2,7 @@
  *
  * Each process parses the same command line. The processes agree on failures before a rank runs, so that an error is
  * printed once. Only the first process prints results, --help and --version. */
-#ifndef CAMBIUM_COMMANDS_LAUNCH_H
-#define CAMBIUM_COMMANDS_LAUNCH_H
+#pragma once
 
 #include "comm/comm.h"
 #include "config/config.h"
@@ -67,5 +66,3 @@ int command_run(const struct config_command *command, int argc, char **argv, voi
         .path = "ranks", .type = CONFIG_INT, .offset = (at), .minimum = 1, .maximum = 65536, .help = help_,            \
         .may_differ = true /* each is compared with the launch instead */                                              \
     }
-
-#endif

@@ -2,16 +2,11 @@
 #include "line_editor.h"
 #include "line_history.h"
 
-#include "base/stop.h"
-
 #include <dlfcn.h>
 #include <errno.h>
 #include <locale.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 #include <wchar.h>
 

@@ -2,12 +2,9 @@
  *
  * libedit is opened at run time, so the program neither needs it nor is built with it. Call between stop_watch_begin
  * and stop_watch_end (base/stop.h): Ctrl-C then drops the line that is being typed. One thread at a time may call. */
-#ifndef CAMBIUM_COMMANDS_LINE_EDITOR_H
-#define CAMBIUM_COMMANDS_LINE_EDITOR_H
+#pragma once
 
 #include "base/base.h"
-
-#include <stdbool.h>
 
 struct line_editor;
 
@@ -27,5 +24,3 @@ int line_editor_read(struct line_editor *editor, bool is_first, struct strbuf *l
 void line_editor_remember(struct line_editor *editor, const char *line);
 /* Frees the editor. NULL is allowed. */
 void line_editor_close(struct line_editor *editor);
-
-#endif

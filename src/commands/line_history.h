@@ -3,8 +3,7 @@
  * A line is appended as soon as it is typed. So a program that is killed loses none, and two that run at once keep the
  * lines of both. Only the owner can read the file (mode 0600). History is a convenience: where the file cannot be
  * written, none is kept, and nothing fails. */
-#ifndef CAMBIUM_COMMANDS_LINE_HISTORY_H
-#define CAMBIUM_COMMANDS_LINE_HISTORY_H
+#pragma once
 
 #include <limits.h>
 #include <stddef.h>
@@ -19,5 +18,3 @@ void line_history_open(struct line_history *history, const char *name, size_t mo
                        void (*recall)(void *context, const char *line), void *context);
 /* Appends a line, which has no line end. */
 void line_history_add(const struct line_history *history, const char *line);
-
-#endif

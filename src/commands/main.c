@@ -6,8 +6,6 @@
 #include "config/config.h"
 
 #include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 static const struct {

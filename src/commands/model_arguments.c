@@ -1,11 +1,7 @@
 /* The options of a trained model: its ranks and its facts. */
 #include "model_arguments.h"
 
-#include "ckpt/ckpt.h"
 #include "parallel/layout.h"
-#include "peft/peft.h"
-
-#include <limits.h>
 
 int adapter_memory_check(struct adapter_names *names, const struct config *config) {
     names->memory_is_given = config_is_given(config, "adapter-memory");

@@ -1,6 +1,5 @@
 /* The options of every command that runs a trained model (jobs/model.h). */
-#ifndef CAMBIUM_COMMANDS_MODEL_ARGUMENTS_H
-#define CAMBIUM_COMMANDS_MODEL_ARGUMENTS_H
+#pragma once
 
 #include "launch.h"
 
@@ -8,8 +7,6 @@
 #include "jobs/adapter_names.h"
 #include "jobs/model.h"
 #include "text/prompt.h"
-
-#include <stddef.h>
 
 static const char *const model_precisions[] = {"auto", "fp32", "bf16", "tf32", NULL};
 
@@ -94,5 +91,3 @@ int model_grid(struct job_model *arguments, const struct launch *launch, bool ta
 /* Adds the facts that all processes must have in common besides the options: the model's files. `job_model`: a struct
  * job_model. STATUS_MEMORY, STATUS_IO. */
 int model_facts(void *job_model, struct facts *facts);
-
-#endif

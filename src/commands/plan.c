@@ -8,8 +8,6 @@
 #include "planner/picture.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 int plan_write(const char *path, const struct strbuf *text) {
     TRY(strbuf_status(text));

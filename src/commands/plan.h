@@ -1,7 +1,6 @@
 /* The subcommands of cambium plan, one file each. argv[0] is the first word after the subcommand's name. Each returns
  * the exit status. */
-#ifndef CAMBIUM_COMMANDS_PLAN_H
-#define CAMBIUM_COMMANDS_PLAN_H
+#pragma once
 
 #include "base/base.h"
 #include "base/json.h"
@@ -41,5 +40,3 @@ int plan_read_numbers(const char *option, const char *text, double *numbers, int
 #define PLAN_CLUSTER_ROW(at, help_) ROW_TEXT("cluster", (at), "NAME|FILE", help_, .is_required = true)
 #define PLAN_MEMORY_SHARE_ROW(at)                                                                                      \
     ROW_FLOAT("memory-share", (at), "0.92", 0.01, 1, "the share of a device's memory that a layout may take")
-
-#endif

@@ -8,7 +8,6 @@
 #include "planner/report.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 struct options {
     const char *cluster, *rows, *only, *output, *json;

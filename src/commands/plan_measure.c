@@ -4,12 +4,8 @@
 #include "plan.h"
 
 #include "bench/bench.h"
-#include "planner/cost.h"
 
-#include <limits.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { ROUNDS = 3, NAME_BYTES = 160 };
 

@@ -1,6 +1,5 @@
 /* Measuring planned rows where the plan is made: plan train --measure. */
-#ifndef CAMBIUM_COMMANDS_PLAN_MEASURE_H
-#define CAMBIUM_COMMANDS_PLAN_MEASURE_H
+#pragma once
 
 #include "planner/report.h"
 
@@ -20,5 +19,3 @@ struct plan_measuring {
  * candidate_configs/ and rows.yaml, which plan fit reads. STATUS_INVALID if every row failed; STATUS_IO,
  * STATUS_MEMORY. */
 int plan_measure(const struct plan_measuring *measuring);
-
-#endif

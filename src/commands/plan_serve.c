@@ -9,9 +9,6 @@
 #include "planner/sizes.h"
 #include "pretrained/pretrained.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct options {
     struct config_list words; /* the model and the cluster */
     int64_t devices, input_len, output_len, batch, tensor, pipeline, top, adapters, rank, max_batch_tokens;

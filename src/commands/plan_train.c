@@ -13,8 +13,6 @@
 #include "planner/sizes.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MOST_COUNTS = 16, POINTS = 300, MOST_DEVICES = 1 << 20 };
 

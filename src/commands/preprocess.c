@@ -8,9 +8,6 @@
 #include "parallel/site.h"
 #include "text/text.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct options {
     struct preprocess_options preprocess;
     const char *tokenizer;

@@ -1,11 +1,8 @@
 /* Options of commands that draw text from a model: the members of struct sampling (infer/sampler.h). */
-#ifndef CAMBIUM_COMMANDS_SAMPLING_ARGUMENTS_H
-#define CAMBIUM_COMMANDS_SAMPLING_ARGUMENTS_H
+#pragma once
 
 #include "config/config.h"
 #include "infer/sampler.h"
-
-#include <stddef.h>
 
 /* The rows of these options, for a command whose struct has its struct sampling at offset `at`. */
 #define TEMPERATURE_ROW(at, default_)                                                                                  \
@@ -21,5 +18,3 @@
     ROW_FLOAT("repetition-penalty", (at) + offsetof(struct sampling, repetition_penalty), "1", 0.01, 100,              \
               "divides the logits of tokens that occurred before; 1 is off")
 #define SEED_ROW(at, help_) ROW_INT("seed", (at) + offsetof(struct sampling, seed), "0", 0, 9e18, help_)
-
-#endif

@@ -9,11 +9,8 @@
 #include "base/utf8.h"
 #include "infer/sequences.h"
 
-#include <limits.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 

@@ -1,7 +1,6 @@
 /* The stack of methods that finetune trains together, and their configurations. They come from the section `peft` or
  * from an adapter's directory. "full" takes the place of a method: all weights of the model train. */
-#ifndef CAMBIUM_COMMANDS_STACK_H
-#define CAMBIUM_COMMANDS_STACK_H
+#pragma once
 
 #include "config/config.h"
 #include "peft/peft.h"
@@ -49,5 +48,3 @@ double stack_default_lr(const struct stack *stack, const char **title);
 /* Removes keys that no method of the stack has from an array of rows. */
 void stack_drop_rows(const struct stack *stack, struct config_row *rows, size_t *count);
 void stack_free(struct stack *stack);
-
-#endif

@@ -12,7 +12,6 @@
 #include "text/text.h"
 
 #include <errno.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { READ_BYTES = 1 << 18, MESSAGES_BYTES = 1 << 28 };

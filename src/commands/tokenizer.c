@@ -6,8 +6,6 @@
 #include "config/config.h"
 #include "text/text.h"
 
-#include <string.h>
-
 struct options {
     struct config_list input;
     const char *output;

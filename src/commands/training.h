@@ -1,6 +1,5 @@
 /* The end of `pretrain` and `finetune`: the memory plan, and the run where it fits. */
-#ifndef CAMBIUM_COMMANDS_TRAINING_H
-#define CAMBIUM_COMMANDS_TRAINING_H
+#pragma once
 
 #include "launch.h"
 
@@ -54,5 +53,3 @@ struct training {
 /* Plans the run, prints the plan, refuses one that exceeds this host's memory (STATUS_MEMORY), and trains. All
  * processes of the launch call it. A run that was stopped before its first iteration is no failure. */
 int training_launch(struct launch *launch, const struct training *training);
-
-#endif

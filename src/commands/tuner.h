@@ -1,6 +1,5 @@
 /* Adapters as what a trainer trains on a frozen base. */
-#ifndef CAMBIUM_COMMANDS_TUNER_H
-#define CAMBIUM_COMMANDS_TUNER_H
+#pragma once
 
 #include "peft/peft.h"
 #include "train/train.h"
@@ -15,5 +14,3 @@ struct tuner_adapters {
 };
 /* Returns a tuner. The caller sets its texts and its init_directory. */
 struct tuner tuner_of_adapters(const struct tuner_adapters *adapters);
-
-#endif

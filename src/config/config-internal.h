@@ -1,6 +1,5 @@
 /* Shared by the files of this room: the rows of a command as one list, and the assignment of typed values. */
-#ifndef CAMBIUM_CONFIG_INTERNAL_H
-#define CAMBIUM_CONFIG_INTERNAL_H
+#pragma once
 
 #include "config.h"
 
@@ -100,5 +99,3 @@ const char *config_other_name(const struct config_command *command, const char *
 /* Writes what is known about an unknown name into `out`: " (did you mean --optim.lr?)", ": a phrase", or "". In a file
  * keys have no dashes. */
 void config_explain(const struct config_command *command, const char *word, bool is_file, char *out, size_t bytes);
-
-#endif

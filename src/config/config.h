@@ -7,15 +7,9 @@
  *
  * YAML is read as plain data: sections of keys with scalars or lists of scalars. Anchors, aliases, tags, merge keys,
  * null, duplicate keys and several documents are refused with file, line and column. */
-#ifndef CAMBIUM_CONFIG_CONFIG_H
-#define CAMBIUM_CONFIG_CONFIG_H
+#pragma once
 
 #include "kernels/device.h"
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 
 enum config_type {
     CONFIG_INT,      /* int64_t; YAML integer; plain digits without a unit */
@@ -192,5 +186,3 @@ size_t config_distance(const char *a, const char *b);
 size_t config_mistakes(const char *a, const char *b);
 /* Returns the first candidate that begins with `word`, else the nearest by edit distance, or NULL when none is near. */
 const char *config_nearest(const char *word, const char *const *candidates, size_t count);
-
-#endif

@@ -3,9 +3,6 @@
 
 #include "base/utf8.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* True for characters that YAML takes unchanged between double quotes: no control, no line separator, no byte order
  * mark. */
 static bool is_printable(uint32_t c) {

@@ -1,8 +1,6 @@
 /* A command's values as facts that its ranks must share. */
 #include "config-internal.h"
 
-#include <stdlib.h>
-
 /* Paths are compared only by their number. */
 static void count_paths(const struct config_row *row, const void *field, char *out, size_t bytes) {
     size_t count = row->type == CONFIG_LIST ? ((const struct config_list *)field)->count : 1;

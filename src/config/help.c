@@ -2,9 +2,6 @@
  * right. */
 #include "config-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { LINE_COLUMNS = 96, TEXT_COLUMN = 38 };
 
 /* Writes the words of `text` from column `column`, and indents each further line. Keeps line feeds. */

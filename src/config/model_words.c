@@ -1,11 +1,6 @@
 /* Converts the keys of the rotation's scalings and of the window. */
 #include "model_words.h"
 
-#include "base/base.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- from words to the model ---- */
 
 static int resolve_rotation(struct run_config *run) {

@@ -1,6 +1,5 @@
 /* Keys of `model:` whose value struct model_config holds in another form, and the conversion both ways. */
-#ifndef CAMBIUM_CONFIG_MODEL_WORDS_H
-#define CAMBIUM_CONFIG_MODEL_WORDS_H
+#pragma once
 
 #include "run.h"
 
@@ -11,5 +10,3 @@ void model_words_describe(struct run_config *run);
 /* `item` of the rows of the two lists: see struct config_row. */
 bool model_words_window_size(const void *field, size_t index, char text[CONFIG_ITEM_BYTES]);
 bool model_words_window_skip(const void *field, size_t index, char text[CONFIG_ITEM_BYTES]);
-
-#endif

@@ -3,8 +3,6 @@
 #include "config-internal.h"
 
 #include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
 
 static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;

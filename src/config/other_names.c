@@ -7,8 +7,6 @@
  * for other commands. */
 #include "config-internal.h"
 
-#include <string.h>
-
 #define REQUEST(field) "@serve each request has it: \"" field "\""
 #define FIELD          "@serve each request has it, as a field", "@generate lines of --requests have it, as a field"
 #define CONFIG         "config.json of the model has it"

@@ -3,8 +3,6 @@
 #include "config-internal.h"
 
 #include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* One option with its value. */
 struct option {

@@ -3,8 +3,6 @@
 #include "config-internal.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const struct {
     const char *letters;

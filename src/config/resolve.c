@@ -4,8 +4,6 @@
 
 #include "base/base.h"
 
-#include <string.h>
-
 static int resolve_lengths(struct run_config *run) {
     if (!run->model.max_position_embeddings)
         run->model.max_position_embeddings = run->data.seq_length;

@@ -4,8 +4,6 @@
 
 #include "base/base.h"
 
-#include <string.h>
-
 static int check_dropout(const char *name, double value) {
     if (value >= 0 && value < 1)
         return STATUS_OK;

@@ -1,8 +1,7 @@
 /* The configuration of a run: sections and keys with the names of Megatron-LM's flags. run.c has the rows. A command
  * that takes a run's configuration embeds `struct run_config`, and names run_rows and its offset in the section_ fields
  * of its struct config_command. */
-#ifndef CAMBIUM_CONFIG_RUN_H
-#define CAMBIUM_CONFIG_RUN_H
+#pragma once
 
 #include "config/config.h"
 
@@ -174,5 +173,3 @@ int model_config_resolve(struct model_config *model);
 /* Returns the positions that a text may have: max_position_embeddings, or more where the rotation is scaled (linear:
  * factor times as many; YaRN: factor times the original ones). */
 int64_t model_positions(const struct model_config *model);
-
-#endif

@@ -5,8 +5,6 @@
 #include "config-internal.h"
 
 #include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <yaml.h>
 
 enum { MAX_FILE_BYTES = 1 << 20 };

@@ -1,7 +1,6 @@
 /* The parts of the conversions. source.c opens a source of tensors, model_source.c sees it as a model in one of several
  * forms, and to_model.c writes one of its targets. */
-#ifndef CAMBIUM_CONVERT_INTERNAL_H
-#define CAMBIUM_CONVERT_INTERNAL_H
+#pragma once
 
 #include "ckpt/exchange.h"
 #include "ckpt/gguf.h"
@@ -9,9 +8,6 @@
 #include "convert.h"
 
 #include "text/lists.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 /* Returns the type of a model's written weights; is_bf16: that of most of the source's. */
 static inline enum dtype convert_dtype(const struct convert_request *request, bool is_bf16) {
@@ -217,5 +213,3 @@ int32_t gguf_token_kind(enum tokenizer_list_kind kind, bool is_unknown);
 int gguf_put_tokenizer(const struct model_source *model, struct gguf_output *output);
 /* to_gguf.c: writes a GGUF file. */
 int write_gguf(const struct convert_request *request, struct source *source);
-
-#endif

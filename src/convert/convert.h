@@ -1,8 +1,7 @@
 /* Checkpoints of other systems, converted. One call reads what a path is and writes another form of it. It is made once
  * by one thread. It checks names and shapes before it writes; an output appears whole or not at all. At most one
  * tensor, or one part of it, is in memory at a time. */
-#ifndef CAMBIUM_CONVERT_CONVERT_H
-#define CAMBIUM_CONVERT_CONVERT_H
+#pragma once
 
 #include "pretrained/pretrained.h"
 
@@ -34,5 +33,3 @@ struct convert_request {
  * STATUS_INVALID for input that is damaged or contradicts itself; STATUS_UNSUPPORTED for what is not read or written;
  * STATUS_USAGE for options that the conversion does not take; STATUS_MEMORY. */
 int convert(const struct convert_request *request);
-
-#endif

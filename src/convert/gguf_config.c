@@ -2,8 +2,6 @@
  * biases, a gate, norms of heads, its own head. */
 #include "convert-internal.h"
 
-#include <string.h>
-
 /* Keys that change the mathematics are read, or refused. Those of other models are not here. */
 static const char *const known_keys[] = {
     "block_count",

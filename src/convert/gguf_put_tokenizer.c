@@ -3,9 +3,6 @@
 
 #include "text/chat.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* The arrays of the keys: a token for each row of the embedding. */
 struct arrays {
     struct gguf_text *tokens, *merges;

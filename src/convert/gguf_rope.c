@@ -3,7 +3,6 @@
 #include "convert-internal.h"
 
 #include <math.h>
-#include <string.h>
 
 enum { MAX_FREQUENCIES = 4096, LLAMA3_POSITIONS = 8192 };
 static const double LLAMA3_LOW = 1, LLAMA3_HIGH = 4, TOLERANCE = 1e-4, TURN = 6.283185307179586;

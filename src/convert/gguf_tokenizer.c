@@ -2,11 +2,6 @@
  * tokenizer.ggml.pre stands for the pattern that splits a text into words, which the file does not have. */
 #include "convert-internal.h"
 
-#include "text/lists.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 /* Names of patterns, with what else the tokenizers of that name have. */
 static const struct pattern {
     const char *name;

@@ -2,9 +2,6 @@
  * linear is [out, in], as ours are. */
 #include "convert-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* Our modules, and theirs. */
 static const struct module_names {
     const char *ours, *whole, *parts[GGUF_MAX_SOURCES];

@@ -5,8 +5,6 @@
 #include "base/json_keys.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Megatron fixes these numbers of Llama 3's scaling. */
 enum { LLAMA3_POSITIONS = 8192 };

@@ -3,9 +3,6 @@
 
 #include "base/json.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { TEXT_LIMIT = 64 << 20 };
 
 /* ---- forms ---- */

@@ -1,9 +1,6 @@
 /* Finds the kind of a path: the first that fits. */
 #include "convert-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static int open_dcp(struct source *source) {
     int64_t objects;
     source->kind = "a distributed checkpoint of PyTorch";

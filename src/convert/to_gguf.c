@@ -2,8 +2,6 @@
 #include "convert-internal.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* A tensor of the file: rows of a parameter. */
 struct written {

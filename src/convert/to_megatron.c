@@ -2,9 +2,6 @@
  * after the other, or one parameter and the zero rows that pad the vocabulary. */
 #include "convert-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct stack {
     char name[PARAM_NAME_BYTES];
     int dims; /* of the parameter */

@@ -3,8 +3,6 @@
 
 #include "base/json_keys.h"
 
-#include <string.h>
-
 enum { ARRAYS = 4 };
 static const char *const prefixes[ARRAYS] = {"", "master.", "exp_avg.", "exp_avg_sq."};
 

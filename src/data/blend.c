@@ -4,8 +4,6 @@
 #include "data-internal.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* A fused multiply-add would change an error term; GCC knows only its own spelling. */
 #pragma STDC FP_CONTRACT OFF

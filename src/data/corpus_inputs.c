@@ -1,7 +1,6 @@
 /* The files of a corpus: their formats and sizes. */
 #include "data-internal.h"
 
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -4,8 +4,6 @@
 #include "data-internal.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { SCAN_BYTES = 1 << 16 };

@@ -1,7 +1,6 @@
 /* Shared inside the room: corpus readers, the file of index maps, blends. Functions return STATUS_OK
  * or a negative status; where a comment names none, it is STATUS_IO or STATUS_MEMORY. */
-#ifndef CAMBIUM_DATA_DATA_INTERNAL_H
-#define CAMBIUM_DATA_DATA_INTERNAL_H
+#pragma once
 
 #include "data/data.h"
 #include "data/random_state.h"
@@ -106,5 +105,3 @@ int blend_parse(const struct config_list *words, const char ***prefixes, double 
 /* Converts "969,30,1" to the range [first, last) of `sequences` for each split; a weight of 0 gives an empty range.
  * NULL makes all of them training data. STATUS_USAGE. */
 int split_parse(const char *text, int64_t sequences, int64_t first[SPLIT_COUNT], int64_t last[SPLIT_COUNT]);
-
-#endif

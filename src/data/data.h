@@ -8,8 +8,7 @@
  *
  * Everything read from a file is checked before it is used. Errors name the file, the field and the byte. An open
  * dataset is read only, so any number of threads may read samples at once; a read allocates nothing. */
-#ifndef CAMBIUM_DATA_DATA_H
-#define CAMBIUM_DATA_DATA_H
+#pragma once
 
 #include "base/base.h"
 #include "comm/comm.h"
@@ -277,5 +276,3 @@ static inline int64_t gpt_batch_first(int64_t consumed_samples, int64_t m, int64
                                       int64_t ranks) {
     return consumed_samples + (m * ranks + rank) * micro_batch_size;
 }
-
-#endif

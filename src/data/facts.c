@@ -1,8 +1,6 @@
 /* Facts that ranks reading the same data must share. */
 #include "data-internal.h"
 
-#include <stdlib.h>
-
 static int add_files(const char *name, int64_t number, const char *path, const char *const *endings,
                      struct facts *facts) {
     int status = STATUS_OK;

@@ -4,8 +4,6 @@
 
 #include <math.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MAX_PARTS = INT16_MAX - 1 };
 

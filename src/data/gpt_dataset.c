@@ -4,9 +4,6 @@
  * the same samples. */
 #include "data-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* The number of epochs that K samples take, and whether the last one is shuffled separately. It is when few of its
  * samples are used, so that they do not spread over the whole run. */
 struct epochs {

@@ -3,8 +3,6 @@
  * mask, because all rows of one segment see the same first column. */
 #include "data-internal.h"
 
-#include <stdlib.h>
-
 /* Reads S+1 tokens from the start of piece `j`: the first S into `tokens`, the last one into *last. */
 static int read_piece(const struct gpt_dataset *dataset, int64_t j, int64_t vocab_size, int32_t *tokens,
                       int32_t *last) {

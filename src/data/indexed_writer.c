@@ -2,9 +2,6 @@
  * bytes a sequence, 8 a document), because they precede the offsets in .idx. */
 #include "data-internal.h"
 
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum token_type indexed_token_type(int64_t vocab_size) {

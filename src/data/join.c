@@ -3,7 +3,6 @@
 #include "data-internal.h"
 
 #include <fcntl.h>
-#include <string.h>
 #include <unistd.h>
 
 int part_writer_open(struct indexed_writer *writer, int *descriptor, const char *prefix, enum token_type type,

@@ -7,8 +7,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 bool json_line_is_blank(const char *line, size_t length) {
     for (size_t i = 0; i < length; i++)

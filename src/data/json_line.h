@@ -2,8 +2,7 @@
  * Infinity and numbers of any size are accepted; what no double holds becomes a string, which no reader takes for a
  * number. Half a surrogate pair, which UTF-8 cannot hold, becomes
  * U+FFFD. */
-#ifndef CAMBIUM_DATA_JSON_LINE_H
-#define CAMBIUM_DATA_JSON_LINE_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -16,5 +15,3 @@ bool json_line_is_blank(const char *line, size_t length);
 /* Sets *root to a new reference to any JSON value. On failure *root is NULL: STATUS_INVALID with the column in bytes,
  * or STATUS_MEMORY. */
 int json_line_read(const char *line, size_t length, json_t **root);
-
-#endif

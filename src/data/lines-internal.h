@@ -1,6 +1,5 @@
 /* Rows of other files than JSON lines: where they end, and how they become lines. */
-#ifndef CAMBIUM_DATA_LINES_INTERNAL_H
-#define CAMBIUM_DATA_LINES_INTERNAL_H
+#pragma once
 
 #include "base/base.h"
 
@@ -25,5 +24,3 @@ void csv_free(struct csv *csv);
  * `out` stays empty. Cells are strings, but those of "messages" and other fields that hold no text are JSON, null if
  * empty. STATUS_INVALID, STATUS_MEMORY. */
 int csv_take(struct csv *csv, const char *row, size_t length, struct strbuf *out);
-
-#endif

@@ -3,8 +3,7 @@
  * The file is packed by gzip (whatever its name), plain, or standard input. It has JSON lines. A regular file that
  * begins with [ is a JSON array of rows. A name that ends in .csv or .csv.gz is one of CSV with a header, whose rows
  * become objects. UTF-8's byte-order mark is dropped. */
-#ifndef CAMBIUM_DATA_LINES_H
-#define CAMBIUM_DATA_LINES_H
+#pragma once
 
 #include "base/base.h"
 
@@ -35,5 +34,3 @@ int lines_wrap(const struct lines *lines, int status);
 const char *lines_name(const struct lines *lines);
 /* NULL is allowed. */
 void lines_close(struct lines *lines);
-
-#endif

@@ -5,9 +5,6 @@
 #include "base/json.h"
 #include "base/utf8.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static bool ends_element(struct row_scan *scan, char c) {
     if (scan->in_string) {
         scan->in_string = c != '"' || scan->is_escaped;

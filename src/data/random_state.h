@@ -1,7 +1,6 @@
 /* MT19937 (Matsumoto and Nishimura, 1998) as numpy.random.RandomState and Python's random.Random use it. Both promise
  * never to change these streams. */
-#ifndef CAMBIUM_DATA_RANDOM_STATE_H
-#define CAMBIUM_DATA_RANDOM_STATE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -19,5 +18,3 @@ void random_state_shuffle(struct random_state *state, uint32_t *values, int64_t 
 /* Random.sample(range(total), count): `count` of the numbers below total < 2^32, without repetition. Takes `room`
  * [total] as scratch. */
 void random_state_sample(struct random_state *state, uint32_t total, uint32_t count, uint32_t *room, uint32_t *out);
-
-#endif

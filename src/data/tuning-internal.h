@@ -1,8 +1,7 @@
 /* Shared by the files of tuning rows: a line becomes pieces (tuning_parse.c), pieces become tokens (tuning_rows.c),
  * rows become samples (tuning_order.c), samples become batches (tuning_batch.c). Functions that return a status fail
  * with STATUS_INVALID for a bad row, STATUS_UNSUPPORTED, STATUS_IO or STATUS_MEMORY. */
-#ifndef CAMBIUM_DATA_TUNING_INTERNAL_H
-#define CAMBIUM_DATA_TUNING_INTERNAL_H
+#pragma once
 
 #include "data-internal.h"
 #include "data/tuning.h"
@@ -106,5 +105,3 @@ struct tuning_data {
     bool has_few_sizes;
     struct tuning_format format;
 };
-
-#endif

@@ -21,8 +21,7 @@
  *
  * The files, the options and the seed decide which rows are sample k; micro batches and ranks do not. Open data is read
  * only: threads may share it, and a read allocates nothing. */
-#ifndef CAMBIUM_DATA_TUNING_H
-#define CAMBIUM_DATA_TUNING_H
+#pragma once
 
 #include "data/data.h"
 #include "text/chat.h"
@@ -120,5 +119,3 @@ void tuning_data_warn(const struct tuning_data *data);
  * to the next size; without a sample it is the only segment. The keys of dropout are the sample's number and the place
  * within the sample. STATUS_MEMORY. */
 int tuning_batch_read(struct gpt_batch *batch, const struct tuning_data *data, enum data_split split, int64_t first);
-
-#endif

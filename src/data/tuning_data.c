@@ -1,9 +1,6 @@
 /* Opening: checks the options, reads the files, and sets up pools and their samples. */
 #include "tuning-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static int check_options(const struct tuning_options *options) {
     int64_t S = options->seq_length, V = options->virtual_tokens, P = options->first_position;
     if (options->train.count == 0 && options->valid.count == 0)

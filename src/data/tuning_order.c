@@ -2,9 +2,6 @@
  * by weight. */
 #include "tuning-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* A Feistel network whose round function is Philox permutes 2^(2h) numbers; a result that is not a row is permuted
  * again until it is one. There are at least 2^8 numbers, so that few rows can also come in every order. */
 int64_t tuning_shuffle(uint64_t seed, uint32_t pool, uint32_t epoch, int64_t count, int64_t i) {

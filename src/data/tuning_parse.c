@@ -4,8 +4,6 @@
 #include "tuning-internal.h"
 
 #include <float.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define FORMS                                                                                                          \
     "{\"input\", \"output\"}, {\"prompt\", \"completion\"}, {\"messages\"}, {\"instruction\", \"output\"} or "         \

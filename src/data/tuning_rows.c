@@ -3,9 +3,6 @@
 #include "lines.h"
 #include "tuning-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 void tuning_rows_free(struct tuning_rows *rows) {
     free(rows->tokens);
     free(rows->trained);

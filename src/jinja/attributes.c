@@ -2,8 +2,6 @@
  * change a list or a dict do not exist. */
 #include "jinja-internal.h"
 
-#include <string.h>
-
 /* ---- dicts and lists ---- */
 
 /* The views of a dict; `variant` is an index. */

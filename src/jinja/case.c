@@ -5,8 +5,6 @@
 #include "unicode/case.h"
 #include "unicode/python.h"
 
-#include <string.h>
-
 static bool has_case(uint32_t point) {
     uint32_t upper[3], lower[3];
     unicode_change_case(point, UNICODE_TO_UPPER, upper);

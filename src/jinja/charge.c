@@ -8,8 +8,6 @@
 #include "jinja-internal.h"
 
 #include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 
 const struct jinja_limits jinja_default_limits = {
     .steps = 20000000, .memory = (size_t)256 << 20, .depth = 600, .seconds = 1};

@@ -1,8 +1,6 @@
 /* Tokens into expressions, by Jinja2's grammar. */
 #include "parse-internal.h"
 
-#include <string.h>
-
 static struct jinja_node *parse_unary(struct jinja_parser *parser, bool with_filters);
 
 /* Makes a node over another one. */

@@ -2,8 +2,6 @@
 #include "jinja-internal.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 static struct jinja_value integer_of(struct jinja_run *run, double real, struct jinja_value fallback) {
     if (isnan(real))

@@ -1,8 +1,6 @@
 /* The functions that a template may call: those of Jinja2's sandbox that build values, and those of `transformers`. */
 #include "jinja-internal.h"
 
-#include <string.h>
-
 enum { MAX_RANGE = 100000 }; /* the sandbox's limit */
 
 JINJA_OPERATION(make_range) {

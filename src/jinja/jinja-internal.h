@@ -14,12 +14,9 @@
  *
  * A rendering fails once. The first failure stays in `status`; every value made after it is undefined, and loops end.
  * Code therefore checks the status only when an undefined value would lead it astray. */
-#ifndef CAMBIUM_JINJA_JINJA_INTERNAL_H
-#define CAMBIUM_JINJA_JINJA_INTERNAL_H
+#pragma once
 
 #include "jinja.h"
-
-#include <stdint.h>
 
 /* ---- memory ---- */
 
@@ -518,5 +515,3 @@ struct jinja_value jinja_slice(struct jinja_run *run, const struct jinja_value *
 void jinja_run_body(struct jinja_run *run);
 /* Returns the slot where a name is, or belongs. */
 uint32_t *jinja_name_slot(const struct jinja *jinja, const char *bytes, size_t length);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * Every byte of a rendering has a known origin: marks of the arguments follow their characters through filters,
  * methods, concatenation and macros. */
-#ifndef CAMBIUM_JINJA_JINJA_H
-#define CAMBIUM_JINJA_JINJA_H
+#pragma once
 
 #include "base/base.h"
 #include "base/json.h"
@@ -73,5 +72,3 @@ struct jinja_rendering {
 };
 /* Renders into `text`. STATUS_INVALID with "line N: ", or STATUS_MEMORY; then there is nothing to free. */
 int jinja_render(const struct jinja *jinja, const struct jinja_rendering *rendering, struct jinja_text *text);
-
-#endif

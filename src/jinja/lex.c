@@ -7,8 +7,6 @@
 #include "unicode/unicode.h"
 
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct lexer {
     struct jinja_arena *arena;

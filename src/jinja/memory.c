@@ -1,9 +1,6 @@
 /* Arenas: chunks of growing size, so that a rendering needs few of them and frees them all at once. */
 #include "jinja-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct jinja_chunk {
     struct jinja_chunk *before;
     char *end;

@@ -1,8 +1,6 @@
 /* Filters, tests, methods and functions: found by name, given their parameters, and run. */
 #include "jinja-internal.h"
 
-#include <string.h>
-
 const struct jinja_group jinja_groups[JINJA_GROUPS] = {
     [JINJA_FILTERS] = {"filter", jinja_value_filters},
     {"filter", jinja_text_filters},

@@ -2,7 +2,6 @@
 #include "jinja-internal.h"
 
 #include <math.h>
-#include <string.h>
 
 static struct jinja_value too_large(struct jinja_run *run) {
     return jinja_fail(run, "an integer outside 64 bits");

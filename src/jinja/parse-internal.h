@@ -1,6 +1,5 @@
 /* Turns a template's text into nodes: tokens, and the common part of the parsers of statements and of expressions. */
-#ifndef CAMBIUM_JINJA_PARSE_INTERNAL_H
-#define CAMBIUM_JINJA_PARSE_INTERNAL_H
+#pragma once
 
 #include "jinja-internal.h"
 
@@ -69,5 +68,3 @@ struct jinja_node *jinja_parse_tuple(struct jinja_parser *parser, bool with_cond
 struct jinja_node *jinja_parse_primary(struct jinja_parser *parser);
 /* Parses filters after a bar; `first`: without the bar before the first. */
 struct jinja_node *jinja_parse_filters(struct jinja_parser *parser, struct jinja_node *node, bool first);
-
-#endif

@@ -1,9 +1,6 @@
 /* Tokens into statements. */
 #include "parse-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- targets of assignments ---- */
 
 static struct jinja_node *parse_target(struct jinja_parser *parser, bool with_namespace);

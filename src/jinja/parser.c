@@ -2,8 +2,6 @@
 #include "parse-internal.h"
 
 #include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 
 void jinja_parse_fail(struct jinja_parser *parser, int line, int status, const char *format, ...) {
     char text[256];

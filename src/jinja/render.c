@@ -1,9 +1,6 @@
 /* Renders a template: from arguments to text. */
 #include "jinja-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* The memory that an argument needs as values, and the bytes of its strings. */
 struct argument_size {
     size_t objects, bytes;

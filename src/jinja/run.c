@@ -1,8 +1,6 @@
 /* Runs a template: names, expressions and statements, which contain one another. */
 #include "jinja-internal.h"
 
-#include <string.h>
-
 /* ---- names ---- */
 
 /* The charge for examining one variable of a scope. */

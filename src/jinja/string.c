@@ -5,8 +5,6 @@
 #include "base/utf8.h"
 #include "unicode/python.h"
 
-#include <string.h>
-
 /* ---- building ---- */
 
 static bool grow_bytes(struct jinja_run *run, struct jinja_builder *builder, size_t needed) {

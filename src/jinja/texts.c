@@ -4,8 +4,6 @@
 #include "base/utf8.h"
 #include "unicode/python.h"
 
-#include <string.h>
-
 /* ---- split(), rsplit(), splitlines() ---- */
 
 static struct jinja_value split_at_space(struct jinja_run *run, const struct jinja_string *string, int64_t most) {

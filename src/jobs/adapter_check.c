@@ -2,8 +2,6 @@
 #include "adapter_check.h"
 
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct item {
     char *name, *directory;

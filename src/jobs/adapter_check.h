@@ -1,7 +1,6 @@
 /* Checks the adapters in --adapter-root on a separate thread while the command works. One line of the log names those
  * that will be refused. The check reads configurations and headers, never values. */
-#ifndef CAMBIUM_JOBS_ADAPTER_CHECK_H
-#define CAMBIUM_JOBS_ADAPTER_CHECK_H
+#pragma once
 
 #include "adapter_names.h"
 
@@ -12,5 +11,3 @@ struct adapter_check;
 struct adapter_check *adapter_check_begin(const struct adapter_names *names, const struct adapters *adapters);
 /* Waits until the check is complete and frees it; call this before the engine closes. NULL is allowed. */
 void adapter_check_end(struct adapter_check *check);
-
-#endif

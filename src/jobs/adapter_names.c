@@ -1,10 +1,6 @@
 /* Names of adapters from the command line and from a directory. */
 #include "adapter_names.h"
 
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- NAME=DIR ---- */
 
 static size_t name_length(const char *item) {

@@ -1,7 +1,6 @@
 /* Adapters by name, as options of commands give them: --adapter NAME=DIR, and --adapter-root, where the name of a
  * directory is the adapter's name. An adapter's files are read when a request first uses it. */
-#ifndef CAMBIUM_JOBS_ADAPTER_NAMES_H
-#define CAMBIUM_JOBS_ADAPTER_NAMES_H
+#pragma once
 
 #include "config/config.h"
 #include "infer/adapters.h"
@@ -29,5 +28,3 @@ static inline size_t adapter_names_memory(const struct adapter_names *names) {
  * no adapters are skipped. A link that leads out of the root, in place of an adapter or of one of its files, makes it
  * skip the adapter with a warning. STATUS_MEMORY, STATUS_IO, STATUS_USAGE. */
 int adapter_names_open(const struct adapter_names *names, struct engine *engine, struct adapters **adapters);
-
-#endif

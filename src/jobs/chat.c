@@ -1,16 +1,8 @@
 /* A conversation: messages, the adapters that answer, and the prompt made of them for each question. */
 #include "chat.h"
 
-#include "base/json.h"
 #include "base/utf8.h"
 #include "infer/slots.h"
-#include "peft/peft.h"
-#include "text/chat.h"
-#include "text/prompt.h"
-
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { PREFILL_ROWS = 512 };
 

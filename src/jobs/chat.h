@@ -2,8 +2,7 @@
  *
  * The job opens the model and gives the conversation to the caller, who asks. It runs on one rank. Every question is
  * answered with the conversation so far as its prompt; the engine still has the keys and values of earlier turns. */
-#ifndef CAMBIUM_JOBS_CHAT_H
-#define CAMBIUM_JOBS_CHAT_H
+#pragma once
 
 #include "adapter_names.h"
 #include "model.h"
@@ -54,5 +53,3 @@ void conversation_reset(struct conversation *conversation);
  * when there is nothing to write, or the file exists and is not the one that this conversation wrote last; STATUS_IO,
  * STATUS_MEMORY. */
 int conversation_save(struct conversation *conversation, const char *path);
-
-#endif

@@ -1,14 +1,11 @@
 /* Parts of `eval`: lines and contexts, completions, the results so far, and how they are written. */
-#ifndef CAMBIUM_JOBS_EVAL_INTERNAL_H
-#define CAMBIUM_JOBS_EVAL_INTERNAL_H
+#pragma once
 
 #include "eval.h"
 
 #include "data/lines.h"
 #include "infer/ask.h"
 #include "infer/likelihood.h"
-
-#include <stdio.h>
 
 /* The results of a task so far. */
 struct eval_result {
@@ -84,5 +81,3 @@ void eval_write_completion(const struct eval_job *job, const struct eval_row *ro
 /* Writes a line for each request of a row. */
 void eval_write_samples(const struct eval_job *job, const struct eval_row *row, const struct likelihood_list *requests,
                         FILE *out);
-
-#endif

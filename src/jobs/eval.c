@@ -2,13 +2,9 @@
  * of the model. Each replica computes its share, and the first rank adds up the results in the order of the rows. */
 #include "eval-internal.h"
 
-#include "base/stop.h"
 #include "data/json_line.h"
 #include "infer/generate.h"
 #include "infer/slots.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 enum {
     ROUND_ROWS = 64,        /* for each leader */

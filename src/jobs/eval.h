@@ -1,6 +1,5 @@
 /* The job of `eval`: runs tasks (tasks/tasks.h) on a model, prints a table of their metrics, and writes files. */
-#ifndef CAMBIUM_JOBS_EVAL_H
-#define CAMBIUM_JOBS_EVAL_H
+#pragma once
 
 #include "model.h"
 
@@ -37,5 +36,3 @@ struct eval_job {
  * cannot be evaluated ends the run: STATUS_INVALID, with file, line and field. Call it between stop_watch_begin and
  * stop_watch_end (stop.h): a signal ends the run after the rows under way, whose results are printed and written. */
 int eval_job_run(struct comm *world, void *job);
-
-#endif

@@ -5,9 +5,6 @@
 #include "infer/generate.h"
 #include "infer/slots.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* Finds the ends of a text, or of a turn where there is a template. */
 static int open_ends(struct eval_completer *c, struct ask_ends *ends) {
     const struct model_text_ends text = engine_text_ends(c->engine, c->tokenizer);

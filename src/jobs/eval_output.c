@@ -1,12 +1,7 @@
 /* Writes the results of `eval`: a table for people, JSON for programs, and a line for each request. */
 #include "eval-internal.h"
 
-#include "base/json.h"
-#include "peft/peft.h"
-
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- the table ---- */
 

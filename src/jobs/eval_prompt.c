@@ -3,11 +3,7 @@
 
 #include "data/json_line.h"
 #include "data/random_state.h"
-#include "text/prompt.h"
 #include "unicode/python.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 /* The rows that examples are taken from. */
 struct pool {

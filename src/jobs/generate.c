@@ -2,12 +2,6 @@
 #include "generate.h"
 
 #include "infer/slots.h"
-#include "peft/peft.h"
-#include "text/chat.h"
-#include "text/prompt.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 enum { PREFILL_ROWS = 512, MESSAGES_BYTES = 1 << 26 };
 

@@ -1,6 +1,5 @@
 /* The job of `generate` with one prompt: completions of a text, of messages or of token ids. */
-#ifndef CAMBIUM_JOBS_GENERATE_H
-#define CAMBIUM_JOBS_GENERATE_H
+#pragma once
 
 #include "model.h"
 
@@ -37,5 +36,3 @@ struct generate_job {
  * rank returns STATUS_USAGE for ids that are none, STATUS_INVALID for messages or a prompt that the model cannot
  * continue, and failures of the output. */
 int generate_job_run(struct comm *world, void *job);
-
-#endif

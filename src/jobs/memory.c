@@ -1,8 +1,6 @@
 /* Plans the memory of a job's ranks, and shrinks what may shrink. */
 #include "memory.h"
 
-#include "base/base.h"
-
 /* A cache that nobody asked for keeps room for this many tokens. The default room for adapters, and for the sequences
  * of a job, is no larger than the weights, or than this where a model is small. Only a server, which touches its cache
  * at once, takes what there is. */

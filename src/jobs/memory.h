@@ -1,6 +1,5 @@
 /* The memory of a job: planned, fitted to what this host has, checked before it is allocated, and logged at the end. */
-#ifndef CAMBIUM_JOBS_MEMORY_H
-#define CAMBIUM_JOBS_MEMORY_H
+#pragma once
 
 #include "infer/engine.h"
 #include "parallel/site.h"
@@ -31,5 +30,3 @@ int job_memory_check(struct comm *world, const struct job_memory *memory);
 int job_memory_take(struct comm *world, const struct engine *engine, struct job_memory *memory);
 /* Logs the peak beside the plan; see rank_site_tell_memory. */
 int job_memory_tell(struct comm *world, const struct job_memory *memory);
-
-#endif

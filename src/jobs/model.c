@@ -5,13 +5,8 @@
 
 #include "base/beginning.h"
 #include "base/utf8.h"
-#include "parallel/site.h"
-#include "peft/peft.h"
 #include "pretrained/pretrained.h"
-#include "text/chat.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 char *job_last_part(const char *path) {

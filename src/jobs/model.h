@@ -2,8 +2,7 @@
  *
  * Only the first rank reads standard input and files; it sends what it read to the others. Only the first rank
  * prints. */
-#ifndef CAMBIUM_JOBS_MODEL_H
-#define CAMBIUM_JOBS_MODEL_H
+#pragma once
 
 #include "config/config.h"
 #include "infer/engine.h"
@@ -72,5 +71,3 @@ struct job_model job_model_of_run(const struct train_run *run, int tensor);
  * it together. Errors of comm_subgroup and of `work`. */
 int job_on_tensor_ranks(struct comm *world, const struct train_run *run,
                         int (*work)(struct comm *ranks, const struct train_run *run, void *context), void *context);
-
-#endif

@@ -7,11 +7,7 @@
 
 #include "adapter_check.h"
 
-#include "base/base.h"
 #include "data/json_line.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 enum {
     QUEUED_BATCHES = 2, /* limit of texts in the scheduler */

@@ -4,8 +4,7 @@
  * Its parts: requests_line.h reads a line, requests_answer.c answers it, and requests_output.c writes the answer. A
  * line may have the form of OpenAI's batches (requests_batch.h). An answer depends only on its line, so a resumed run
  * writes the same file as an uninterrupted one. Everything runs on one thread, that of the engine's leader. */
-#ifndef CAMBIUM_JOBS_REQUESTS_H
-#define CAMBIUM_JOBS_REQUESTS_H
+#pragma once
 
 #include "adapter_names.h"
 #include "model.h"
@@ -135,5 +134,3 @@ int requests_job_run(struct comm *world, void *job);
 /* Returns the command's status: STATUS_INVALID with a message when lines were refused, STATUS_INTERRUPTED after a
  * signal. */
 int requests_verdict(const struct requests_options *options, const struct requests_result *result);
-
-#endif

@@ -3,9 +3,6 @@
 
 #include "infer/slots.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- errors and memory ---- */
 
 int answer_fail(struct answer *answer, enum error_case which, const char *field) {

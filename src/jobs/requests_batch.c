@@ -1,11 +1,8 @@
 #include "requests_batch.h"
 #include "requests.h"
 
-#include "base/base.h"
 #include "openai/json_in.h"
 #include "openai/json_out.h"
-
-#include <string.h>
 
 static const char *const members[] = {"custom_id", "method", "url", "body"};
 enum { MEMBERS = sizeof members / sizeof *members };

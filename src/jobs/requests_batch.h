@@ -6,8 +6,7 @@
  *
  * The body is read, and the answer's body written, by the code that serves HTTP (openai/openai.h). A refused line has
  * the status and the body that HTTP would give. One thread at a time. */
-#ifndef CAMBIUM_JOBS_REQUESTS_BATCH_H
-#define CAMBIUM_JOBS_REQUESTS_BATCH_H
+#pragma once
 
 #include "requests_line.h"
 
@@ -17,5 +16,3 @@ extern const struct answer_form batch_form;
 bool batch_is(const json_t *root);
 /* Reads line->root into line->request. STATUS_INVALID as request_line_read; STATUS_MEMORY. */
 int batch_read(struct request_line *line, const struct openai_model *model, const char **field);
-
-#endif

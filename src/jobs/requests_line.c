@@ -7,9 +7,6 @@
 #include "data/json_line.h"
 #include "openai/json_out.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static int read_id(const json_t *value, struct request_line *line) {
     if (!json_is_string(value) && !json_is_integer(value))
         return status_fail(STATUS_INVALID, "expected a string or an integer");

@@ -3,8 +3,7 @@
  *
  * The line's adapters and template are looked up later, and its prompt is tokenized later. The input is not trusted:
  * any bytes give either a request or an error that names its field. Any thread may call this. */
-#ifndef CAMBIUM_JOBS_REQUESTS_LINE_H
-#define CAMBIUM_JOBS_REQUESTS_LINE_H
+#pragma once
 
 #include "openai/openai.h"
 
@@ -36,5 +35,3 @@ struct request_line {
 int request_line_read(struct request_line *line, const char *text, size_t length, int64_t number,
                       const struct openai_model *model, const char **field);
 void request_line_free(struct request_line *line);
-
-#endif

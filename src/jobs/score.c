@@ -5,15 +5,12 @@
 #include "adapter_check.h"
 #include "text_line.h"
 
-#include "base/base.h"
 #include "data/json_line.h"
 #include "data/lines.h"
 #include "infer/score.h"
 #include "infer/slots.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum {
     ROUND_TEXTS = 64,      /* for each leader */

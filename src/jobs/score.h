@@ -1,6 +1,5 @@
 /* The job of `score`: writes the log-probability of each token of a file's texts as JSON lines to standard output. */
-#ifndef CAMBIUM_JOBS_SCORE_H
-#define CAMBIUM_JOBS_SCORE_H
+#pragma once
 
 #include "adapter_names.h"
 #include "model.h"
@@ -15,5 +14,3 @@ struct score_job {
 /* Runs the job as a rank of `world`; `job` is a struct score_job. A failure aborts all ranks (comm_fail). A line that
  * cannot be scored ends the run after the lines before it: STATUS_INVALID, with file and line. */
 int score_job_run(struct comm *world, void *job);
-
-#endif

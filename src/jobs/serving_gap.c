@@ -3,8 +3,6 @@
 
 #include "verify_serving.h"
 
-#include <stdlib.h>
-
 enum { MOST_TEXTS = 8, MOST_TOKENS = 512 }; /* each token takes a row of the vocabulary, in fp32 */
 
 /* The tokens of the first rows; they are freed one by one. */

@@ -1,6 +1,5 @@
 /* The gap between training and serving at the end of a run on rows. */
-#ifndef CAMBIUM_JOBS_SERVING_GAP_H
-#define CAMBIUM_JOBS_SERVING_GAP_H
+#pragma once
 
 #include "train/train.h"
 
@@ -10,5 +9,3 @@
  * ranks of the run call it together, after they closed their trainers; `iteration` is the last. STATUS_IO and
  * STATUS_INVALID of the metrics; STATUS_PEER. */
 int serving_gap_add(struct comm *world, const struct train_run *run, int64_t iteration);
-
-#endif

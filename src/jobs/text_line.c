@@ -1,7 +1,6 @@
 /* Reads texts of JSON lines as ids. */
 #include "text_line.h"
 
-#include "base/base.h"
 #include "data/json_line.h"
 
 static int encode_text(struct text_reader *r, const json_t *text, struct token_buffer *ids) {

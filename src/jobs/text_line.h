@@ -1,6 +1,5 @@
 /* Texts of a file: JSON lines with "text" or "tokens". */
-#ifndef CAMBIUM_JOBS_TEXT_LINE_H
-#define CAMBIUM_JOBS_TEXT_LINE_H
+#pragma once
 
 #include "text/prompt.h"
 
@@ -20,5 +19,3 @@ struct text_reader {
 int text_reader_line(struct text_reader *reader, const char *line, size_t length, struct token_buffer *ids,
                      json_t **root);
 void text_reader_close(struct text_reader *reader);
-
-#endif

@@ -1,6 +1,5 @@
 /* The two sides of `verify serving`: the forward that trains, and the engine. */
-#ifndef CAMBIUM_JOBS_VERIFY_INTERNAL_H
-#define CAMBIUM_JOBS_VERIFY_INTERNAL_H
+#pragma once
 
 #include "verify_serving.h"
 
@@ -77,5 +76,3 @@ int verify_training(struct verify *verify);
 
 /* Runs the engine's paths. All ranks call it together. */
 int verify_engine(struct verify *verify);
-
-#endif

@@ -1,7 +1,6 @@
 /* The job of `verify serving`: compares the log-probabilities over the whole vocabulary of the forward that trains with
  * those of the engine, bit by bit. */
-#ifndef CAMBIUM_JOBS_VERIFY_SERVING_H
-#define CAMBIUM_JOBS_VERIFY_SERVING_H
+#pragma once
 
 #include "model.h"
 
@@ -30,5 +29,3 @@ int verify_check_dump(const char *directory);
  * A difference is no failure. A failure aborts all ranks (comm_fail). STATUS_INVALID for a text that the model cannot
  * see as a whole; errors of the model, the adapters and the engine. */
 int verify_serving_run(struct comm *world, void *job);
-
-#endif

@@ -5,8 +5,6 @@
 
 #include "base/base.h"
 
-#include <string.h>
-
 /* ---- choices ---- */
 
 static int64_t prompt_of(const struct openai *request, const struct openai_choice *choice) {

@@ -1,9 +1,5 @@
 #include "call_request.h"
 
-#include "base/base.h"
-
-#include <stdlib.h>
-
 int call_request_begin(struct call_request *request, int64_t prompt_count) {
     *request = (struct call_request){.prompts = calloc((size_t)prompt_count, sizeof *request->prompts)};
     ask_begin(&request->ask);

@@ -1,6 +1,5 @@
 /* A request to the model, whatever its protocol: its settings and its prompts. */
-#ifndef CAMBIUM_OPENAI_CALL_REQUEST_H
-#define CAMBIUM_OPENAI_CALL_REQUEST_H
+#pragma once
 
 #include "error.h"
 #include "model.h"
@@ -36,5 +35,3 @@ struct call_request {
 /* Makes `prompt_count` zeroed prompts, and default settings. Free them with call_request_free. STATUS_MEMORY. */
 int call_request_begin(struct call_request *request, int64_t prompt_count);
 void call_request_free(struct call_request *request);
-
-#endif

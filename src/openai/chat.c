@@ -5,9 +5,6 @@
 
 #include "base/base.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 /* ---- messages ---- */
 
 static bool refuse(struct error *error, size_t number, const char *what) {

@@ -5,8 +5,6 @@
 
 #include "base/base.h"
 
-#include <string.h>
-
 enum { DEFAULT_TOKENS = 16 };
 
 /* ---- prompts ---- */

@@ -6,8 +6,6 @@
 #include "base/base.h"
 
 #include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 
 static const char invalid[] = "invalid_request_error", not_found[] = "not_found_error", server_fault[] = "server_error";
 

@@ -1,7 +1,6 @@
 /* Everything that can go wrong with a request, for both protocols. One row per case gives the HTTP status, `type` and
  * `code` of the body, and the gRPC status. */
-#ifndef CAMBIUM_OPENAI_ERROR_H
-#define CAMBIUM_OPENAI_ERROR_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -63,5 +62,3 @@ const struct error *error_make(struct error *error, enum error_case which, const
 void error_hide_paths(struct error *error, const char *root);
 /* Appends {"error":{"message","type","param","code"}}. */
 void error_add_json(const struct error *error, struct strbuf *out);
-
-#endif

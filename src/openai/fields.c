@@ -10,9 +10,6 @@
 #include "base/base.h"
 #include "config/config.h"
 
-#include <stdint.h>
-#include <string.h>
-
 /* ---- of both ---- */
 
 static bool read_stream_options(struct openai *request, const char *name, const json_t *value, struct error *error) {

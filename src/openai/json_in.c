@@ -3,9 +3,6 @@
 
 #include "base/base.h"
 
-#include <stdio.h>
-#include <string.h>
-
 /* ---- checks before memory is allocated ---- */
 
 struct shape {

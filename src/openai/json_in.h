@@ -1,8 +1,7 @@
 /* Request bodies as JSON. Anybody may send them. A text that would take the parser much memory is refused before it is
  * parsed, and so is an ambiguous one. A number is an integer only when it is written as one: 16.0 and 1e3 are not. A
  * field that is null counts as absent. */
-#ifndef CAMBIUM_OPENAI_JSON_IN_H
-#define CAMBIUM_OPENAI_JSON_IN_H
+#pragma once
 
 #include "error.h"
 
@@ -44,5 +43,3 @@ bool json_in_is(const json_t *value, const char *expected);
 
 /* Sets the error for the status of one of our readers. The thread's text does not name the field yet. */
 void json_in_fail(int status, const char *name, struct error *error);
-
-#endif

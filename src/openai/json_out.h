@@ -1,6 +1,5 @@
 /* Answers as JSON, written directly into a growing string, without a tree for each token. */
-#ifndef CAMBIUM_OPENAI_JSON_OUT_H
-#define CAMBIUM_OPENAI_JSON_OUT_H
+#pragma once
 
 #include "base/strbuf.h"
 
@@ -15,5 +14,3 @@ void json_out_text(struct strbuf *out, const char *text);
  * log-probability with the largest of its place. A number that is not finite becomes null. */
 void json_out_float(struct strbuf *out, float value);
 void json_out_integer(struct strbuf *out, int64_t value);
-
-#endif

@@ -1,11 +1,6 @@
 /* Copies of tokens in arrays that grow by doubling. */
 #include "kept_tokens.h"
 
-#include "base/base.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 static int grow(void *list, int64_t count, int64_t more, int64_t *capacity, size_t size) {
     void *items;
     memcpy(&items, list, sizeof items);

@@ -2,8 +2,7 @@
  *
  * Keeping copies only numbers, so the loop can do it as updates arrive. The answer is written from them later, on a
  * worker when it is long. Starts zeroed. One thread at a time. */
-#ifndef CAMBIUM_OPENAI_KEPT_TOKENS_H
-#define CAMBIUM_OPENAI_KEPT_TOKENS_H
+#pragma once
 
 #include "update.h"
 
@@ -18,5 +17,3 @@ struct kept_tokens {
 int kept_tokens_add(struct kept_tokens *kept, const struct call_update *update, const struct call_piece *piece);
 /* Frees the memory and leaves zeros. */
 void kept_tokens_free(struct kept_tokens *kept);
-
-#endif

@@ -6,8 +6,6 @@
 
 #include "base/utf8.h"
 
-#include <string.h>
-
 /* ---- parts ---- */
 
 static void join(struct strbuf *to, const struct strbuf *from) {

@@ -1,10 +1,5 @@
 #include "model.h"
 
-#include "base/base.h"
-#include "peft/peft.h"
-
-#include <stdio.h>
-
 int openai_model_describe(struct openai_model *model, const struct engine *engine, const struct tokenizer *tokenizer) {
     char digest[PEFT_DIGEST_BYTES];
     TRY(peft_base_digest(engine_directory(engine), digest));

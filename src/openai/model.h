@@ -1,6 +1,5 @@
 /* A model as requests and answers see it. */
-#ifndef CAMBIUM_OPENAI_MODEL_H
-#define CAMBIUM_OPENAI_MODEL_H
+#pragma once
 
 #include "infer/engine.h"
 #include "text/chat.h"
@@ -25,5 +24,3 @@ struct openai_model {
 /* Fills in what the engine and the tokenizer (NULL: none) know: all but the names, most_texts, and the template with
  * its limit. The errors of peft_base_digest. */
 int openai_model_describe(struct openai_model *model, const struct engine *engine, const struct tokenizer *tokenizer);
-
-#endif

@@ -9,8 +9,7 @@
  *
  * The body stays in memory as JSON as long as the request, because it holds the prompts, stop strings and names. Any
  * thread may use a request, one at a time. */
-#ifndef CAMBIUM_OPENAI_OPENAI_H
-#define CAMBIUM_OPENAI_OPENAI_H
+#pragma once
 
 #include "call_request.h"
 #include "kept_tokens.h"
@@ -170,5 +169,3 @@ const char *openai_finish_reason(const struct openai_choice *choice);
 /* Writes `count` tokens of a prompt into its echo and its log-probabilities. Their first_top counts in `tops`. */
 void openai_add_prompt_tokens(const struct openai *request, struct openai_prompt *prompt,
                               const struct call_token *tokens, int64_t count, const struct call_top *tops);
-
-#endif

@@ -3,8 +3,6 @@
 
 #include "base/base.h"
 
-#include <stdlib.h>
-
 /* Prepares the echo: the text as it was sent, or the text of the ids. */
 static bool take_echo(struct openai *request, struct error *error) {
     for (int64_t i = 0; request->echoes && i < request->asked->prompt_count; i++) {

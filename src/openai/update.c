@@ -2,8 +2,6 @@
 #include "update.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 static int grow(void *items, int64_t count, int64_t *capacity, size_t size) {
     void *old, *grown;

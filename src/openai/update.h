@@ -1,6 +1,5 @@
 /* New results of a request, as they are reported: drawn tokens, text, ends. One thread at a time. */
-#ifndef CAMBIUM_OPENAI_UPDATE_H
-#define CAMBIUM_OPENAI_UPDATE_H
+#pragma once
 
 #include "error.h"
 
@@ -85,5 +84,3 @@ int update_add_end(struct call_update *update, const struct call_end *end, const
 /* update_clear keeps the memory, update_free does not. */
 void update_clear(struct call_update *update);
 void update_free(struct call_update *update);
-
-#endif

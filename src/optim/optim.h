@@ -3,8 +3,7 @@
  * The optimizer owns the moments m and v and, for bf16 weights, the fp32 master weights. In fp32, the weights are the
  * master. All are flat arrays in the store's order, of the pieces that this rank updates: everything, or its share with
  * sharding (ZeRO-1). Norm and clip factor stay on the device. */
-#ifndef CAMBIUM_OPTIM_OPTIM_H
-#define CAMBIUM_OPTIM_OPTIM_H
+#pragma once
 
 #include "parallel/sync.h"
 
@@ -73,5 +72,3 @@ int optimizer_start(struct optimizer *optimizer, double lr);
 int optimizer_finish(struct optimizer *optimizer, double *norm);
 /* Calls optimizer_start, waits for the stream, and calls optimizer_finish. */
 int optimizer_step(struct optimizer *optimizer, double lr, double *norm);
-
-#endif

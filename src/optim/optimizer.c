@@ -4,7 +4,6 @@
 #include "parallel/schedule.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* Numbers that stay on the device between the norm and the update. */
 struct scalars {

@@ -1,6 +1,5 @@
 /* Between the files of clusters. */
-#ifndef CAMBIUM_PLANNER_CLUSTER_INTERNAL_H
-#define CAMBIUM_PLANNER_CLUSTER_INTERNAL_H
+#pragma once
 
 #include "planner/cluster.h"
 
@@ -8,5 +7,3 @@
  * text that is no speed, STATUS_MEMORY. */
 int cluster_read_speeds(const char *name, struct cluster *cluster);
 void cluster_write_speeds(const struct cluster *cluster, struct strbuf *out);
-
-#endif

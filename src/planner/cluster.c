@@ -4,9 +4,6 @@
 #include "config/run.h"
 #include "kernels/ops.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #define AT(field) offsetof(struct cluster, field)
 /* Bounds keep every prediction finite: nothing that divides is 0, and no time is longer than a thousand seconds. */
 #define QUANTITY(path_, field, unit_, least, most, help_)                                                              \

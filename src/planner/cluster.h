@@ -3,8 +3,7 @@
  * A cluster file is YAML of two levels. Each number is a text with its unit; counts and shares are plain. Fitted
  * constants have their bounds after them: "0.62 (0.3 to 0.9)". Shipped files are part of the program. Numbers of a
  * struct cluster are in bytes, seconds, FLOP/s and bytes/s. */
-#ifndef CAMBIUM_PLANNER_CLUSTER_H
-#define CAMBIUM_PLANNER_CLUSTER_H
+#pragma once
 
 #include "base/base.h"
 #include "config/config.h"
@@ -104,5 +103,3 @@ double cluster_speed(const struct cluster *cluster, int precision, int phase, co
 int cluster_write(const struct cluster *cluster, const char *source, struct strbuf *out);
 /* Returns shipped name `number`, from 0; NULL after the last. */
 const char *cluster_shipped_name(int number);
-
-#endif

@@ -5,8 +5,6 @@
 #include "parallel/rank.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define MOST_SPEED 1e21
 

@@ -1,6 +1,5 @@
 /* Between the files of the cost model. */
-#ifndef CAMBIUM_PLANNER_COST_INTERNAL_H
-#define CAMBIUM_PLANNER_COST_INTERNAL_H
+#pragma once
 
 #include "planner/cost.h"
 
@@ -26,5 +25,3 @@ static inline double cost_total(const struct cost_seconds *seconds) {
 }
 /* Adds `factor` times `more` to *sum. */
 void cost_add(struct cost_seconds *sum, const struct cost_seconds *more, double factor);
-
-#endif

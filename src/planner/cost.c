@@ -2,11 +2,9 @@
 #include "cost-internal.h"
 
 #include "parallel/layout.h"
-#include "parallel/rank.h"
 #include "train/plan.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* The seconds of a chunk. */
 struct chunk {

@@ -7,8 +7,7 @@
  *
  * Ranks that differ only in their tensor or data place count as one. The model sees no stragglers, no heat, and no
  * other jobs on the network. */
-#ifndef CAMBIUM_PLANNER_COST_H
-#define CAMBIUM_PLANNER_COST_H
+#pragma once
 
 #include "planner/cluster.h"
 #include "planner/walk.h"
@@ -77,5 +76,3 @@ int cost_step(const struct train_run *run, int ranks, const struct cost_work *wo
 /* Stores seconds that a step takes at least: the work of the busiest stage. Errors as cost_step. */
 int cost_least(const struct train_run *run, int ranks, const struct cost_work *work, const struct cluster *cluster,
                double *seconds);
-
-#endif

@@ -1,11 +1,9 @@
 /* Seconds of operations and messages on a device of the cluster, and of the units that they make up. */
 #include "cost-internal.h"
 
-#include "parallel/rank.h"
 #include "train/plan.h"
 
 #include <math.h>
-#include <string.h>
 
 void cost_add(struct cost_seconds *sum, const struct cost_seconds *more, double factor) {
     sum->products += factor * more->products;

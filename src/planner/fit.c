@@ -2,7 +2,6 @@
 #include "planner/fit.h"
 
 #include <math.h>
-#include <string.h>
 
 enum { MOST_ROUNDS = 60 };
 

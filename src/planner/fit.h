@@ -1,6 +1,5 @@
 /* Constants of a cluster from figures that people have: logs, papers, measurements. */
-#ifndef CAMBIUM_PLANNER_FIT_H
-#define CAMBIUM_PLANNER_FIT_H
+#pragma once
 
 #include "planner/cost.h"
 #include "planner/run_file.h"
@@ -54,5 +53,3 @@ int fit_predict(struct fit_rows *rows, const struct cluster *cluster);
  * of squares of the relative errors (as logarithms) is minimal. Then predicts all rows, and with rows of
  * training stores the largest error as the cluster's. */
 int fit_run(struct fit_rows *rows, struct cluster *cluster);
-
-#endif

@@ -2,8 +2,6 @@
 #include "planner/fit.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <yaml.h>
 
 enum { MOST_KEYS = 64, MOST_BYTES = 1 << 20 };

@@ -2,8 +2,7 @@
  *
  * For this program it is the trainer's own plan (train/plan.h), to the byte. For the stack of 2022 it is the formula of
  * arXiv 2205.05198 with 18 bytes a parameter. */
-#ifndef CAMBIUM_PLANNER_MEMORY_H
-#define CAMBIUM_PLANNER_MEMORY_H
+#pragma once
 
 #include "planner/cost.h"
 
@@ -27,5 +26,3 @@ double memory_least(const struct train_run *run, const struct rank_grid *grid, c
 double memory_layer_state(const struct cost_work *work, enum sharding sharding, int data);
 /* Returns the bytes that a layer of the stack of 2022 keeps of a micro batch: table 2 of arXiv 2205.05198. */
 double memory_layer_2022(const struct run_config *run);
-
-#endif

@@ -1,6 +1,5 @@
 /* Between the pages of plans. */
-#ifndef CAMBIUM_PLANNER_PAGE_INTERNAL_H
-#define CAMBIUM_PLANNER_PAGE_INTERNAL_H
+#pragma once
 
 #include "planner/page.h"
 
@@ -12,5 +11,3 @@ void page_begin(const char *title, struct strbuf *out);
 void page_add_escaped(struct strbuf *out, const char *text);
 /* Adds what `print` writes, as it is. STATUS_MEMORY. */
 int page_add_printed(struct strbuf *out, void (*print)(const void *context, FILE *out), const void *context);
-
-#endif

@@ -4,8 +4,6 @@
 #include "planner/picture.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { WIDTH = PAGE_WIDTH, HEIGHT = PAGE_HEIGHT, MARGIN = PAGE_MARGIN, BAR = 18 };
 #define INVISIBLE 0.02 /* width of a bar that no screen shows */

@@ -1,7 +1,6 @@
 /* A plan as one page, which needs no other file and no network. It reads well on a phone, on paper and in dark mode.
  * Every figure is there as text, too. */
-#ifndef CAMBIUM_PLANNER_PAGE_H
-#define CAMBIUM_PLANNER_PAGE_H
+#pragma once
 
 #include "planner/report.h"
 
@@ -23,5 +22,3 @@ struct page_limits {
 /* Adds the page of a serving plan: tokens per second of a device over latency. STATUS_MEMORY. */
 int page_serving(const struct serve_result *result, const struct cluster *cluster, const struct page_limits *limits,
                  struct strbuf *out);
-
-#endif

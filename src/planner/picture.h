@@ -1,6 +1,5 @@
 /* Plans as pictures: the timeline of all stages as SVG, and as Chrome's trace events. Texts are complete files. */
-#ifndef CAMBIUM_PLANNER_PICTURE_H
-#define CAMBIUM_PLANNER_PICTURE_H
+#pragma once
 
 #include "planner/walk.h"
 
@@ -10,5 +9,3 @@
 int picture_timeline(const struct walk *walk, struct strbuf *out);
 /* Adds JSON of Chrome's trace events, in microseconds; a stage is a thread. STATUS_MEMORY. */
 int picture_trace(const struct walk *walk, struct strbuf *out);
-
-#endif

@@ -2,7 +2,6 @@
 #include "planner/report.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 json_t *report_walk(const struct walk *walk) {
     json_t *idle = json_array(), *steps = json_array();

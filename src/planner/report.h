@@ -1,7 +1,6 @@
 /* Plans as JSON, for programs. The caller owns the values (json_decref); functions that make JSON stand between
  * json_begin and json_end (base/json.h). */
-#ifndef CAMBIUM_PLANNER_REPORT_H
-#define CAMBIUM_PLANNER_REPORT_H
+#pragma once
 
 #include "planner/fit.h"
 #include "planner/search.h"
@@ -56,5 +55,3 @@ struct report_text {
 struct report_text report_number(double value);
 /* Writes the range of a number that may be wrong by the share `error`. */
 struct report_text report_range(double value, double error);
-
-#endif

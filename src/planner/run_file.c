@@ -1,10 +1,7 @@
 /* Run files, by the table of rows of config/. */
 #include "planner/run_file.h"
 
-#include "model/family.h"
 #include "pretrained/pretrained.h"
-
-#include <stdlib.h>
 
 static const struct config_row rows[] = {
     ROW_TEXT("config", offsetof(struct run_file, config), NULL, "a run file"),

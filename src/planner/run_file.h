@@ -1,6 +1,5 @@
 /* A run file for planning: the configuration of `cambium pretrain`, without the files that it names. */
-#ifndef CAMBIUM_PLANNER_RUN_FILE_H
-#define CAMBIUM_PLANNER_RUN_FILE_H
+#pragma once
 
 #include "config/run.h"
 #include "train/train.h"
@@ -22,5 +21,3 @@ int run_file_take_model(const char *directory, struct run_config *run);
 int run_file_resolve(const struct run_config *config, struct train_run *run);
 /* Writes the configuration as a run file. STATUS_MEMORY. */
 int run_file_write(const struct run_config *config, struct strbuf *out);
-
-#endif

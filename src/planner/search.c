@@ -7,8 +7,6 @@
 #include "train/plan.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 const char *const search_features[] = {"fp8", "fsdp", NULL};
 

@@ -2,8 +2,7 @@
  *
  * Every layout of a space is counted: refused (it is impossible), without memory, slower than enough rows that fit, or
  * listed. Bounds of time and memory spare most layouts the walk and the plan; they decide nothing else. */
-#ifndef CAMBIUM_PLANNER_SEARCH_H
-#define CAMBIUM_PLANNER_SEARCH_H
+#pragma once
 
 #include "planner/memory.h"
 
@@ -83,5 +82,3 @@ void search_free(struct search_result *result);
 static inline struct search_point search_point_of(const struct search_row *row) {
     return (struct search_point){row->grid.tensor, row->grid.pipeline, row->step.seconds, (double)row->memory.device};
 }
-
-#endif

@@ -2,8 +2,6 @@
 #include "planner/serve.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MOST_BATCH = 256 };
 

@@ -3,8 +3,7 @@
  * The engine's own plan gives memory and the work of a step (infer/engine.h). Weights and pages are read at a share of
  * the memory's speed, and products of prompts take their FLOPs. A layer takes at least a floor. A sum over tensor ranks
  * has a latency that grows with their number. */
-#ifndef CAMBIUM_PLANNER_SERVE_H
-#define CAMBIUM_PLANNER_SERVE_H
+#pragma once
 
 #include "planner/cluster.h"
 
@@ -77,5 +76,3 @@ struct serve_result {
 };
 /* Finds all layouts that fit. The caller frees result->rows. */
 int serve_search_run(const struct serve_search *search, struct serve_result *result);
-
-#endif

@@ -1,10 +1,7 @@
 /* The tables of the auto-configurator, and the shapes of open models. */
 #include "planner/sizes.h"
 
-#include "base/base.h"
-
 #include <math.h>
-#include <stdlib.h>
 #include <strings.h>
 
 static const struct {

@@ -1,7 +1,6 @@
 /* Models by their size or name only, and the grids of NVIDIA's auto-configurator (NeMo-Framework-Launcher 22.06,
  * hp_tool). Pure arithmetic; any thread. */
-#ifndef CAMBIUM_PLANNER_SIZES_H
-#define CAMBIUM_PLANNER_SIZES_H
+#pragma once
 
 #include "config/run.h"
 
@@ -36,5 +35,3 @@ double size_rule_days(double billions, double tokens, double devices, double flo
 double size_rule_billions(double days, double tokens, double devices, double flops);
 /* Sets the keys of a run's configuration that the shape decides. */
 void size_apply(const struct size_shape *shape, int64_t vocab, int64_t seq_length, struct run_config *run);
-
-#endif

@@ -4,8 +4,6 @@
 #include "parallel/pipeline.h"
 #include "planner/sizes.h"
 
-#include <string.h>
-
 enum { MOST_MICRO_BATCH = 16, LARGE_VOCABULARY = 128000 };
 
 struct listing {

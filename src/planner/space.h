@@ -1,6 +1,5 @@
 /* The layouts that a search tries: their enumeration, and the configuration of each. */
-#ifndef CAMBIUM_PLANNER_SPACE_H
-#define CAMBIUM_PLANNER_SPACE_H
+#pragma once
 
 #include "planner/search.h"
 
@@ -39,5 +38,3 @@ void space_apply_also(const struct candidate *candidate, struct run_config *run)
 void space_apply(const struct candidate *candidate, struct run_config *run);
 /* Returns true if the run has the fixed keys' values. */
 bool space_has_fixed(const struct search *search, const struct run_config *run);
-
-#endif

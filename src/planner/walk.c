@@ -6,7 +6,6 @@
 #include "parallel/pipeline.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* The messages of one kind that one stage sends. They all go to one other stage. */
 struct lane {

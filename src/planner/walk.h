@@ -4,8 +4,7 @@
  * has arrived; it posts the next receive when it ends. A message travels beside later steps, one after the other
  * between two stages, and starts when its receive is posted. There is no formula for the bubble: a change of the
  * schedule changes the walk. Pure arithmetic; any thread. */
-#ifndef CAMBIUM_PLANNER_WALK_H
-#define CAMBIUM_PLANNER_WALK_H
+#pragma once
 
 #include "parallel/schedule.h"
 
@@ -51,5 +50,3 @@ int walk_stages(const struct walk_stages *stages, struct walk *walk);
 static inline const struct walk_event *walk_event_at(const struct walk *walk, int stage, int number) {
     return &walk->events[(size_t)stage * (size_t)walk->steps + (size_t)number];
 }
-
-#endif

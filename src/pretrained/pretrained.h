@@ -3,13 +3,10 @@
  * Every command with a model opens it here: its path is resolved to a directory, its family reads config.json, and its
  * tensors are opened. The caller owns the result and closes it. Nothing here changes a directory, and any thread may
  * open one. Readers of the tensors check their names and shapes (ckpt_check). */
-#ifndef CAMBIUM_PRETRAINED_PRETRAINED_H
-#define CAMBIUM_PRETRAINED_PRETRAINED_H
+#pragma once
 
 #include "ckpt/ckpt.h"
 #include "model/family.h"
-
-#include <limits.h>
 
 struct pretrained {
     char directory[PATH_MAX];
@@ -30,5 +27,3 @@ int pretrained_open_config(const char *path, struct pretrained *model);
 /* The same for a directory that was found before. */
 int pretrained_read_config(const char *directory, struct pretrained *model);
 void pretrained_close(struct pretrained *model);
-
-#endif

@@ -3,9 +3,6 @@
 
 #include "unicode/python.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 int build_hellaswag(const json_t *object, struct task_row *row) {
     struct fields fields = {.object = object};
     struct strbuf query = STRBUF_INIT;

@@ -3,8 +3,6 @@
 
 #include "unicode/python.h"
 
-#include <string.h>
-
 /* Puts `made` in the place of a text. */
 static void put(struct strbuf *text, struct strbuf made) {
     made.failed |= text->failed;

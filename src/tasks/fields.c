@@ -1,8 +1,6 @@
 /* Fields of a row's JSON object. A failure names the field and says what was expected. */
 #include "tasks-internal.h"
 
-#include <stdio.h>
-
 void field_refuse(struct fields *fields, const char *name, const char *expected) {
     if (!fields->status)
         fields->status = status_fail(STATUS_INVALID, "\"%s\": expected %s", name, expected);

@@ -6,8 +6,6 @@
 #include "unicode/python.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MOST_DEPTH = 64, NUMBER_BYTES = 400 };
 

@@ -4,7 +4,6 @@
 #include "unicode/python.h"
 
 #include <math.h>
-#include <string.h>
 
 /* Returns the first of the largest scores, as numpy's argmax does; NaN counts as larger than any number. */
 static int64_t find_best(const struct task_row *row, const struct task_result *results, bool is_per_character) {

@@ -2,8 +2,6 @@
  * before it are shown with their answers. */
 #include "tasks-internal.h"
 
-#include <string.h>
-
 enum { OPTIONS = 4 };
 
 /* A problem of a row. */

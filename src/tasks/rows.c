@@ -3,9 +3,6 @@
 
 #include "unicode/python.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 void task_row_free(struct task_row *row) {
     strbuf_free(&row->texts);
     free(row->requests);

@@ -1,8 +1,6 @@
 /* The tasks. A new one is a row here and a function that builds its texts. */
 #include "tasks-internal.h"
 
-#include <string.h>
-
 const char *const task_metric_names[TASK_METRICS] = {
     "acc", "acc_norm", "perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "exact_match"};
 

@@ -1,6 +1,5 @@
 /* Fields of a JSON object and texts under construction, which the builders of rows share. */
-#ifndef CAMBIUM_TASKS_TASKS_INTERNAL_H
-#define CAMBIUM_TASKS_TASKS_INTERNAL_H
+#pragma once
 
 #include "tasks.h"
 
@@ -64,5 +63,3 @@ int build_lambada(const json_t *object, struct task_row *row);
 int build_wikitext(const json_t *object, struct task_row *row);
 int build_text(const json_t *object, struct task_row *row);
 int build_generate(const json_t *object, struct task_row *row);
-
-#endif

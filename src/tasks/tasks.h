@@ -4,8 +4,7 @@
  * log-probabilities are wanted, or that are completed. Afterwards it turns the results into metrics. Texts and metrics
  * equal those of EleutherAI's lm_eval 0.4.13. This room knows no model and no tokenizer. Any number
  * of threads may use it. */
-#ifndef CAMBIUM_TASKS_TASKS_H
-#define CAMBIUM_TASKS_TASKS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -103,5 +102,3 @@ double task_sums_error(const struct task_sums *sums, enum task_metric metric);
  * texts, numbers, True, False and None. A number that no double holds, bytes, sets and complex numbers are refused, and
  * so is nesting of more than 64. STATUS_INVALID with the place in bytes, STATUS_MEMORY. */
 int python_literal_read(const char *text, size_t length, json_t **value);
-
-#endif

@@ -3,8 +3,6 @@
 
 #include "unicode/python.h"
 
-#include <string.h>
-
 /* The last word is wanted. The space before it belongs to it. */
 int build_lambada(const json_t *object, struct task_row *row) {
     struct fields fields = {.object = object};

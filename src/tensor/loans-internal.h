@@ -1,7 +1,6 @@
 /* The open loans of a store. loans.c counts them in builds with CAMBIUM_COUNT_LOANS; no_loans.c does nothing. A program
  * that does not return a loan works until weights move. With counting, it is stopped at once. */
-#ifndef CAMBIUM_TENSOR_LOANS_INTERNAL_H
-#define CAMBIUM_TENSOR_LOANS_INTERNAL_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -19,5 +18,3 @@ void loans_travel(struct param_loans *loans, int id, bool travels);
 void loans_set_absent(struct param_loans *loans, int unit, bool is_absent);
 /* Stops the program if a loan is open; `after` names the moment. */
 void loans_check(const struct param_loans *loans, const char *after);
-
-#endif

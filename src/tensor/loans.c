@@ -1,10 +1,6 @@
 /* Counts loans by parameter. A mistake ends the program with the parameter's name. */
 #include "loans-internal.h"
 
-#include "base/log.h"
-
-#include <stdlib.h>
-
 struct param_loans {
     const struct param_table *table;
     struct loan {

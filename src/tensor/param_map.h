@@ -2,8 +2,7 @@
  *
  * A map is arithmetic over a table and a part. It needs no device, holds no values and allocates nothing, so a planner
  * can make one for every layout that it considers. */
-#ifndef CAMBIUM_TENSOR_PARAM_MAP_H
-#define CAMBIUM_TENSOR_PARAM_MAP_H
+#pragma once
 
 #include "kernels/ops.h"
 #include "tensor/param_part.h"
@@ -62,5 +61,3 @@ void param_map_units(const struct param_map *map, struct param_unit *units);
 
 /* Writes the maximum number of elements that a unit among first .. last has in each of its two runs. */
 void param_map_largest(const struct param_map *map, int first, int last, int64_t counts[2]);
-
-#endif

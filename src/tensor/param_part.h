@@ -1,6 +1,5 @@
 /* The part of a parameter table that one rank holds. */
-#ifndef CAMBIUM_TENSOR_PARAM_PART_H
-#define CAMBIUM_TENSOR_PARAM_PART_H
+#pragma once
 
 #include "tensor/param_table.h"
 
@@ -34,5 +33,3 @@ int param_part_rects(const struct param_part *part, const struct param_table *ta
                      struct param_rect rects[PARAM_MAX_SLICES]);
 /* Writes the shape of the parameter on this rank; {0, 0} if the rank does not hold it. */
 void param_part_shape(const struct param_part *part, const struct param_table *table, int id, int64_t shape[2]);
-
-#endif

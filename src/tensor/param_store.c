@@ -2,7 +2,6 @@
 #include "loans-internal.h"
 
 #include <assert.h>
-#include <stdlib.h>
 
 /* ---- opening ---- */
 

@@ -2,8 +2,6 @@
 #include "tensor/param_table.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 void param_table_free(struct param_table *table) {
     free(table->rows);

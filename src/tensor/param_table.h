@@ -3,13 +3,9 @@
  * A row has the global shape, the slices of files that the parameter comes from, its placement on the rank grid, its
  * initialisation, its weight decay, and whether it trains. Allocation, sharding, initialisation, the optimizer,
  * gradient sync and checkpoints are driven by that table. The parameters of adapters are more rows of the same kind. */
-#ifndef CAMBIUM_TENSOR_PARAM_TABLE_H
-#define CAMBIUM_TENSOR_PARAM_TABLE_H
+#pragma once
 
 #include "base/base.h"
-
-#include <stdbool.h>
-#include <stdint.h>
 
 enum { PARAM_NAME_BYTES = 96, PARAM_MAX_SLICES = 4, PARAM_NONE = -1, PARAM_REASON_BYTES = 128 };
 
@@ -87,5 +83,3 @@ int64_t param_table_elements(const struct param_table *table, bool only_trainabl
 /* Writes the initial values, in fp32, of elements [first, first + count) of a parameter to host memory. They are keyed
  * by (seed, name, element), so they are the same under every layout. */
 void param_initial_values(const struct param *row, uint64_t seed, int64_t first, int64_t count, float *out);
-
-#endif

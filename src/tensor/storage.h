@@ -3,8 +3,7 @@
  * Code outside a storage uses only loans and ranges. A loan is one weight for one call. A range is a run of elements
  * that lie together in memory. The optimizer, sums over ranks and files go through all ranges. docs/reading.md explains
  * how to add a storage. */
-#ifndef CAMBIUM_TENSOR_STORAGE_H
-#define CAMBIUM_TENSOR_STORAGE_H
+#pragma once
 
 #include "kernels/ops.h"
 #include "tensor/param_map.h"
@@ -109,5 +108,3 @@ extern const struct storage storage_packed;
 struct matrix_view storage_plain_view(const struct param_store *store, int id, const void *weights);
 /* Calls fill->fill for a parameter, and checks that it returned its loans. Returns its status. */
 int storage_fill(struct param_store *store, const struct param_fill *fill, int id);
-
-#endif

@@ -1,8 +1,6 @@
 /* The storage of a frozen base: weights of linears are packed, one parameter after the other. */
 #include "tensor/tensor.h"
 
-#include <stdlib.h>
-
 struct packed {
     void *memory;
     size_t bytes;

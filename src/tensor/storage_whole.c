@@ -1,8 +1,6 @@
 /* The storage of training: all values in two flat arrays. */
 #include "tensor/tensor.h"
 
-#include <stdlib.h>
-
 struct whole {
     struct param_range weights, gradients;
 };

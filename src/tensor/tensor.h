@@ -5,8 +5,7 @@
  *
  * A layer borrows a weight for one call and returns it; no one keeps a pointer to a weight. Only code that goes through
  * the whole store uses ranges: the optimizer, sums over ranks, files. */
-#ifndef CAMBIUM_TENSOR_TENSOR_H
-#define CAMBIUM_TENSOR_TENSOR_H
+#pragma once
 
 #include "kernels/device.h"
 #include "tensor/storage.h"
@@ -129,5 +128,3 @@ static inline struct param_range param_range_cut(const struct param_range *range
                                     (char *)range->data + (first - range->first) * (int64_t)dtype_bytes(range->type),
                                 .type = range->type};
 }
-
-#endif

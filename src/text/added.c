@@ -4,10 +4,6 @@
 #include "text-internal.h"
 
 #include "scan-internal.h"
-#include "unicode/unicode.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 void added_tokens_free(struct added_tokens *added) {
     free(added->items);

@@ -8,8 +8,6 @@
  * A node's children are neighbours, ordered by their bytes; they end where those of the next node begin. */
 #include "text-internal.h"
 
-#include <stdlib.h>
-
 /* Returns the byte of a token at a distance from its end. */
 static unsigned char byte_from_end(const struct added_tokens *added, uint32_t item, size_t depth) {
     const struct added_token *token = &added->items[item];

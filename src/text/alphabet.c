@@ -4,8 +4,6 @@
 
 #include "base/utf8.h"
 
-#include <string.h>
-
 enum { PLAIN_BYTES = 188 }; /* 33-126, 161-172, 174-255 */
 
 static bool is_plain(uint32_t byte) {

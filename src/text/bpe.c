@@ -7,9 +7,6 @@
 
 #include "base/utf8.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { SHORT_WORD = 64 };
 
 void bpe_scratch_free(struct bpe_scratch *scratch) {

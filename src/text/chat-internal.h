@@ -1,6 +1,5 @@
 /* Shared by the files of chats: a template's inside, and the marks of its arguments. */
-#ifndef CAMBIUM_TEXT_CHAT_INTERNAL_H
-#define CAMBIUM_TEXT_CHAT_INTERNAL_H
+#pragma once
 
 #include "chat.h"
 #include "jinja/jinja.h"
@@ -51,4 +50,3 @@ bool chat_is_silent(const json_t *message);
  * {% generation %} becomes CHAT_ANSWER. The errors of chat_render. */
 int chat_render_by(struct chat_template *template, const struct jinja *jinja, const struct chat_request *request,
                    bool keep_generated, struct chat_pieces *pieces);
-#endif

@@ -4,10 +4,6 @@
 #include "base/utf8.h"
 #include "text-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
 /* ---- pieces ---- */
 
 void chat_pieces_clear(struct chat_pieces *pieces) {

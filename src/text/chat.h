@@ -10,8 +10,7 @@
  *
  * The caller decides which parts of a rendering are trained: pieces are marked as answers. The ids are those of the
  * whole, so a token may cross the boundary of an answer; it belongs to the answer then. */
-#ifndef CAMBIUM_TEXT_CHAT_H
-#define CAMBIUM_TEXT_CHAT_H
+#pragma once
 
 #include "base/json.h"
 #include "text/text.h"
@@ -157,5 +156,3 @@ struct chat_instruction {
 /* Renders an instruction with its answer. */
 int chat_render_instruction(struct chat_template *template, const struct chat_instruction *row,
                             const struct chat_request *request, struct chat_pieces *pieces);
-
-#endif

@@ -4,7 +4,6 @@
 #include "text-internal.h"
 
 #include <ctype.h>
-#include <string.h>
 
 const char *const chat_answers_names[] = {"all", "last", NULL};
 

@@ -4,8 +4,6 @@
 #include "base/beginning.h"
 #include "base/utf8.h"
 
-#include <string.h>
-
 static int check_string(const json_t *object, const char *key) {
     const json_t *value = json_object_get(object, key);
     if (!value)

@@ -1,10 +1,6 @@
 /* Templates: our three, those in files, and those of a tokenizer's files. */
 #include "chat-internal.h"
 
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-
 #define ALPACA_START "Below is an instruction that describes a task"
 /* Inside a string of Jinja. */
 #define ALPACA_END "Write a response that appropriately completes the request.\\n\\n"

@@ -3,9 +3,6 @@
 
 #include "scan-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { PLACE_BLOCK = 4096 };
 
 /* True when there is a space at `at`, and before it neither white space, which a token may include, nor a mark. */

@@ -1,9 +1,6 @@
 /* A draft of a tokenizer: the tokens of its files by id, with their checks. read.c and named.c fill it. */
 #include "read-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 int draft_reserve(struct draft *draft, size_t more) {
     size_t capacity = draft->capacity + more;
     if (capacity > TEXT_MAX_VOCAB)

@@ -7,9 +7,6 @@
 
 #include "scan-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { CACHE_BITS = 13, CACHE_IDS = 3 };
 
 struct cache_entry {

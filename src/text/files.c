@@ -1,10 +1,6 @@
 /* The files of a tokenizer as bytes, for opening and for copying into a model directory. */
 #include "text.h"
 
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { MAX_FILE = 1 << 28 };
 
 const char *const tokenizer_file_names[TOKENIZER_FILE_COUNT] = {

@@ -3,8 +3,6 @@
 
 #include "text-internal.h"
 
-#include <stdlib.h>
-
 void token_name_write(const struct tokenizer *tokenizer, int32_t id, struct strbuf *out) {
     size_t length;
     const unsigned char *bytes = tokenizer_token_bytes(tokenizer, id, &length);

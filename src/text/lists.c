@@ -4,9 +4,6 @@
 #include "read-internal.h"
 #include "score_merges-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #define BYTE_LEVEL(use_regex)                                                                                          \
     "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": " use_regex "}"
 

@@ -1,7 +1,6 @@
 /* A tokenizer from lists of its tokens and merges, as other systems' formats have them, made into the files of a
  * tokenizer's directory. Any thread. */
-#ifndef CAMBIUM_TEXT_LISTS_H
-#define CAMBIUM_TEXT_LISTS_H
+#pragma once
 
 #include "text/text.h"
 
@@ -60,5 +59,3 @@ struct tokenizer_listing {
  * tokenizer_listing_free in any case. */
 int tokenizer_list(const struct tokenizer *tokenizer, struct tokenizer_listing *listing);
 void tokenizer_listing_free(struct tokenizer_listing *listing);
-
-#endif

@@ -3,9 +3,6 @@
 
 #include "text-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* Returns the id of a name, and appends its bytes to `joined`. */
 static int resolve_name(const struct tokenizer *tokenizer, const char *name, size_t length, struct strbuf *joined,
                         int32_t *id) {

@@ -4,8 +4,6 @@
 #include "read-internal.h"
 
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* `transformers` writes a model_max_length of 10^30, which exceeds a 64-bit integer. */
 enum { CONFIG_FLAGS = JSON_DECODE_INT_AS_REAL };

@@ -1,8 +1,6 @@
 /* Texts and messages as tokens, and the ends of an answer. */
 #include "prompt.h"
 
-#include <string.h>
-
 const char *const special_tokens_names[] = {"parse", "text", NULL};
 
 int prompt_encode_text(const struct tokenizer *tokenizer, struct tokenizer_encoder *encoder, const char *text,

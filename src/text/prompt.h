@@ -1,7 +1,6 @@
 /* Prompts of `generate`, of its --requests and of the server: texts and messages as tokens, and the ends of
  * completions. */
-#ifndef CAMBIUM_TEXT_PROMPT_H
-#define CAMBIUM_TEXT_PROMPT_H
+#pragma once
 
 #include "chat.h"
 
@@ -47,5 +46,3 @@ struct prompt_ends {
  * there are no turns. `seconds`: see chat_find_turn_end. STATUS_MEMORY. */
 int prompt_ends_find(const struct tokenizer *tokenizer, const int32_t *eos, int eos_count,
                      struct chat_template *template, double seconds, struct prompt_ends *ends);
-
-#endif

@@ -4,14 +4,10 @@
  *     merges.c    merges;  settings.c   the other settings of a tokenizer.json
  *
  * The file lists.c makes a tokenizer.json. */
-#ifndef CAMBIUM_TEXT_READ_INTERNAL_H
-#define CAMBIUM_TEXT_READ_INTERNAL_H
+#pragma once
 
 #include "base/json.h"
 #include "text-internal.h"
-
-#include <limits.h>
-#include <stdbool.h>
 
 /* ---- draft.c, named.c ---- */
 
@@ -90,5 +86,3 @@ int tokenizer_read_json_merges(struct tokenizer *tokenizer, const json_t *values
 int tokenizer_find_joins(struct tokenizer *tokenizer);
 /* Reads merges.txt. A "#version" line may come first; empty lines are skipped. STATUS_INVALID, STATUS_MEMORY. */
 int tokenizer_read_merge_lines(struct tokenizer *tokenizer, const struct strbuf *text);
-
-#endif

@@ -7,9 +7,6 @@
 
 #include "text-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static void draft_free(struct draft *draft) {
     strbuf_free(&draft->bytes);
     strbuf_free(&draft->name);

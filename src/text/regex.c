@@ -13,8 +13,6 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <inttypes.h>
 #include <pcre2.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MATCH_DEPTH = 100000, MATCH_KIB = 65536, STACK_BYTES = 1 << 20, MOST_REPEATS = 65535 };
 

@@ -3,10 +3,6 @@
 
 #include "base/json.h"
 
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-
 static void add_json_name(const struct tokenizer *tokenizer, int32_t id, struct strbuf *scratch, struct strbuf *out) {
     strbuf_clear(scratch);
     token_name_write(tokenizer, id, scratch);

@@ -15,14 +15,11 @@
  *
  * Every character belongs to exactly one word. A byte that is not UTF-8 counts as one character, which is neither a
  * letter nor a number nor a space. Inline, because encoding and counting words both spend much of their time here. */
-#ifndef CAMBIUM_TEXT_SCAN_INTERNAL_H
-#define CAMBIUM_TEXT_SCAN_INTERNAL_H
+#pragma once
 
 #include "base/utf8.h"
 #include "text-internal.h"
 #include "unicode/unicode.h"
-
-#include <stdbool.h>
 
 enum { SCAN_MULTIBYTE = 4 }; /* the first byte of a character outside ASCII */
 /* An enum unicode_kind for each ASCII byte, SCAN_MULTIBYTE for the others. */
@@ -310,5 +307,3 @@ static inline const unsigned char *scan_word(enum word_pattern pattern, const un
     }
     return end;
 }
-
-#endif

@@ -5,9 +5,6 @@
 #include "base/json.h"
 #include "base/utf8.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { LONGEST_PIECE = 1024 }; /* bytes; SentencePiece's are of 16 characters */
 
 struct scored_merge {

@@ -4,8 +4,6 @@
 
 #include "text-internal.h"
 
-#include <string.h>
-
 /* True for {"String": `string`} as the pattern of a step, and `content` as its replacement. */
 static bool is_replacement(const json_t *value, const char *string, const char *content) {
     const char *found = json_string_value(json_object_get(json_object_get(value, "pattern"), "String"));

@@ -3,9 +3,6 @@
 
 #include "text-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { MOST_STEPS = 32 };
 
 /* The patterns as files spell them, GPT-2's in two ways; scan-internal.h gives their meaning. */

@@ -8,8 +8,6 @@
 
 #include "base/utf8.h"
 
-#include <stdlib.h>
-
 void token_spans_free(struct token_spans *spans) {
     free(spans->items);
     *spans = (struct token_spans){0};

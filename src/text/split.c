@@ -4,9 +4,6 @@
 
 #include "scan-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 void split_steps_free(struct split_step *steps, size_t count) {
     for (size_t i = 0; i < count; i++) {
         text_regex_close(steps[i].regex);

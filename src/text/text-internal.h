@@ -9,18 +9,12 @@
  *     encode.c      a text into words, with caches and invalid UTF-8;  cut.c places to cut a long text
  *     spans.c       the bytes of a text that its tokens stand for
  *     count.c       the distinct words of a corpus;  train.c learns merges from them */
-#ifndef CAMBIUM_TEXT_TEXT_INTERNAL_H
-#define CAMBIUM_TEXT_TEXT_INTERNAL_H
+#pragma once
 
 #include "text.h"
 
 #include "base/base.h"
 #include "unicode/nfc.h"
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 
 #define END_OF_TEXT "<|endoftext|>"
 /* The mark of a space, U+2581, in the names of a tokenizer whose words begin as characters. Inside the room a space
@@ -477,5 +471,3 @@ void word_counts_free(struct word_counts *counts);
 /* Counts the words of the files with `threads` threads. Only the order of the words depends on the threads. STATUS_IO,
  * STATUS_INVALID, STATUS_MEMORY. */
 int word_counts_of_files(const char *const *paths, size_t path_count, int threads, struct word_counts *counts);
-
-#endif

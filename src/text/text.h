@@ -16,14 +16,9 @@
  * is encoded separately. Its last word, with the white space before it if the word begins with a token of white space,
  * forms one unsplit word with everything after it. If words begin as characters, an invalid byte is a character without
  * a token. */
-#ifndef CAMBIUM_TEXT_TEXT_H
-#define CAMBIUM_TEXT_TEXT_H
+#pragma once
 
 #include "base/base.h"
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 struct tokenizer;
 
@@ -194,5 +189,3 @@ struct tokenizer_training {
  * with the number of distinct words. A text too small for `vocab_size` gives a smaller vocabulary; the caller compares.
  * STATUS_INVALID when the files hold no text; STATUS_IO, STATUS_MEMORY. */
 int tokenizer_train(const struct tokenizer_training *training, struct tokenizer **tokenizer);
-
-#endif

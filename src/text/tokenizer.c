@@ -1,9 +1,6 @@
 /* The tokenizer object: its tables, decoding. */
 #include "text-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 const char *const json_part_names[JSON_PART_COUNT] = {"normalizer", "pre_tokenizer", "decoder"};
 const char *const token_role_names[ROLE_COUNT] = {"eos_token", "bos_token", "unk_token", "pad_token"};
 

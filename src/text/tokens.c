@@ -1,8 +1,6 @@
 /* Tokens by id and by bytes, for everything that looks one up; lists of ids. */
 #include "text-internal.h"
 
-#include <stdlib.h>
-
 void token_buffer_free(struct token_buffer *buffer) {
     free(buffer->ids);
     *buffer = TOKEN_BUFFER_INIT;

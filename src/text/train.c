@@ -11,9 +11,6 @@
  * outdated count is inserted again with the true one. */
 #include "text-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #define NO_SYMBOL UINT32_MAX       /* between words */
 #define NO_PLACE  (UINT32_MAX - 1) /* inside a symbol */
 

@@ -5,8 +5,6 @@
 
 #include "base/utf8.h"
 
-#include <stdlib.h>
-
 /* The last merge that makes a token of its own bytes: the merge of this rank, or one of these. */
 enum { MADE_AS_BEGINNING = -1, NOT_MADE = INT32_MAX };
 

@@ -1,6 +1,5 @@
 /* Upper, title and lower case of characters, as Python has them. */
-#ifndef CAMBIUM_UNICODE_CASE_H
-#define CAMBIUM_UNICODE_CASE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -9,5 +8,3 @@ enum unicode_case { UNICODE_TO_UPPER, UNICODE_TO_TITLE, UNICODE_TO_LOWER, UNICOD
 /* Puts the character's other case into `to`: one to three characters, then zeros. A character without that case stays.
  */
 void unicode_change_case(uint32_t point, enum unicode_case which, uint32_t to[3]);
-
-#endif

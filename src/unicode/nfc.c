@@ -11,8 +11,6 @@
 #include "base/utf8.h"
 #include "unicode.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <utf8proc.h>
 
 enum { MOST_PARTS = 8 /* of one character; Unicode has up to 4 */ };

@@ -1,6 +1,5 @@
 /* The normal form NFC of texts (Unicode Standard Annex 15), in UTF-8. */
-#ifndef CAMBIUM_UNICODE_NFC_H
-#define CAMBIUM_UNICODE_NFC_H
+#pragma once
 
 #include "base/strbuf.h"
 
@@ -22,5 +21,3 @@ struct nfc_scratch {
 void nfc_scratch_free(struct nfc_scratch *scratch);
 /* Appends the normal form. STATUS_INVALID for a character that libutf8proc refuses; STATUS_MEMORY. */
 int nfc_append(struct nfc_scratch *scratch, const unsigned char *bytes, size_t length, struct strbuf *out);
-
-#endif

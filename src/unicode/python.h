@@ -1,7 +1,6 @@
 /* Strings as Python's str has them: white space, lengths in characters, capitals. Texts are UTF-8; a byte that is not
  * part of a valid character counts as one character. */
-#ifndef CAMBIUM_UNICODE_PYTHON_H
-#define CAMBIUM_UNICODE_PYTHON_H
+#pragma once
 
 #include "base/strbuf.h"
 
@@ -24,5 +23,3 @@ void python_strip(const char **text, size_t *length);
 bool python_sigma_is_final(const char *text, size_t length, size_t at);
 /* Appends str.capitalize(): the first character in title case, all others in lower case. */
 void python_capitalize(const char *text, size_t length, struct strbuf *out);
-
-#endif

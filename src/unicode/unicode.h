@@ -2,8 +2,7 @@
  * has case.h (upper, title and lower case), nfc.h (the normal form) and what is printable. It wraps libutf8proc.
  *
  * Everything here is constant: any thread may use it. */
-#ifndef CAMBIUM_UNICODE_UNICODE_H
-#define CAMBIUM_UNICODE_UNICODE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -53,5 +52,3 @@ static inline unsigned unicode_traits_of(uint32_t point) {
 /* False for characters that Python's repr() escapes: controls, white space other than " ", formats, surrogates, private
  * and unassigned code points. */
 bool unicode_is_printable(uint32_t point);
-
-#endif

@@ -9,8 +9,7 @@
  * A query row's arithmetic does not depend on the rows that share its tile. Each score and each output is one chain of
  * multiply-adds in the order of features and of keys. Keys that the row does not see are never multiplied. Training and
  * the paged cache use the same code, so their bits agree. */
-#ifndef CAMBIUM_KERNELS_CPU_ATTENTION_INTERNAL_H
-#define CAMBIUM_KERNELS_CPU_ATTENTION_INTERNAL_H
+#pragma once
 
 #include "attention_check.h"
 #include "cpu/level/level.h"
@@ -243,5 +242,3 @@ static inline bool sees_all(struct seen_keys seen) {
 static inline uint64_t seen_bits(struct seen_keys seen) {
     return first_bits(seen.to) & ~first_bits(seen.from);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* GELU (Hendrycks, Gimpel 2016): x Phi(x), exact or in its tanh form, and their gradients. The term 1 + tanh(u) is
  * computed as 2 / (1 + exp(-2u)), which loses no digits where tanh is near -1. */
-#ifndef CAMBIUM_KERNELS_CPU_GELU_FORMS_H
-#define CAMBIUM_KERNELS_CPU_GELU_FORMS_H
+#pragma once
 
 #include "cpu/level/vector_math.h"
 
@@ -29,5 +28,3 @@ static inline float gelu_exact_gradient(float x) {
     struct vnormal n = vnormal(x);
     return n.cumulative + x * n.density;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Parts of a level's gemm that several files use. */
-#ifndef CAMBIUM_KERNELS_CPU_GEMM_LEVEL_H
-#define CAMBIUM_KERNELS_CPU_GEMM_LEVEL_H
+#pragma once
 
 #include "cpu/gemm-internal.h"
 #include "cpu/level/level.h"
@@ -17,5 +16,3 @@ void LEVEL(gemm_unpack)(const struct exec *exec, const struct matrix_view *packe
  * `col` is even. */
 void LEVEL(packed_read)(const struct matrix_view *packed, int64_t row, int64_t rows, int64_t col, int64_t cols,
                         float *out, int64_t stride);
-
-#endif

@@ -1,7 +1,6 @@
 /* How threads divide a grouped operation (ops.h). Each segment's rows and columns are cut into tiles. The total cost of
  * all tiles is divided evenly among the threads, and a thread takes the tiles that begin in its share. */
-#ifndef CAMBIUM_KERNELS_CPU_GROUPS_H
-#define CAMBIUM_KERNELS_CPU_GROUPS_H
+#pragma once
 
 #include "cpu/level/rows.h"
 
@@ -87,5 +86,3 @@ static inline int every_group(const struct exec *exec, const struct group_work *
         share_of_groups(w, total * share / shares, total * (share + 1) / shares);
     return STATUS_OK;
 }
-
-#endif

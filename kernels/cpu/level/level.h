@@ -2,8 +2,7 @@
  * gives each copy its own name. The function of an operation is LEVEL(cpu_OPERATION); table.c collects them in a table.
  * Loops are plain C for the compiler to vectorise. A file that needs intrinsics takes them from simd.h, which each
  * level has in its folder. */
-#ifndef CAMBIUM_KERNELS_CPU_LEVEL_H
-#define CAMBIUM_KERNELS_CPU_LEVEL_H
+#pragma once
 
 #include "cpu/cpu-internal.h"
 
@@ -34,5 +33,3 @@ struct fp8_result {
 };
 /* Casts it to FP8, if the operation's call wants that. */
 int LEVEL(cpu_fp8_result)(const struct exec *exec, const struct fp8_result *a);
-
-#endif

@@ -1,7 +1,6 @@
 /* Products of packed bf16 weights by AMX tiles: of up to 32 rows and a panel of 32 outputs. A tile product adds 16
  * pairs along k at once, in the same order for any number of rows. Levels without tiles never call these functions. */
-#ifndef CAMBIUM_KERNELS_CPU_LEVEL_PACKED_TILES_H
-#define CAMBIUM_KERNELS_CPU_LEVEL_PACKED_TILES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -93,6 +92,4 @@ static inline void tiles_release(void) {
 static inline void tiles_multiply(int rows, int panels, int64_t steps, const float *a, int64_t row_floats,
                                   const float *b, int64_t beside, float *out) {
 }
-#endif
-
 #endif

@@ -1,7 +1,6 @@
 /* The random generator for sixteen counters at once: the 64 words of elements 64 b .. 64 b + 63 of a row. The header
  * base/rng.h defines which word belongs to which element. */
-#ifndef CAMBIUM_KERNELS_CPU_PHILOX_LANES_H
-#define CAMBIUM_KERNELS_CPU_PHILOX_LANES_H
+#pragma once
 
 #include "base/base.h"
 
@@ -115,7 +114,5 @@ static inline void philox_block(uint64_t seed, uint32_t block, uint32_t c1, uint
         word[48 + lane] = r.word[3];
     }
 }
-
-#endif
 
 #endif

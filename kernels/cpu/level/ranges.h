@@ -1,6 +1,5 @@
 /* How threads divide an operation over a table of ranges (struct flat_range). */
-#ifndef CAMBIUM_KERNELS_CPU_RANGES_H
-#define CAMBIUM_KERNELS_CPU_RANGES_H
+#pragma once
 
 #include "cpu/level/rows.h"
 
@@ -46,5 +45,3 @@ static inline int every_range(const struct exec *exec, const struct range_work *
         share_of_ranges(w, total * share / shares, total * (share + 1) / shares);
     return STATUS_OK;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Helpers of operations over rows: the number of threads, addresses of elements, and sums over fixed blocks of rows. */
-#ifndef CAMBIUM_KERNELS_CPU_ROWS_H
-#define CAMBIUM_KERNELS_CPU_ROWS_H
+#pragma once
 
 #include "cpu/level/level.h"
 #include "cpu/level/vector_math.h"
@@ -124,5 +123,3 @@ static inline void add_partials(const struct exec *exec, int64_t blocks, int64_t
             out[first + j] += sum[j];
     }
 }
-
-#endif

@@ -1,13 +1,11 @@
 /* Maximum and sum of exponentials of one row of logits. The row is read from memory once: it is taken a chunk at a
  * time, and the second reading of a chunk comes from the first-level cache. */
-#ifndef CAMBIUM_KERNELS_CPU_SOFTMAX_H
-#define CAMBIUM_KERNELS_CPU_SOFTMAX_H
+#pragma once
 
 #include "cpu/level/rows.h"
 
 #include <float.h>
 #include <math.h>
-#include <stdbool.h>
 
 enum { SOFTMAX_CHUNKS_MAX = 64, SOFTMAX_CHUNK_MIN = 1024 };
 
@@ -100,5 +98,3 @@ TYPED_BODY struct softmax_sum softmax_finite_row(const void *x, int64_t count, e
     s.sum = row_is_finite(x, count, type) ? s.sum : NAN;
     return s;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* Swish, x sigmoid(x) (Ramachandran, Zoph, Le 2017), also called SiLU, with its gradient. With e = exp(-|x|),
  * sigmoid(x) is 1 / (1 + e) or e / (1 + e), and 1 - sigmoid(x) is the other of the two. So no subtraction loses digits.
  */
-#ifndef CAMBIUM_KERNELS_CPU_SWISH_FORMS_H
-#define CAMBIUM_KERNELS_CPU_SWISH_FORMS_H
+#pragma once
 
 #include "cpu/level/vector_math.h"
 
@@ -21,5 +20,3 @@ static inline struct swish_pair swish_pair(float x) {
     float s = x < 0.0f ? small : large;
     return (struct swish_pair){x * s, s + x * small * large};
 }
-
-#endif

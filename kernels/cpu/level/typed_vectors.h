@@ -1,7 +1,6 @@
 /* Loads and stores of vectors of SIMD_LANES elements, from element i of an array of `type` on, fp32 or bf16. `type` is
  * a constant after inlining. */
-#ifndef CAMBIUM_KERNELS_CPU_TYPED_VECTORS_H
-#define CAMBIUM_KERNELS_CPU_TYPED_VECTORS_H
+#pragma once
 
 #include "cpu/level/rows.h"
 #include "simd.h"
@@ -34,5 +33,3 @@ TYPED_BODY void store_part(void *x, int64_t i, int64_t count, enum dtype type, v
     for (int64_t j = 0; j < count; j++)
         store(x, i + j, type, part[j]);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* The base-2 exponential of a vector. */
-#ifndef CAMBIUM_KERNELS_CPU_VECTOR_EXP_H
-#define CAMBIUM_KERNELS_CPU_VECTOR_EXP_H
+#pragma once
 
 #include "simd.h"
 
@@ -20,5 +19,3 @@ static inline __attribute__((always_inline)) vfloat exp2_vector(vfloat x) {
     p = simd_fma(p, f, simd_set(1.0f));
     return simd_scale(p, n);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Functions of fp32 numbers, and typed loads and stores. They have no calls, branches or tables, so that a loop around
  * them vectorises. Errors are against the exact value, with and without fused multiply-add. */
-#ifndef CAMBIUM_KERNELS_CPU_VECTOR_MATH_H
-#define CAMBIUM_KERNELS_CPU_VECTOR_MATH_H
+#pragma once
 
 #include "base/base.h"
 
@@ -113,5 +112,3 @@ static inline struct vnormal vnormal(float x) {
     float tail = e * p;
     return (struct vnormal){.cumulative = x < 0.0f ? tail : 1.0f - tail, .density = 0.398942280f * e};
 }
-
-#endif

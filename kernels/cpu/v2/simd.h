@@ -5,8 +5,7 @@
  *
  * A unit is 32 bits of an operand of a product. It is a float, or at a level with SIMD_PAIRS optionally a pair of bf16;
  * then the even element is in the lower half. Units are stored in memory as floats, and are only moved as bits. */
-#ifndef CAMBIUM_KERNELS_CPU_SIMD_H
-#define CAMBIUM_KERNELS_CPU_SIMD_H
+#pragma once
 
 #include <immintrin.h>
 #include <stdbool.h>
@@ -131,5 +130,3 @@ static inline vword simd_weave(vword even, vword odd) {
 static inline uint32_t simd_at_least(vword a, vword b) {
     return (uint32_t)_mm_movemask_ps((__m128)_mm_cmpeq_epi32(_mm_max_epu32(a, b), a));
 }
-
-#endif

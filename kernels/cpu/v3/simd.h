@@ -1,6 +1,5 @@
 /* Vectors of 8 floats (AVX2, FMA). cpu/v2/simd.h explains the names. */
-#ifndef CAMBIUM_KERNELS_CPU_SIMD_H
-#define CAMBIUM_KERNELS_CPU_SIMD_H
+#pragma once
 
 #include <immintrin.h>
 #include <stdbool.h>
@@ -90,5 +89,3 @@ static inline uint32_t simd_at_least(vword a, vword b) {
     __m256i larger = _mm256_cmpeq_epi32(_mm256_max_epu32(a, b), a);
     return (uint32_t)_mm256_movemask_ps((__m256)larger);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Vectors of 16 floats without bf16 arithmetic: bf16 is converted to fp32. */
-#ifndef CAMBIUM_KERNELS_CPU_SIMD_H
-#define CAMBIUM_KERNELS_CPU_SIMD_H
+#pragma once
 
 #include "cpu/v4/simd512.h"
 
@@ -18,5 +17,3 @@ static inline vword simd_round_bf16(vfloat x) {
     __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     return _mm512_srli_epi32(_mm512_mask_or_epi32(up, nan, bits, _mm512_set1_epi32(0x400000)), 16);
 }
-
-#endif

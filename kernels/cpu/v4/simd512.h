@@ -1,7 +1,6 @@
 /* Vectors of 16 floats (AVX-512 F, BW, DQ, VL): the part that both AVX-512 levels share.
  * cpu/v2/simd.h explains the names. */
-#ifndef CAMBIUM_KERNELS_CPU_SIMD512_H
-#define CAMBIUM_KERNELS_CPU_SIMD512_H
+#pragma once
 
 #include <immintrin.h>
 #include <stdbool.h>
@@ -72,5 +71,3 @@ static inline vword simd_weave(vword even, vword odd) {
 static inline uint32_t simd_at_least(vword a, vword b) {
     return _mm512_cmpge_epu32_mask(a, b);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Vectors of 16 floats, and products of pairs of bf16. */
-#ifndef CAMBIUM_KERNELS_CPU_SIMD_H
-#define CAMBIUM_KERNELS_CPU_SIMD_H
+#pragma once
 
 #include "cpu/v4/simd512.h"
 
@@ -14,5 +13,3 @@ static inline vfloat simd_dot(bool pairs, vfloat a, vfloat b, vfloat sum) {
 static inline vword simd_round_bf16(vfloat x) {
     return _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x));
 }
-
-#endif
