@@ -9,8 +9,7 @@
  * Order of calls: peft_bank_open, a runner with peft_bank_hooks, peft_bank_set_base, the base's values,
  * peft_bank_allocate, then images and steps in any order. One thread. The bank outlives the model that has its hooks.
  * Ranks that hold one model together make the same calls. */
-#ifndef CAMBIUM_PEFT_BANK_H
-#define CAMBIUM_PEFT_BANK_H
+#pragma once
 
 #include "peft/peft.h"
 
@@ -85,5 +84,3 @@ struct peft_segment {
 /* Sets the slots of the next step, in the order of its rows; rows outside all segments use the bare base. There are at
  * most as many segments as the model has rows. STATUS_INVALID. */
 int peft_bank_step(struct peft_bank *bank, const struct peft_segment *segments, int64_t count);
-
-#endif

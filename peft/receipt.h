@@ -1,7 +1,6 @@
 /* The receipt of an adapter, cambium_receipt.json: digests of adapter and base, and golden log-probabilities. A loader
  * computes these again: it then runs the same adapter on the same base. docs/formats.md describes the file. */
-#ifndef CAMBIUM_PEFT_RECEIPT_H
-#define CAMBIUM_PEFT_RECEIPT_H
+#pragma once
 
 #include "base/json.h"
 #include "peft/peft.h"
@@ -68,5 +67,3 @@ int receipt_write(const struct receipt *receipt, const struct peft_bytes *bytes,
 
 /* Computes a SHA-256 in hexadecimal digits. STATUS_MEMORY. */
 int peft_sha256(const void *bytes, size_t length, char digest[PEFT_SHA256_BYTES]);
-
-#endif

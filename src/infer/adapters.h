@@ -5,8 +5,7 @@
  * the generation with which it started: the image of a replaced or unloaded adapter stays in memory until its last
  * completion has ended. When memory runs out, images in no use are evicted, the least recently used first. They are
  * read again from their directories at their next use, and their digest is checked. */
-#ifndef CAMBIUM_INFER_ADAPTERS_H
-#define CAMBIUM_INFER_ADAPTERS_H
+#pragma once
 
 #include "infer/engine.h"
 #include "infer/receipt.h"
@@ -112,5 +111,3 @@ int adapters_give(struct adapters *adapters, int slot);
  * none. */
 bool adapters_at(const struct adapters *adapters, int number, struct adapter_view *view);
 bool adapters_find(const struct adapters *adapters, const char *name, struct adapter_view *view);
-
-#endif

@@ -1,6 +1,5 @@
 /* Internals of the engine, shared by its opening, slots, sequences, plans and messages. */
-#ifndef CAMBIUM_INFER_ENGINE_INTERNAL_H
-#define CAMBIUM_INFER_ENGINE_INTERNAL_H
+#pragma once
 
 #include "base/opening.h"
 #include "infer/engine.h"
@@ -238,5 +237,3 @@ int engine_send_plan(struct engine *engine, const struct plan *plan);
 /* Posts the leader's receive for a step's results. It must do so before it sends the plan: otherwise ranks that send
  * rows and results would wait for each other. */
 int engine_expect_results(struct engine *engine, struct flight *flight);
-
-#endif

@@ -11,8 +11,7 @@
  *
  * The engine's adapters and sequences are in images.h, slots.h and sequences.h; generate.h and score.h generate and
  * score texts. A scheduler (scheduler.h) uses the engine to run many requests at once. */
-#ifndef CAMBIUM_INFER_ENGINE_H
-#define CAMBIUM_INFER_ENGINE_H
+#pragma once
 
 #include "ckpt/ckpt.h"
 #include "infer/kv_pool.h"
@@ -173,5 +172,3 @@ int engine_step(struct engine *engine, const struct engine_row *rows, int64_t co
 /* Opens a scheduler for the engine, which fills in its limits; `options` may set a smaller depth. STATUS_INVALID,
  * STATUS_MEMORY. */
 int engine_open_scheduler(struct engine *engine, const struct scheduler_options *options, struct scheduler **scheduler);
-
-#endif

@@ -1,7 +1,6 @@
 /* Replays the receipts of adapters: their golden texts run through the engine, and the log-probabilities must be those
  * of the receipt. Only the leader calls these functions. */
-#ifndef CAMBIUM_INFER_RECEIPT_H
-#define CAMBIUM_INFER_RECEIPT_H
+#pragma once
 
 #include "infer/engine.h"
 #include "peft/receipt.h"
@@ -24,5 +23,3 @@ int engine_replay_opened(struct engine *engine);
 /* Computes a receipt for such an adapter; the caller frees *text. `base`: of receipt_describe_base. Errors of
  * receipt_write and the engine. */
 int engine_make_receipt(struct engine *engine, const struct peft_bytes *bytes, int image, json_t *base, char **text);
-
-#endif

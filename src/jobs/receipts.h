@@ -1,6 +1,5 @@
 /* Writes receipts of adapters. */
-#ifndef CAMBIUM_JOBS_RECEIPTS_H
-#define CAMBIUM_JOBS_RECEIPTS_H
+#pragma once
 
 #include "model.h"
 #include "train/train.h"
@@ -20,5 +19,3 @@ int receipts_job_run(struct comm *world, void *context);
 int receipts_add(struct comm *world, const struct train_run *run);
 /* True when the directory has a receipt. */
 bool receipt_is_in(const char *directory);
-
-#endif

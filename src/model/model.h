@@ -15,8 +15,7 @@
  * of the communication (STATUS_PEER). Comments name the others.
  *
  * Letters: N rows of a flat batch, C hidden, H heads, D head size, F feed-forward, V vocabulary, L layers. */
-#ifndef CAMBIUM_MODEL_MODEL_H
-#define CAMBIUM_MODEL_MODEL_H
+#pragma once
 
 #include "config/run.h"
 #include "model/family.h"
@@ -365,5 +364,3 @@ int model_infer_results(struct inference_runner *inference, const struct model_s
 int model_step_logits(struct inference_runner *inference, int64_t rows, float *logits);
 /* Called after the last step: waits until everything that was sent to the next stage has arrived. */
 int model_infer_end(struct inference_runner *inference);
-
-#endif

@@ -1,6 +1,5 @@
 /* Inside the trainer. Functions that return a status have the errors of train.h. */
-#ifndef CAMBIUM_TRAIN_INTERNAL_H
-#define CAMBIUM_TRAIN_INTERNAL_H
+#pragma once
 
 #include "train/plan.h"
 #include "train/train.h"
@@ -175,5 +174,3 @@ void report_validation(struct report *report, const struct validation_record *re
 void report_pause(struct report *report);
 /* Writes the last line: iterations and time. */
 void report_end(struct report *report);
-
-#endif

@@ -15,8 +15,7 @@
  *
  * Functions that return a status may return STATUS_MEMORY, STATUS_IO, STATUS_PEER when another rank failed, and the
  * device's errors. Comments name the others. */
-#ifndef CAMBIUM_TRAIN_TRAIN_H
-#define CAMBIUM_TRAIN_TRAIN_H
+#pragma once
 
 #include "ckpt/ckpt.h"
 #include "comm/comm.h"
@@ -188,5 +187,3 @@ int trainer_tell_memory(struct trainer *trainer, size_t program);
  * checkpoint.save/best.
  * STATUS_INVALID when a loss is not finite; STATUS_USAGE. */
 int trainer_run(struct trainer *trainer);
-
-#endif

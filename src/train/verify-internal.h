@@ -1,6 +1,5 @@
 /* Inside the layout oracle. Functions that return a status have the errors of trainers. */
-#ifndef CAMBIUM_TRAIN_VERIFY_INTERNAL_H
-#define CAMBIUM_TRAIN_VERIFY_INTERNAL_H
+#pragma once
 
 #include "train-internal.h"
 #include "verify.h"
@@ -111,5 +110,3 @@ int verify_compare_step(struct verify *v);
 int verify_compare_state(struct verify *v, const struct verify_seen *seen, bool is_exact);
 /* Leaves every rank with the first difference of all. */
 int verify_agree(struct verify *v);
-
-#endif

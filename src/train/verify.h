@@ -3,8 +3,7 @@
  * The model is shrunk, the layout is not. One rank and the layout make the same steps side by side, each from the same
  * weights. After each step every rank compares its part with the whole: outputs of layers, loss, gradients before and
  * after their sums, norm, clip factor, weights and moments. Then the run is saved and resumed in the other layout. */
-#ifndef CAMBIUM_TRAIN_VERIFY_H
-#define CAMBIUM_TRAIN_VERIFY_H
+#pragma once
 
 #include "train/train.h"
 
@@ -30,5 +29,3 @@ int verify_shrink(struct verify_layout *job, bool is_full_size);
  * for each kind of check, then a summary. A difference is no failure. STATUS_INTERRUPTED after a signal that is
  * watched; the errors of trainers. */
 int verify_layout_run(struct comm *world, void *context);
-
-#endif

@@ -1,7 +1,6 @@
 /* A small GPT with dropout, trained on a layout of ranks. Its losses, gradient norms and checkpoint are compared with
  * those of one rank. Ranks are threads. */
-#ifndef CAMBIUM_TEST_TRAIN_LAYOUT_SUPPORT_H
-#define CAMBIUM_TEST_TRAIN_LAYOUT_SUPPORT_H
+#pragma once
 
 #include "train/support.h"
 #include "train/verify.h"
@@ -309,5 +308,3 @@ static inline void continue_elsewhere(const char **prefix, const struct layout *
     load_from(&task, half, steps() / 2);
     test_ok(comm_local_run(ranks_of(layout), run_rank, &task));
 }
-
-#endif
