@@ -42,7 +42,7 @@ struct flight {
     bool has_top;
     double start;        /* clock_seconds */
     int32_t *result_row; /* [max_logit_rows] index of each result's row */
-    void *results;       /* the results, as a block: struct results_block */
+    void *results;       /* the results, as a block: model_results_at */
     struct comm_request arriving;
 };
 
@@ -51,15 +51,6 @@ struct plan_message {
     struct plan_header header;
     void *block;
     struct comm_request *sent; /* [2 * (holders - 1)] header and block for each rank */
-};
-
-/* The results of a step, as arrays in one block (results_at). */
-struct results_block {
-    int32_t *token;
-    float *logprob, *label_logprob;
-    int32_t *is_greedy;
-    int32_t *top_token;
-    float *top_logprob;
 };
 
 /* An image that is being made on this rank. */
@@ -93,7 +84,7 @@ struct engine_leader {
 struct engine_follower {
     void *received;             /* a plan */
     struct peft_bytes arriving; /* the part of an adapter's files that has arrived */
-    struct results_block made;
+    void *results;              /* of a step, as a block */
 };
 
 /* A base of an engine on any rank. When open it has either a leader's part or a follower's. */
@@ -206,12 +197,8 @@ int engine_forget_image(struct engine *engine, int image);
 
 /* ---- run.c ---- */
 
-/* Returns the arrays of a step's results in a block. */
-struct results_block results_at(void *block, int64_t wanted);
 /* Queues the plan of a step on this rank. A plan with only positions of prefixes is complete when this returns. */
 int engine_run_plan(struct engine *engine, const struct plan *plan);
-/* Waits for this rank's oldest plan with unread results. Only on a rank where model_gives_results. */
-int engine_read_results(struct engine *engine, const struct results_block *made);
 
 /* ---- link.c ---- */
 

@@ -372,7 +372,7 @@ static void place_arrays(struct engine *engine, struct arena *arena) {
     if (engine_is_leader(engine))
         place_leader(engine, engine->leader, arena);
     else
-        engine->follower->made.token = take(arena, (int64_t)model_results_bytes(o->max_logit_rows, true), 1);
+        engine->follower->results = take(arena, (int64_t)model_results_bytes(o->max_logit_rows, true), 1);
 }
 
 /* Placing stores the arrays' addresses; copies receive them here. */

@@ -288,8 +288,8 @@ int engine_collect(struct engine *engine, struct engine_result *results) {
     if (leader->collected == leader->submitted)
         return status_fail(STATUS_INVALID, "no step is under way");
     struct flight *flight = flight_at(engine, leader->collected++);
-    struct results_block block = results_at(flight->results, flight->wanted);
-    int status = flight->is_here ? engine_read_results(engine, &block) : comm_wait(&flight->arriving);
+    struct model_step_result block = model_results_at(flight->results, flight->wanted);
+    int status = flight->is_here ? model_infer_results(engine->runner, &block) : comm_wait(&flight->arriving);
     flight->is_here = false;
     leader->step_seconds = clock_seconds() - flight->start;
     for (int64_t i = 0; i < flight->wanted && !status; i++)

@@ -145,8 +145,8 @@ static int find_label_losses(const struct pass *pass, int64_t first, int64_t cou
         .type = DTYPE_F32,
         .logits = inference->step.logits,
         .labels = pass->batch->head.labels + first,
-        .loss = inference->step.label_loss + first,
-        .is_greedy = inference->step.is_greedy + first,
+        .loss = inference->step.at.label_logprob + first,
+        .is_greedy = inference->step.at.is_greedy + first,
     };
     return inference->run.rank->grid.tensor > 1
                ? head_join_loss(&inference->run, &call, false)
@@ -165,10 +165,10 @@ static struct sample sample_call(const struct inference_runner *inference, int64
         .logits = logits,
         .row = step->sample + first,
         .changes = step->changes,
-        .token = step->drawn + first,
-        .logprob = step->logprob + first,
-        .top_token = step->top_token ? step->top_token + first * SAMPLE_MAX_TOP : NULL,
-        .top_logprob = step->top_token ? step->top_logprob + first * SAMPLE_MAX_TOP : NULL,
+        .token = step->at.token + first,
+        .logprob = step->at.logprob + first,
+        .top_token = step->at.top_token ? step->at.top_token + first * SAMPLE_MAX_TOP : NULL,
+        .top_logprob = step->at.top_token ? step->at.top_logprob + first * SAMPLE_MAX_TOP : NULL,
     };
 }
 
@@ -373,12 +373,8 @@ static void add_wanted(struct upload *upload, struct inference_runner *inference
             upload_add(upload, step->labels, (size_t)step->logit_rows * sizeof(int32_t));
     if (step->sample)
         device->sample = add_padded(upload, step->sample, step->logit_rows, padded, &none, sizeof none);
-    device->drawn = device->results;
-    device->logprob = (float *)device->results + padded;
-    device->label_loss = device->logprob + padded;
-    device->is_greedy = (int32_t *)(device->label_loss + padded);
-    device->top_token = step->sample && step->has_top ? device->is_greedy + padded : NULL;
-    device->top_logprob = (float *)(device->is_greedy + padded + padded * SAMPLE_MAX_TOP);
+    device->at = model_results_at(device->results, padded);
+    device->at.top_token = step->sample && step->has_top ? device->at.top_token : NULL;
 }
 
 /* The changes of logits come last in the upload, because every step has another number of them. */

@@ -70,15 +70,12 @@ struct device_step {
     struct change_ids page_changes;
     struct sample_row *sample;
     struct sample_change *changes; /* NULL: none */
-    void *results; /* [max_logit_rows] of each array below, one after the other for as many rows as the step has */
-    int32_t *drawn;
-    float *logprob, *label_loss;
-    int32_t *is_greedy; /* the label is the likeliest token */
-    int32_t *top_token; /* [.., SAMPLE_MAX_TOP]; NULL: the step has none */
-    float *top_logprob;
-    float *logits; /* [step_rows, vocab_stride] */
-    void *rows;    /* [step_rows, C] the rows whose logits are wanted */
-    float *whole;  /* [step_rows, whole_vocab_stride] the logits of all tensor ranks; on the first tensor rank */
+    void *results;                 /* the block of max_logit_rows rows */
+    struct model_step_result at; /* its arrays, for as many rows as the step has; label_logprob: the loss. top_token is
+                                    NULL where the step has none */
+    float *logits;               /* [step_rows, vocab_stride] */
+    void *rows;                  /* [step_rows, C] the rows whose logits are wanted */
+    float *whole; /* [step_rows, whole_vocab_stride] the logits of all tensor ranks; on the first tensor rank */
     float
         *arrived; /* [tensor ranks - 1, step_rows, the largest vocab_stride] the others' parts; also on the first one */
     struct comm_request *parts; /* [tensor ranks] as they arrive; NULL elsewhere */

@@ -299,8 +299,18 @@ struct model_step_result {
     float *top_logprob;
 };
 
-/* Returns the bytes of the results of `rows` rows of a step. They are the drawn token, its log-probability, the loss of
- * the label and its flag; on request also the likeliest tokens and their log-probabilities. */
+/* Returns the results of `rows` rows as arrays that follow each other in a block. */
+static inline struct model_step_result model_results_at(void *block, int64_t rows) {
+    struct model_step_result result = {.token = block};
+    result.logprob = (float *)(result.token + rows);
+    result.label_logprob = result.logprob + rows;
+    result.is_greedy = (int32_t *)(result.label_logprob + rows);
+    result.top_token = result.is_greedy + rows;
+    result.top_logprob = (float *)(result.top_token + rows * SAMPLE_MAX_TOP);
+    return result;
+}
+
+/* Returns the bytes of the block; the likeliest tokens come last, and only on request. */
 static inline size_t model_results_bytes(int64_t rows, bool has_top) {
     return (size_t)rows * (2 * sizeof(int32_t) + 2 * sizeof(float) +
                            (has_top ? SAMPLE_MAX_TOP * (sizeof(int32_t) + sizeof(float)) : 0));
