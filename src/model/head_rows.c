@@ -146,13 +146,3 @@ int head_rows_backward(const struct pass *pass) {
                                      .out = pass->d};
     return status ? status : rank_run(rank, PHASE_REST, gather_rows, &back);
 }
-
-void head_rows_put_back(const struct runner *run, const struct model_batch *batch, float *losses) {
-    int64_t next = 0;
-    if (head_rows_count(run, batch) == batch->rows)
-        return;
-    for (int64_t i = 0; i < batch->rows; i++)
-        next += batch->loss_weight[i] != 0;
-    for (int64_t i = batch->rows; i-- > 0;) /* a row's loss lies at its place or before it, so the last goes first */
-        losses[i] = batch->loss_weight[i] != 0 ? losses[--next] : 0;
-}

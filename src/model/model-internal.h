@@ -427,8 +427,6 @@ int head_rows_forward(const struct pass *pass);
 int head_rows_backward(const struct pass *pass);
 /* Returns how many rows go through the head, padding included; batch->rows when all do. */
 int64_t head_rows_count(const struct runner *run, const struct model_batch *batch);
-/* Moves losses [rows] from the order of the head's rows to that of the batch's rows; rows outside the head get 0. */
-void head_rows_put_back(const struct runner *run, const struct model_batch *batch, float *losses);
 
 /* ends.c: embedding and head. */
 /* Returns the number of ids that rows may have: the vocabulary, then the virtual tokens of all methods. */

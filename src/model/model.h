@@ -242,19 +242,12 @@ struct param_store *model_fp8_store(struct training_runner *training);
  * ranks call it after the last backward of a global batch. It does nothing without FP8. */
 int model_fp8_end_step(struct training_runner *training, int64_t step);
 
-/* Runs forward and backward on a model of one chunk with both ends. The errors of model_forward. */
-int model_train_step(struct training_runner *training, const struct model_batch *batch, const struct model_pass *pass);
-/* The same without a backward. */
-int model_evaluate(struct training_runner *training, const struct model_batch *batch);
 /* Queues, on the stream, a copy of the loss sum to the host, and then clears it. */
 int model_loss_fetch(struct training_runner *training);
 /* Returns the loss sum that was fetched last, once the stream has run; 0 on a stage without the head. */
 double model_fetched_loss(const struct training_runner *training);
 /* Fetches the loss sum, waits for it, and sets *loss. */
 int model_loss(struct training_runner *training, double *loss);
-/* Copies -log p(label) of each row of `batch` whose loss counts to host memory [N]. The batch must be the last one that
- * went through model_evaluate or model_train_step. */
-int model_row_losses(struct training_runner *training, const struct model_batch *batch, float *losses);
 /* Computes the logits [N, V] in fp32 of a batch without dropout, in host memory: for tests and the uncached path. A
  * tensor rank sets only the columns of its part of the vocabulary. The errors of model_forward. */
 int model_logits(struct training_runner *training, const struct model_batch *batch, float *logits);

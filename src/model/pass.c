@@ -249,15 +249,6 @@ int model_evaluate_chunk(struct training_runner *training, const struct model_ba
     return status ? status : pass_evaluate(training, chunk, x, y);
 }
 
-int model_train_step(struct training_runner *training, const struct model_batch *batch, const struct model_pass *pass) {
-    int status = model_forward(training, batch, pass, NULL, NULL);
-    return status ? status : model_backward(training, pass, NULL, NULL);
-}
-
-int model_evaluate(struct training_runner *training, const struct model_batch *batch) {
-    return model_evaluate_chunk(training, batch, 0, NULL, NULL);
-}
-
 int model_loss_fetch(struct training_runner *training) {
     struct stream *stream = training->run.rank->exec.stream;
     if (!training->run.base->part.has_head)
@@ -275,18 +266,6 @@ int model_loss(struct training_runner *training, double *loss) {
     if (!status && training->run.base->part.has_head)
         status = rank_finish(training->run.rank);
     *loss = status ? 0 : model_fetched_loss(training);
-    return status;
-}
-
-int model_row_losses(struct training_runner *training, const struct model_batch *batch, float *losses) {
-    struct stream *stream = training->run.rank->exec.stream;
-    if (!training->run.base->part.has_head)
-        return STATUS_OK;
-    size_t bytes = (size_t)head_rows_count(&training->run, batch) * sizeof *losses;
-    int status = stream_copy_to_host(stream, losses, training->run.scratch.losses, bytes);
-    THEN(status, rank_finish(training->run.rank));
-    if (!status)
-        head_rows_put_back(&training->run, batch, losses);
     return status;
 }
 
