@@ -51,21 +51,22 @@ struct head_rows {
     const float *loss_weight; /* 0 for padding */
 };
 
-/* The batch on the device, in the block of its stash. */
-struct device_batch {
+/* The rows of a batch, or of a step of inference, on the device: their ids, their places, and what they want. Rows of
+ * segments attend within them. Without segments a row attends to the pages of its sequence. */
+struct device_rows {
     void *block;
     int64_t rows, segments, longest; /* rows of the longest segment */
     const int64_t *segment_start;    /* [segments + 1] */
     int32_t *tokens, *positions;
-    uint32_t *sample, *token;
+    uint32_t *sample, *token;           /* keys of dropout; NULL in a step */
+    int32_t *sequence, *cached, *place; /* of a step: as in struct model_step */
     struct head_rows head;
+    int32_t *logit_row; /* of a step */
 };
 
-/* The arrays of a step of inference. Arrays without a size come from the host, and belong to the step that was uploaded
- * last. */
+/* The arrays of a step of inference beside its rows. Arrays without a size come from the host, and belong to the step
+ * that was uploaded last. */
 struct device_step {
-    void *block;
-    int32_t *sequence, *cached, *place, *logit_row;
     int32_t *page_table; /* [max_sequences, max_pages] of all steps so far */
     struct change_ids page_changes;
     struct sample_row *sample;
@@ -103,7 +104,7 @@ enum { STEP_RECORDS_MOST = 24 * (1 + HOOK_LEVELS_MOST) };
 
 /* The activations of a chunk for one micro batch, kept until their backward. */
 struct model_stash {
-    struct device_batch batch;
+    struct device_rows batch;
     struct block_saved *saved; /* [layers of a chunk]; without training all layers share one set */
     void *x_last;              /* [N, C] output of the last block; NULL if another stage continues */
 };
@@ -255,14 +256,11 @@ struct pass {
     struct model_pass asked;            /* as the caller gave it; zero in inference */
     const struct model_chunk *chunk;
     const struct model_stash *stash;
-    const struct device_batch *batch; /* in the stash */
-    int64_t rows;                     /* of the batch; a rank may have only its share of them in the residual stream */
+    const struct device_rows *batch; /* in the stash */
+    int64_t rows;                    /* of the batch; a rank may have only its share of them in the residual stream */
     void *d;       /* backward: [N, C] gradient of the residual stream: of each layer's output, then of its input */
     bool is_fresh; /* backward: the memory that stashes and layers share still has the results of this pass's forward */
-    const struct model_kv *kv; /* inference: keys and values go to and come from here */
-    const struct device_step *step;
-    int64_t max_pages;
-    double seen; /* while planning a step: as in struct model_step_shape */
+    double seen;   /* while planning a step: as in struct model_step_shape */
 };
 
 /* A pass through one block. */
@@ -361,8 +359,8 @@ int block_forward(const struct block_pass *pass);
 int block_prefix(const struct runner *run, int64_t layer, int image, struct hook_prefix *prefix);
 /* Returns the operation that puts `rows` rows of keys and values into the layer's pages. The caller sets their
  * addresses. */
-struct kv_append model_kv_append(const struct runner *run, const struct model_kv *kv, const int32_t *place,
-                                 int64_t layer, int64_t rows);
+struct kv_append model_kv_append(const struct inference_runner *inference, const int32_t *place, int64_t layer,
+                                 int64_t rows);
 /* Replaces the gradient of the block's output, in pass->d, by that of its input. */
 int block_backward(const struct block_pass *pass);
 /* Sets share.activates_in_product. Called before activations are placed. */
@@ -460,11 +458,9 @@ int unit_end_gradients(const struct pass *pass, int64_t unit);
 int head_begin(const struct pass *pass, enum param_use use);
 int head_end(const struct pass *pass, int status);
 
-/* pass.c: the batch is in the stash. `use` is PARAM_FORWARD or PARAM_EVALUATION. See model_forward for x, y, dy and dx.
- */
+/* pass.c: the batch is in the stash. `use` is PARAM_FORWARD or PARAM_EVALUATION. See model_forward for x and y. */
 int pass_forward(struct training_runner *training, const struct model_pass *asked, enum param_use use, const void *x,
                  void *y);
-int pass_backward(struct training_runner *training, const struct model_pass *asked, const void *dy, void *dx);
 /* Layers first .. end - 1 of a chunk, counted within it. */
 struct layer_group {
     int64_t first, end;
@@ -474,7 +470,6 @@ struct layer_group {
  * (`is_fresh`). */
 bool model_runs_again(const struct training_runner *training, const struct model_chunk *chunk, int stash, int64_t layer,
                       bool is_fresh, struct layer_group *group);
-int pass_evaluate(struct training_runner *training, int chunk, const void *x, void *y);
 
 /* infer.c */
 /* Return the layers of the rank: inference has one chunk. */

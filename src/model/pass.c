@@ -16,8 +16,7 @@ static int64_t longest_segment(const struct model_batch *batch) {
     return longest;
 }
 
-static int upload_batch(struct training_runner *training, const struct model_batch *batch,
-                        struct device_batch *device) {
+static int upload_batch(struct training_runner *training, const struct model_batch *batch, struct device_rows *device) {
     struct runner *run = &training->run;
     const struct model_config *c = &run->base->options.config;
     if (batch->rows < 1 || batch->rows > run->max_rows)
@@ -198,7 +197,7 @@ static int run_backward(const struct pass *pass, const void *dy) {
     return status ? status : layer_done(pass, -1);
 }
 
-int pass_backward(struct training_runner *training, const struct model_pass *asked, const void *dy, void *dx) {
+int model_backward(struct training_runner *training, const struct model_pass *asked, const void *dy, void *dx) {
     struct pass pass = pass_of(training, asked);
     pass.d = model_sends_gradient(&training->run, pass.chunk) ? dx : training->run.gradients.stream;
     pass.is_fresh = training->kept.fresh == pass.stash;
@@ -211,27 +210,12 @@ int pass_backward(struct training_runner *training, const struct model_pass *ask
     return status;
 }
 
-int pass_evaluate(struct training_runner *training, int chunk, const void *x, void *y) {
-    struct model_pass asked = {.chunk = chunk};
-    struct pass pass = pass_of(training, &asked);
-    int status = pass_forward(training, &asked, PARAM_EVALUATION, x, y);
-    if (!status && chunk_has_head(training->run.base, pass.chunk))
-        status = run_head(&pass, PARAM_EVALUATION);
-    training->kept.fresh = NULL;
-    param_check_returned(&training->run.base->store, "an evaluation");
-    return status;
-}
-
 /* ---- from outside ---- */
 
 int model_forward(struct training_runner *training, const struct model_batch *batch, const struct model_pass *pass,
                   const void *x, void *y) {
     int status = upload_batch(training, batch, &training_stash(training, pass->stash)->batch);
     return status ? status : pass_forward(training, pass, PARAM_FORWARD, x, y);
-}
-
-int model_backward(struct training_runner *training, const struct model_pass *pass, const void *dy, void *dx) {
-    return pass_backward(training, pass, dy, dx);
 }
 
 int model_sum_tied_gradients(struct training_runner *training) {
@@ -245,8 +229,15 @@ int model_sum_tied_gradients(struct training_runner *training) {
 
 int model_evaluate_chunk(struct training_runner *training, const struct model_batch *batch, int chunk, const void *x,
                          void *y) {
-    int status = upload_batch(training, batch, &training_stash(training, 0)->batch);
-    return status ? status : pass_evaluate(training, chunk, x, y);
+    const struct model_pass asked = {.chunk = chunk};
+    TRY(upload_batch(training, batch, &training_stash(training, 0)->batch));
+    struct pass pass = pass_of(training, &asked);
+    int status = pass_forward(training, &asked, PARAM_EVALUATION, x, y);
+    if (!status && chunk_has_head(training->run.base, pass.chunk))
+        status = run_head(&pass, PARAM_EVALUATION);
+    training->kept.fresh = NULL;
+    param_check_returned(&training->run.base->store, "an evaluation");
+    return status;
 }
 
 int model_loss_fetch(struct training_runner *training) {

@@ -280,7 +280,7 @@ static void place_step(struct inference_runner *inference, struct arena *arena) 
     struct device_step *step = &inference->step;
     int64_t most = model_sizes(run)->step_rows;
     size_t wanted = (size_t)(o->max_logit_rows < most ? o->max_logit_rows : most);
-    step->block = arena_take(arena, inference_upload_bytes(inference));
+    inference->stash.batch.block = arena_take(arena, inference_upload_bytes(inference));
     step->page_table = arena_take(arena, (size_t)(o->max_sequences * o->max_pages) * sizeof(int32_t));
     for (int i = 0; i < 2 && !base->part.has_head; i++)
         step->out[i] = arena_take(arena, stream_bytes(run));
