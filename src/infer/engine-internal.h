@@ -123,11 +123,6 @@ struct engine_shared {
     struct engine bases[]; /* [count] */
 };
 
-/* True when this rank makes the plans. It follows from the grid, so it holds also for an engine that is only
- * planned. */
-static inline bool engine_is_leader(const struct engine *engine) {
-    return engine->shared->holder == 0;
-}
 /* Returns the pages that this number of tokens takes. */
 static inline int64_t engine_pages_of(int64_t tokens) {
     return (tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
@@ -158,11 +153,6 @@ size_t engine_array_bytes(const struct engine *engine);
 int64_t engine_count_pages(const struct engine *engine);
 /* Refuses an engine without pages. STATUS_USAGE. */
 int engine_check_pages(const struct engine *engine, int64_t pages);
-
-/* ---- engine_plan.c ---- */
-
-/* Fills the plan of all bases. Rank, banks and models are open or sketched, and `pages` and `images` are known. */
-void engine_fill_plan(const struct engine *engine, struct engine_plan *plan);
 
 /* ---- sequence.c ---- */
 

@@ -212,7 +212,7 @@ static void close_holders(void *self) {
 
 static int open_part(void *self) {
     struct engine *engine = self;
-    if (engine_is_leader(engine))
+    if (engine_leads(engine))
         engine->leader = calloc(1, sizeof *engine->leader);
     else
         engine->follower = calloc(1, sizeof *engine->follower);
@@ -369,7 +369,7 @@ static void place_leader(const struct engine *engine, struct engine_leader *lead
 
 static void place_arrays(struct engine *engine, struct arena *arena) {
     const struct engine_options *o = &engine->options;
-    if (engine_is_leader(engine))
+    if (engine_leads(engine))
         place_leader(engine, engine->leader, arena);
     else
         engine->follower->results = take(arena, (int64_t)model_results_bytes(o->max_logit_rows, true), 1);

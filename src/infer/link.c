@@ -18,7 +18,7 @@ static int followers(const struct engine *engine) {
 
 size_t engine_link_bytes(const struct engine *engine) {
     size_t bytes = plan_block_bytes(&engine->most);
-    return followers(engine) == 0 ? 0 : engine_is_leader(engine) ? (size_t)engine_flights(engine) * bytes : bytes;
+    return followers(engine) == 0 ? 0 : engine_leads(engine) ? (size_t)engine_flights(engine) * bytes : bytes;
 }
 
 static int open_messages(struct engine *engine, size_t bytes) {

@@ -257,11 +257,12 @@ static int run_wanted(const struct pass *pass, const struct model_step *step) {
     int status = STATUS_OK;
     for (int64_t first = 0; first < step->logit_rows && !status; first += most) {
         int64_t left = step->logit_rows - first, count = left < most ? left : most;
-        status = make_logits(pass, first, count);
+        int64_t at = inference->run.rank->is_planning ? 0 : first; /* there are no arrays yet */
+        status = make_logits(pass, at, count);
         if (!status && step->labels)
-            status = find_label_losses(pass, first, count);
+            status = find_label_losses(pass, at, count);
         if (!status && step->sample)
-            status = draw(inference, first, count);
+            status = draw(inference, at, count);
     }
     return status;
 }
@@ -286,27 +287,15 @@ static struct pass pass_of(struct inference_runner *inference, int64_t rows) {
     };
 }
 
-/* Plans logits and draws of `rows` rows; only their number matters. */
-static int plan_head(const struct pass *pass, int64_t rows) {
-    int64_t most = model_sizes(pass->run)->step_rows;
-    int status = STATUS_OK;
-    for (int64_t first = 0; first < rows && !status; first += most) {
-        int64_t left = rows - first, count = left < most ? left : most;
-        status = make_logits(pass, 0, count);
-        THEN(status, draw(pass->inference, 0, count));
-    }
-    return status;
-}
-
 int model_plan_step(struct inference_runner *inference, const struct model_step_shape *shape) {
+    static const struct sample_row unread;
+    const struct model_step draws = {.logit_rows = shape->logit_rows, .sample = &unread};
     struct pass pass = pass_of(inference, shape->rows);
     pass.seen = shape->seen;
     rank_plan_part(inference->run.rank, WORK_FORWARD, 0);
     int status = run_blocks(&pass);
     if (!status && inference->run.base->part.has_head && shape->logit_rows)
-        status = head_begin(&pass, PARAM_EVALUATION);
-    if (!status && inference->run.base->part.has_head && shape->logit_rows)
-        status = head_end(&pass, plan_head(&pass, shape->logit_rows));
+        status = run_head(&pass, &draws);
     rank_plan_part(inference->run.rank, WORK_UPDATE, 0);
     return status;
 }

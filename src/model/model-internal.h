@@ -398,12 +398,8 @@ struct fp8_linear *fp8_linear_at(const struct runner *run, int64_t layer, enum a
 bool fp8_has_norms(const struct runner *run);
 
 /* layers.c: the parts that blocks, embedding and head share. */
-/* norm_call returns a norm of the model's kind. The other two borrow its parameters and run it. */
-struct norm norm_call(const struct runner *run, int64_t rows, int64_t columns);
-int norm_run_forward(const struct runner *run, const struct norm_params *norm, struct norm *call);
-int norm_run_backward(const struct runner *run, const struct norm_params *norm, struct norm *call);
-/* Run a norm over rows of this rank's part of the residual stream. The caller sets rows, x, mean and rstd; forward y;
- * backward dy, dx and dx_add. */
+/* Borrow the parameters of a norm and run it, over rows of this rank's part of the residual stream unless `cols` is
+ * set. The caller sets rows, x, mean and rstd; forward y; backward dy, dx and dx_add; and what other columns need. */
 int norm_forward(const struct runner *run, const struct norm_params *norm, const struct norm *arguments);
 int norm_backward(const struct runner *run, const struct norm_params *norm, const struct norm *arguments);
 /* Computes y = residual + dropout(x); residual may be NULL. `site`: see model_dropout_site. */
