@@ -280,6 +280,16 @@ static inline void *model_element(const struct runner *run, void *start, int64_t
     return start ? (char *)start + element * (int64_t)dtype_bytes(run->base->options.dtype) : NULL;
 }
 
+/* Returns the address of a row of the residual stream, in the same way. */
+static inline void *model_row(const struct runner *run, void *start, int64_t row) {
+    return model_element(run, start, row * run->base->options.config.hidden_size);
+}
+/* Returns the bytes of this rank's rows of the residual stream, of `rows` rows in all. */
+static inline size_t model_stream_bytes(const struct runner *run, int64_t rows) {
+    return (size_t)(rank_stream_rows(run->rank, rows) * run->base->options.config.hidden_size) *
+           dtype_bytes(run->base->options.dtype);
+}
+
 /* base.c */
 static inline bool chunk_has_embedding(const struct base *base, const struct model_chunk *chunk) {
     return base->part.has_embedding && chunk->first == 0;

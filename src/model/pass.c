@@ -84,12 +84,6 @@ static struct block_pass block_pass_of(const struct pass *pass, int64_t layer, v
     };
 }
 
-static size_t stream_bytes(const struct pass *pass) {
-    const struct training_runner *training = pass->training;
-    return (size_t)(rank_stream_rows(training->run.rank, pass->rows) * training->run.base->options.config.hidden_size) *
-           dtype_bytes(training->run.base->options.dtype);
-}
-
 /* Starts with the embedding, or with the output of the layer before; then come the blocks, if there are any. */
 int pass_forward(struct training_runner *training, const struct model_pass *asked, enum param_use use, const void *x,
                  void *y) {
@@ -102,7 +96,7 @@ int pass_forward(struct training_runner *training, const struct model_pass *aske
         status = unit_begin(&pass, PARAM_UNIT_FIRST, use);
         THEN(status, unit_end(&pass, PARAM_UNIT_FIRST, embedding_pass_forward(&pass, first)));
     } else if (!training->run.rank->is_planning) {
-        status = stream_copy(training->run.rank->exec.stream, first, x, stream_bytes(&pass));
+        status = stream_copy(training->run.rank->exec.stream, first, x, model_stream_bytes(pass.run, pass.rows));
     }
     for (int64_t layer = 0; layer < pass.chunk->count && !status; layer++) {
         struct block_pass block = block_pass_of(&pass, layer, end);
@@ -184,7 +178,7 @@ static int run_backward(const struct pass *pass, const void *dy) {
     if (!status && has_head)
         status = run_head(pass, PARAM_BACKWARD);
     else if (!status && !training->run.rank->is_planning)
-        status = stream_copy(training->run.rank->exec.stream, pass->d, dy, stream_bytes(pass));
+        status = stream_copy(training->run.rank->exec.stream, pass->d, dy, model_stream_bytes(pass->run, pass->rows));
     if (!status && has_head)
         status = layer_done(pass, training->run.base->options.config.num_layers);
     THEN(status, run_blocks_backward(pass));

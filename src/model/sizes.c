@@ -23,8 +23,7 @@ size_t inference_upload_bytes(const struct inference_runner *inference) {
 }
 
 static size_t stream_bytes(const struct runner *run) {
-    return (size_t)(rank_stream_rows(run->rank, run->max_rows) * run->base->options.config.hidden_size) *
-           dtype_bytes(run->base->options.dtype);
+    return model_stream_bytes(run, run->max_rows);
 }
 
 /* Returns the bytes of all rows, even if the rows of the stream are cut. */

@@ -69,7 +69,7 @@ static int build(struct training_runner *training, const struct model_options *o
     plan->weights += fp8_weight_bytes(training);
     plan->activations += arena.used;
     plan->transfers += UPLOAD_TURNS * training_upload_bytes(run) + sizeof(double);
-    plan->stream_bytes = (size_t)training_stream_elements(training) * dtype_bytes(run->base->options.dtype);
+    plan->stream_bytes = model_stream_bytes(run, run->max_rows);
     TRY(runner_plan(run, plan_batch, training));
     return plan_gradients(training);
 }
