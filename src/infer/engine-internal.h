@@ -170,8 +170,7 @@ int32_t slot_virtual_id(const struct engine *engine, const struct slot *slot, in
 
 /* ---- images.c ---- */
 
-/* Returns the size of the pieces in which files are sent. */
-int64_t engine_piece_bytes(void);
+enum { ENGINE_PIECE_BYTES = 256 << 10 }; /* of the pieces in which files are sent */
 /* A step of the opening: loads the options' adapters on all ranks together. */
 int engine_open_images(void *engine);
 void engine_close_images(void *engine);

@@ -61,10 +61,6 @@ int64_t engine_max_rows(const struct engine *engine) {
     return engine->options.max_rows;
 }
 
-int64_t engine_max_logit_rows(const struct engine *engine) {
-    return engine->options.max_logit_rows;
-}
-
 int64_t engine_max_sequences(const struct engine *engine) {
     return engine->options.max_sequences;
 }

@@ -65,7 +65,7 @@ static struct plan_counts count_most(const struct engine *engine) {
                                 .places = o->max_rows,
                                 .logit_rows = o->max_logit_rows,
                                 .changes = engine->max_changes,
-                                .bytes = has_bank(engine) ? engine_piece_bytes() : 0};
+                                .bytes = has_bank(engine) ? ENGINE_PIECE_BYTES : 0};
 }
 
 static void find_sizes(struct engine *engine) {
