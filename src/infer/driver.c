@@ -1,8 +1,5 @@
 /* The engine's table of calls for a scheduler. */
-#include "infer/engine.h"
-#include "infer/sequences.h"
-
-#include <time.h>
+#include "engine-internal.h"
 
 static int open_sequence(void *self, const struct sequence_beginning *beginning, int64_t *cached) {
     return engine_sequence_open(self, beginning, cached);
@@ -29,9 +26,7 @@ static int collect(void *self, struct engine_result *results) {
 }
 
 static double now(void *self) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+    return clock_seconds();
 }
 
 /* Returns the cost of attending to one more row, relative to a row's products with the weights (without the head, which
@@ -55,7 +50,7 @@ int engine_open_scheduler(struct engine *engine, const struct scheduler_options 
                                      .now = now};
     struct scheduler_options complete = *options;
     complete.max_rows = engine_max_rows(engine);
-    complete.max_logit_rows = engine_max_logit_rows(engine);
+    complete.max_logit_rows = engine->options.max_logit_rows;
     complete.max_sequences = engine_max_sequences(engine);
     complete.max_positions = engine_max_positions(engine);
     complete.page_tokens = KV_PAGE_TOKENS;

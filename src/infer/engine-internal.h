@@ -43,7 +43,7 @@ struct flight {
     bool has_top;
     double start;        /* clock_seconds */
     int32_t *result_row; /* [max_logit_rows] index of each result's row */
-    void *results;       /* the results, as a block: struct results_block */
+    void *results;       /* the results, as a block: model_results_at */
     struct comm_request arriving;
 };
 
@@ -52,15 +52,6 @@ struct plan_message {
     struct plan_header header;
     void *block;
     struct comm_request *sent; /* [2 * (holders - 1)] header and block for each rank */
-};
-
-/* The results of a step, as arrays in one block (results_at). */
-struct results_block {
-    int32_t *token;
-    float *logprob, *label_logprob;
-    int32_t *is_greedy;
-    int32_t *top_token;
-    float *top_logprob;
 };
 
 /* An image that is being made on this rank. */
@@ -97,7 +88,7 @@ struct engine_leader {
 struct engine_follower {
     void *received;             /* a plan */
     struct peft_bytes arriving; /* the part of an adapter's files that has arrived */
-    struct results_block made;
+    void *results;              /* of a step, as a block */
 };
 
 /* A base of an engine on any rank. When open it has either a leader's part or a follower's. */
@@ -138,11 +129,6 @@ struct engine_shared {
     struct engine bases[]; /* [count] */
 };
 
-/* True when this rank makes the plans. It follows from the grid, so it holds also for an engine that is only
- * planned. */
-static inline bool engine_is_leader(const struct engine *engine) {
-    return engine->shared->holder == 0;
-}
 /* Returns the pages that this number of tokens takes. */
 static inline int64_t engine_pages_of(int64_t tokens) {
     return (tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
@@ -174,11 +160,6 @@ int64_t engine_count_pages(const struct engine *engine);
 /* Refuses an engine without pages. STATUS_USAGE. */
 int engine_check_pages(const struct engine *engine, int64_t pages);
 
-/* ---- engine_plan.c ---- */
-
-/* Fills the plan of all bases. Rank, banks and models are open or sketched, and `pages` and `images` are known. */
-void engine_fill_plan(const struct engine *engine, struct engine_plan *plan);
-
 /* ---- step.c ---- */
 
 /* Submits a step of golden texts and collects it, also while other steps are under way. */
@@ -201,8 +182,7 @@ int32_t slot_virtual_id(const struct engine *engine, const struct slot *slot, in
 
 /* ---- images.c ---- */
 
-/* Returns the size of the pieces in which files are sent. */
-int64_t engine_piece_bytes(void);
+enum { ENGINE_PIECE_BYTES = 256 << 10 }; /* of the pieces in which files are sent */
 /* A step of the opening: loads the options' adapters on all ranks together. */
 int engine_open_images(void *engine);
 void engine_close_images(void *engine);
@@ -218,12 +198,8 @@ int engine_forget_image(struct engine *engine, int image);
 
 /* ---- run.c ---- */
 
-/* Returns the arrays of a step's results in a block. */
-struct results_block results_at(void *block, int64_t wanted);
 /* Queues the plan of a step on this rank. A plan with only positions of prefixes is complete when this returns. */
 int engine_run_plan(struct engine *engine, const struct plan *plan);
-/* Waits for this rank's oldest plan with unread results. Only on a rank where model_gives_results. */
-int engine_read_results(struct engine *engine, const struct results_block *made);
 
 /* ---- link.c ---- */
 

@@ -61,10 +61,6 @@ int64_t engine_max_rows(const struct engine *engine) {
     return engine->options.max_rows;
 }
 
-int64_t engine_max_logit_rows(const struct engine *engine) {
-    return engine->options.max_logit_rows;
-}
-
 int64_t engine_max_sequences(const struct engine *engine) {
     return engine->options.max_sequences;
 }
@@ -73,8 +69,9 @@ int64_t engine_max_positions(const struct engine *engine) {
     return engine->options.max_positions;
 }
 
+/* It follows from the grid, so it holds also for an engine that is only planned. */
 bool engine_leads(const struct engine *engine) {
-    return engine_is_leader(engine);
+    return engine->shared->holder == 0;
 }
 
 const char *engine_directory(const struct engine *engine) {
@@ -99,10 +96,6 @@ struct rank *engine_rank(struct engine *engine) {
 
 int engine_step_work(struct engine *engine, const struct model_step_shape *shape, struct work_list *list) {
     return model_step_work(engine->runner, shape, list);
-}
-
-void engine_read_plan(const struct engine *engine, struct engine_plan *plan) {
-    engine_fill_plan(engine, plan);
 }
 
 size_t engine_planned_bytes(const struct engine *engine) {

@@ -79,7 +79,6 @@ enum dtype engine_dtype(const struct engine *engine);
 /* Returns the name of its precision: "fp32", "bf16" or "tf32". */
 const char *engine_precision(const struct engine *engine);
 int64_t engine_max_rows(const struct engine *engine);
-int64_t engine_max_logit_rows(const struct engine *engine);
 int64_t engine_max_sequences(const struct engine *engine);
 int64_t engine_max_positions(const struct engine *engine);
 /* Returns the directory that was opened. */

@@ -65,7 +65,7 @@ static struct plan_counts count_most(const struct engine *engine) {
                                 .places = o->max_rows,
                                 .logit_rows = o->max_logit_rows,
                                 .changes = engine->max_changes,
-                                .bytes = has_bank(engine) ? engine_piece_bytes() : 0};
+                                .bytes = has_bank(engine) ? ENGINE_PIECE_BYTES : 0};
 }
 
 static void find_sizes(struct engine *engine) {
@@ -216,7 +216,7 @@ static void close_holders(void *self) {
 
 static int open_part(void *self) {
     struct engine *engine = self;
-    if (engine_is_leader(engine))
+    if (engine_leads(engine))
         engine->leader = calloc(1, sizeof *engine->leader);
     else
         engine->follower = calloc(1, sizeof *engine->follower);
@@ -373,10 +373,10 @@ static void place_leader(const struct engine *engine, struct engine_leader *lead
 
 static void place_arrays(struct engine *engine, struct arena *arena) {
     const struct engine_options *o = &engine->options;
-    if (engine_is_leader(engine))
+    if (engine_leads(engine))
         place_leader(engine, engine->leader, arena);
     else
-        engine->follower->made.token = take(arena, (int64_t)model_results_bytes(o->max_logit_rows, true), 1);
+        engine->follower->results = take(arena, (int64_t)model_results_bytes(o->max_logit_rows, true), 1);
 }
 
 /* Placing stores the arrays' addresses; copies receive them here. */

@@ -29,12 +29,12 @@ static void add_base(const struct engine *engine, struct engine_plan *plan) {
     plan->workspace += engine->plan.activations - (bank ? peft_bank_hooks(bank)->upload.bytes : 0);
     plan->transfers += engine->plan.transfers;
     plan->steps += engine_array_bytes(engine) + engine_link_bytes(engine) +
-                   (engine_is_leader(engine) ? kv_pool_bytes(engine->pages) : 0) +
-                   (bank ? peft_bank_list_bytes(bank) : 0);
+                   (engine_leads(engine) ? kv_pool_bytes(engine->pages) : 0) + (bank ? peft_bank_list_bytes(bank) : 0);
     plan->program += (size_t)engine->files.config.vocab_size * TOKENIZER_BYTES;
 }
 
-void engine_fill_plan(const struct engine *engine, struct engine_plan *plan) {
+/* Rank, banks and models are open or sketched, and `pages` and `images` of the bases are known. */
+void engine_read_plan(const struct engine *engine, struct engine_plan *plan) {
     const struct engine_shared *shared = engine->shared;
     int64_t widest = 0, hidden = 0;
     *plan = (struct engine_plan){
@@ -93,7 +93,7 @@ static int plan_on(struct engine *engine, int number, const struct listing *list
         THEN(status, engine_plan_images(&shared->bases[i]));
     }
     if (!status)
-        engine_fill_plan(engine, plan);
+        engine_read_plan(engine, plan);
     for (int i = 0; i < listing->count && !status; i++)
         status = model_step_work(engine->runner, &listing->shapes[i], &listing->lists[i]);
     opening_undo(&engine_sketch_opening, engine);

@@ -4,12 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE_BYTES = 256 << 10 };
-
-int64_t engine_piece_bytes(void) {
-    return PIECE_BYTES;
-}
-
 static int agree(const struct engine *engine, int status) {
     return engine->shared->holders ? comm_agree(engine->shared->holders, status) : status;
 }
@@ -213,7 +207,7 @@ static int send_piece(struct engine *engine) {
     size_t total = leader->sending->length, rest = total - leader->sent_bytes;
     struct plan plan = {.header = {.kind = PLAN_BYTES, .total = (int64_t)total}};
     plan.header.offset = (int64_t)leader->sent_bytes;
-    plan.header.counts.bytes = rest < PIECE_BYTES ? (int64_t)rest : PIECE_BYTES;
+    plan.header.counts.bytes = rest < ENGINE_PIECE_BYTES ? (int64_t)rest : ENGINE_PIECE_BYTES;
     plan.bytes = (char *)leader->sending->data + leader->sent_bytes;
     leader->sent_bytes += (size_t)plan.header.counts.bytes;
     return engine_send_plan(engine, &plan);

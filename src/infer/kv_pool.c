@@ -125,10 +125,6 @@ int32_t kv_pool_take(struct kv_pool *pool) {
     return number;
 }
 
-void kv_pool_share(struct kv_pool *pool, int32_t page) {
-    pool->page[page].references++;
-}
-
 void kv_pool_release(struct kv_pool *pool, int32_t page) {
     if (--pool->page[page].references > 0)
         return;
@@ -221,8 +217,4 @@ void kv_pool_forget(struct kv_pool *pool, uint64_t slot_key) {
 
 int64_t kv_pool_available(const struct kv_pool *pool) {
     return pool->free_count + pool->findable_count;
-}
-
-int64_t kv_pool_held(const struct kv_pool *pool) {
-    return pool->count - kv_pool_available(pool);
 }

@@ -46,8 +46,6 @@ int kv_pool_open(struct kv_pool *pool, int64_t count, bool keeps_findable);
 void kv_pool_close(struct kv_pool *pool);
 /* Returns a free page, else the oldest findable one, with one reference; -1 when all are held. */
 int32_t kv_pool_take(struct kv_pool *pool);
-/* Adds a reference to a held page. */
-void kv_pool_share(struct kv_pool *pool, int32_t page);
 /* Removes a reference. After the last one a published page becomes findable, another one free. */
 void kv_pool_release(struct kv_pool *pool, int32_t page);
 
@@ -65,5 +63,3 @@ void kv_pool_forget(struct kv_pool *pool, uint64_t slot_key);
 
 /* Returns how many pages kv_pool_take can return: free and findable ones. */
 int64_t kv_pool_available(const struct kv_pool *pool);
-/* Returns how many pages sequences hold. */
-int64_t kv_pool_held(const struct kv_pool *pool);

@@ -62,16 +62,12 @@ void likelihood_encoder_close(struct likelihood_encoder *encoder) {
 
 /* ---- tokens ---- */
 
-static bool begins_with_prefix(const struct likelihood_encoder *e, const char *text, size_t length) {
-    return e->flag && length >= e->prefix_text.length &&
-           !memcmp(text, strbuf_text(&e->prefix_text), e->prefix_text.length);
-}
-
 /* Encodes a text. One that begins with the name of the prefix token has it already. */
 static int encode(struct likelihood_encoder *e, const char *text, size_t length, struct token_buffer *out) {
-    unsigned added = begins_with_prefix(e, text, length) ? 0 : TOKENIZER_ADD_SPECIAL;
+    size_t prefix = e->prefix_text.length;
+    bool has_prefix = e->flag && length >= prefix && !memcmp(text, strbuf_text(&e->prefix_text), prefix);
     out->count = 0;
-    return tokenizer_encode(e->encoder, text, length, e->flag | added, out);
+    return tokenizer_encode(e->encoder, text, length, e->flag | (has_prefix ? 0 : TOKENIZER_ADD_SPECIAL), out);
 }
 
 /* Adds a request of the last tokens of tokens[total], of which the last `wanted` are the continuation. `before`: a

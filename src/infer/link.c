@@ -18,7 +18,7 @@ static int followers(const struct engine *engine) {
 
 size_t engine_link_bytes(const struct engine *engine) {
     size_t bytes = plan_block_bytes(&engine->most);
-    return followers(engine) == 0 ? 0 : engine_is_leader(engine) ? (size_t)engine_flights(engine) * bytes : bytes;
+    return followers(engine) == 0 ? 0 : engine_leads(engine) ? (size_t)engine_flights(engine) * bytes : bytes;
 }
 
 static int open_messages(struct engine *engine, size_t bytes) {
@@ -141,7 +141,7 @@ struct comm_signs engine_signs_of(const struct engine *engine, int rank) {
 static int send_results(struct engine *engine, const struct plan *plan) {
     int64_t wanted = plan->header.counts.logit_rows;
     size_t bytes = model_results_bytes(wanted, plan->header.has_top);
-    struct comm_data data = data_of(engine->follower->made.token, NULL, bytes);
+    struct comm_data data = data_of(engine->follower->results, NULL, bytes);
     return wanted ? comm_send(engine->shared->holders, &data, 0) : STATUS_OK;
 }
 
@@ -162,15 +162,15 @@ static int receive_plan(struct engine_shared *shared, struct plan *plan, struct 
 }
 
 static int follow(struct engine *engine, const struct plan *plan) {
-    struct results_block *made = &engine->follower->made;
+    struct model_step_result made;
     switch ((enum plan_kind)plan->header.kind) {
     case PLAN_STEP:
-        *made = results_at(made->token, plan->header.counts.logit_rows);
+        made = model_results_at(engine->follower->results, plan->header.counts.logit_rows);
         double start = clock_seconds();
         int status = engine_run_plan(engine, plan);
         if (!status && plan->header.counts.rows && model_gives_results(engine->runner)) {
-            status = engine_read_results(engine, made);
-            status = status ? status : send_results(engine, plan);
+            status = model_infer_results(engine->runner, &made);
+            THEN(status, send_results(engine, plan));
         }
         engine_load_beside(engine, clock_seconds() - start);
         return status;

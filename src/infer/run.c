@@ -1,16 +1,6 @@
 /* Runs a plan on one rank: prefixes, and rows of the model with changes of its page table. */
 #include "engine-internal.h"
 
-struct results_block results_at(void *block, int64_t wanted) {
-    struct results_block results = {.token = block};
-    results.logprob = (float *)(results.token + wanted);
-    results.label_logprob = results.logprob + wanted;
-    results.is_greedy = (int32_t *)(results.label_logprob + wanted);
-    results.top_token = results.is_greedy + wanted;
-    results.top_logprob = (float *)(results.top_token + wanted * SAMPLE_MAX_TOP);
-    return results;
-}
-
 static int put_prefixes(struct engine *engine, const struct plan *plan) {
     int status = STATUS_OK;
     for (int64_t i = 0; i < plan->header.counts.prefixes && !status; i++) {
@@ -52,10 +42,4 @@ int engine_run_plan(struct engine *engine, const struct plan *plan) {
         status = peft_bank_step(engine->bank, plan->segments, plan->header.counts.segments);
     THEN(status, model_infer(engine->runner, &step));
     return status;
-}
-
-int engine_read_results(struct engine *engine, const struct results_block *made) {
-    struct model_step_result result = {made->token,     made->logprob,   made->label_logprob,
-                                       made->is_greedy, made->top_token, made->top_logprob};
-    return model_infer_results(engine->runner, &result);
 }

@@ -288,10 +288,10 @@ int engine_submit(struct engine *engine, const struct engine_row *rows, int64_t 
 
 /* Waits for a step's results; they stay with the step until they are given. */
 static int land(struct engine *engine, struct flight *flight) {
-    struct results_block block = results_at(flight->results, flight->wanted);
+    struct model_step_result block = model_results_at(flight->results, flight->wanted);
     if (flight->has_landed)
         return STATUS_OK;
-    int status = flight->is_here ? engine_read_results(engine, &block) : comm_wait(&flight->arriving);
+    int status = flight->is_here ? model_infer_results(engine->runner, &block) : comm_wait(&flight->arriving);
     flight->is_here = false;
     flight->has_landed = true;
     engine->leader->step_seconds = clock_seconds() - flight->start;
@@ -300,7 +300,7 @@ static int land(struct engine *engine, struct flight *flight) {
 
 static int give(struct engine *engine, struct flight *flight, struct engine_result *results) {
     int status = land(engine, flight);
-    struct results_block block = results_at(flight->results, flight->wanted);
+    struct model_step_result block = model_results_at(flight->results, flight->wanted);
     for (int64_t i = 0; i < flight->wanted && !status; i++)
         results[flight->result_row[i]] = (struct engine_result){
             .token = block.token[i],

@@ -23,7 +23,7 @@ static const struct hook_list *hooks_at(const struct block_pass *block, enum att
 
 /* Returns the keys of dropout for the rows from `first` on. */
 static struct row_keys keys_at(const struct block_pass *block, int64_t first) {
-    const struct device_batch *batch = block->pass->batch;
+    const struct device_rows *batch = block->pass->batch;
     if (!block->pass->asked.has_dropout || !batch->sample)
         return (struct row_keys){0};
     return (struct row_keys){.sample = batch->sample + first, .token = batch->token + first};
@@ -177,9 +177,9 @@ static int attention_call(const struct block_pass *block, struct attention *call
 static int attention_core_paged(const struct block_pass *block) {
     const struct pass *pass = block->pass;
     const struct runner *run = pass->run;
-    const struct device_step *step = pass->step;
+    const struct inference_runner *inference = pass->inference;
     const struct model_widths *widths = &run->base->part.widths;
-    struct kv_append append = model_kv_append(run, pass->kv, step->place, block->layer, pass->rows);
+    struct kv_append append = model_kv_append(inference, pass->batch->place, block->layer, pass->rows);
     int64_t heads_stride;
     const void *heads = heads_of(block, &heads_stride);
     append.k = model_element(run, (void *)heads, widths->q);
@@ -199,10 +199,10 @@ static int attention_core_paged(const struct block_pass *block) {
         .scale = 1 / sqrtf((float)widths->head),
         .pages = append.pages,
         .page_stride = append.page_stride,
-        .page_table = step->page_table,
-        .max_pages = pass->max_pages,
-        .sequence = step->sequence,
-        .position = step->cached,
+        .page_table = inference->step.page_table,
+        .max_pages = inference->options.max_pages,
+        .sequence = pass->batch->sequence,
+        .position = pass->batch->cached,
         .out = block->saved->attention,
         .out_stride = widths->q,
         .seen = pass->seen,
@@ -211,7 +211,7 @@ static int attention_core_paged(const struct block_pass *block) {
 }
 
 static int attention_core_forward(const struct block_pass *block) {
-    if (block->pass->kv)
+    if (!block->pass->batch->segments)
         return attention_core_paged(block);
     struct attention call;
     int status = attention_call(block, &call);
@@ -496,7 +496,7 @@ static int mlp_half_forward(const struct block_pass *block) {
     fc1.x_is_cast = fp8_has_norms(run);
     fc1.y = saved->activated;
     fc1.epilogue = activation_epilogue(run);
-    fc1.aux = block->pass->kv
+    fc1.aux = block->pass->inference
                   ? NULL
                   : saved->fc1; /* kept for a backward; NULL in layers without one, and inference has none */
     bool is_written = writes_activation(block);

@@ -4,21 +4,6 @@
  * their gradient in place, so forward and backward of the head are one pass. */
 #include "model-internal.h"
 
-/* Sums a partial [N, C] over the tensor ranks: in place, or under sequence parallelism into `part`, which receives this
- * rank's rows. */
-static int sum_stream(const struct pass *pass, void *partial, void *part) {
-    const struct base_options *o = &pass->run->base->options;
-    struct rank *rank = pass->run->rank;
-    int64_t C = o->config.hidden_size;
-    if (!rank->is_sequence_parallel)
-        return rank_sum(rank, RANK_TENSOR, partial, pass->rows * C, o->dtype);
-    const struct comm_data data = {
-        .send = partial, .receive = part, .count = rank_stream_rows(rank, pass->rows) * C, .dtype = o->dtype};
-    struct comm_request request;
-    int status = rank_scatter_start(rank, RANK_TENSOR, &data, &request);
-    return status ? status : rank_wait(rank, &request);
-}
-
 /* Sets *whole [N, C] to all rows of the stream: scratch.whole if they are cut, else `part` itself. */
 static int gather_stream(const struct pass *pass, const void *part, const void **whole) {
     const struct runner *run = pass->run;
@@ -120,7 +105,8 @@ int embedding_pass_forward(const struct pass *pass, void *x) {
     param_return(&run->base->store, run->base->token_table);
     if (has_positions)
         param_return(&run->base->store, run->base->position_table);
-    THEN(status, sum_stream(pass, call.x, x));
+    THEN(status, rank_sum_stream(pass->run->rank, call.x, x, pass->rows, pass->run->base->options.config.hidden_size,
+                                 pass->run->base->options.dtype));
     double p = embedding_dropout(pass);
     if (!status && p > 0)
         status = dropout_forward(pass, p, 0, NULL, x, x);
@@ -164,11 +150,6 @@ int embedding_pass_backward(const struct pass *pass) {
     return status;
 }
 
-static void *row_at(const struct runner *run, void *base, int64_t row) {
-    size_t bytes = (size_t)run->base->options.config.hidden_size * dtype_bytes(run->base->options.dtype);
-    return base ? (char *)base + (size_t)row * bytes : NULL;
-}
-
 enum dtype head_logits_type(const struct runner *run) {
     return device_is_batch_invariant(run->rank->device) ? DTYPE_F32 : run->base->options.dtype;
 }
@@ -183,11 +164,11 @@ static struct linear_call head_call(struct runner *run, int64_t first, int64_t c
         .dtype = run->base->options.dtype,
         .y_dtype_is_fp32 = head_logits_type(run) == DTYPE_F32,
         .rows = count,
-        .x = row_at(run, is_cut ? run->scratch.whole : run->scratch.final, first),
+        .x = model_row(run, is_cut ? run->scratch.whole : run->scratch.final, first),
         .y = run->scratch.logits,
         .y_stride = run->base->part.vocab_stride,
         .dy = run->scratch.logits,
-        .dx = row_at(run, is_cut ? run->gradients.whole : run->gradients.norm, first),
+        .dx = model_row(run, is_cut ? run->gradients.whole : run->gradients.norm, first),
     };
 }
 
@@ -254,7 +235,9 @@ static int final_norm_backward(const struct pass *pass) {
     void *norm = run->gradients.norm;
     if (!pass->batch->head.is_all)
         return head_rows_backward(pass);
-    int status = sum_stream(pass, run->rank->is_sequence_parallel ? run->gradients.whole : norm, norm);
+    void *partial = run->rank->is_sequence_parallel ? run->gradients.whole : norm;
+    int status = rank_sum_stream(run->rank, partial, norm, pass->rows, run->base->options.config.hidden_size,
+                                 run->base->options.dtype);
     return status ? status
                   : norm_backward(run, &run->base->final_norm,
                                   &(const struct norm){.rows = rank_stream_rows(run->rank, pass->rows),

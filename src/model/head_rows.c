@@ -90,17 +90,13 @@ void head_rows_upload(struct training_runner *training, const struct model_batch
     head->place = upload_add(upload, staging->place, (size_t)rank_stream_rows(run->rank, batch->rows) * 4);
 }
 
-static void *row_at(const struct runner *run, void *base, int64_t row) {
-    return (char *)base + (size_t)(row * run->base->options.config.hidden_size) * dtype_bytes(run->base->options.dtype);
-}
-
 int head_rows_forward(const struct pass *pass) {
     const struct runner *run = pass->run;
     const struct head_rows *head = &pass->batch->head;
     struct rank *rank = run->rank;
     int64_t C = run->base->options.config.hidden_size, elements = head->count * C;
     bool is_cut = rank->is_sequence_parallel;
-    void *out = is_cut ? row_at(run, run->scratch.whole, head->first) : run->scratch.final;
+    void *out = is_cut ? model_row(run, run->scratch.whole, head->first) : run->scratch.final;
     int status = is_cut ? stream_zero(rank->exec.stream, run->scratch.whole,
                                       (size_t)elements * dtype_bytes(run->base->options.dtype))
                         : STATUS_OK;
@@ -136,7 +132,7 @@ int head_rows_backward(const struct pass *pass) {
                                                     .x = run->scratch.branch,
                                                     .mean = run->scratch.final_mean,
                                                     .rstd = run->scratch.final_rstd,
-                                                    .dy = row_at(run, whole, head->first),
+                                                    .dy = model_row(run, whole, head->first),
                                                     .dx = run->scratch.final});
     const struct gather_rows back = {.rows = rank_stream_rows(rank, pass->rows),
                                      .cols = C,
@@ -145,14 +141,4 @@ int head_rows_backward(const struct pass *pass) {
                                      .index = head->place,
                                      .out = pass->d};
     return status ? status : rank_run(rank, PHASE_REST, gather_rows, &back);
-}
-
-void head_rows_put_back(const struct runner *run, const struct model_batch *batch, float *losses) {
-    int64_t next = 0;
-    if (head_rows_count(run, batch) == batch->rows)
-        return;
-    for (int64_t i = 0; i < batch->rows; i++)
-        next += batch->loss_weight[i] != 0;
-    for (int64_t i = batch->rows; i-- > 0;) /* a row's loss lies at its place or before it, so the last goes first */
-        losses[i] = batch->loss_weight[i] != 0 ? losses[--next] : 0;
 }

@@ -143,13 +143,15 @@ static void list_heads(const struct block_pass *block, struct heads heads[NORMED
 
 static struct norm heads_norm(const struct block_pass *block, const struct heads *heads) {
     const struct runner *run = block->pass->run;
-    struct norm call = norm_call(run, block->pass->rows, run->base->part.widths.head);
-    call.heads = (int)heads->count;
-    call.x = model_element(run, block->saved->qkv, heads->first);
-    call.x_stride = run->base->part.widths.qkv;
-    call.mean = heads->mean;
-    call.rstd = heads->rstd;
-    return call;
+    return (struct norm){
+        .rows = block->pass->rows,
+        .cols = run->base->part.widths.head,
+        .heads = (int)heads->count,
+        .x = model_element(run, block->saved->qkv, heads->first),
+        .x_stride = run->base->part.widths.qkv,
+        .mean = heads->mean,
+        .rstd = heads->rstd,
+    };
 }
 
 static int norm_heads(const struct block_pass *block) {
@@ -161,7 +163,7 @@ static int norm_heads(const struct block_pass *block) {
         struct norm call = heads_norm(block, &heads[i]);
         call.y = model_element(run, block->saved->turned, heads[i].first);
         call.y_stride = run->base->part.widths.q + run->base->part.widths.kv;
-        status = norm_run_forward(run, heads[i].norm, &call);
+        status = norm_forward(run, heads[i].norm, &call);
     }
     return status;
 }
@@ -177,7 +179,7 @@ static int norm_heads_backward(const struct block_pass *block) {
         call.dy = model_element(run, run->gradients.turned, heads[i].first);
         call.y_stride = run->base->part.widths.q + run->base->part.widths.kv;
         call.dx_stride = call.x_stride;
-        status = norm_run_backward(run, heads[i].norm, &call);
+        status = norm_backward(run, heads[i].norm, &call);
     }
     return status;
 }

@@ -14,14 +14,14 @@ int model_kv_put_prefix(struct inference_runner *inference, const struct model_p
     if (count > inference->run.max_rows)
         return status_fail(STATUS_INVALID, "more tokens of a prefix than the model was opened for");
     const int32_t *there = NULL;
-    int status = upload_begin(&inference->run.upload, inference->step.block);
+    int status = upload_begin(&inference->run.upload, inference->stash.batch.block);
     if (!status) {
         there = upload_add(&inference->run.upload, rows->place, (size_t)count * sizeof *rows->place);
         status = upload_end(&inference->run.upload, stream);
     }
     for (int64_t layer = base_first_layer(inference->run.base); layer < end && !status; layer++) {
         struct hook_prefix prefix;
-        struct kv_append append = model_kv_append(&inference->run, &inference->kv, there, layer, count);
+        struct kv_append append = model_kv_append(inference, there, layer, count);
         append.k_stride = append.v_stride = (int64_t)append.kv_heads * append.head_size;
         size_t skipped = (size_t)(rows->first * append.k_stride) * dtype_bytes(append.type);
         status = block_prefix(&inference->run, layer, rows->image, &prefix);
@@ -110,12 +110,12 @@ static int run_blocks(const struct pass *pass) {
 /* Computes the logits of wanted rows [first, first + count) of the step, in step.logits. */
 static int make_logits(const struct pass *pass, int64_t first, int64_t count) {
     struct inference_runner *inference = pass->inference;
-    const struct device_step *step = pass->step;
+    const struct device_step *step = &inference->step;
     const struct gather_rows wanted = {.rows = count,
                                        .cols = inference->run.base->options.config.hidden_size,
                                        .type = inference->run.base->options.dtype,
                                        .x = pass->stash->x_last,
-                                       .index = step->logit_row + first,
+                                       .index = pass->batch->logit_row + first,
                                        .out = step->rows};
     int status = rank_run(inference->run.rank, PHASE_REST, gather_rows, &wanted);
     if (!status)
@@ -145,8 +145,8 @@ static int find_label_losses(const struct pass *pass, int64_t first, int64_t cou
         .type = DTYPE_F32,
         .logits = inference->step.logits,
         .labels = pass->batch->head.labels + first,
-        .loss = inference->step.label_loss + first,
-        .is_greedy = inference->step.is_greedy + first,
+        .loss = inference->step.at.label_logprob + first,
+        .is_greedy = inference->step.at.is_greedy + first,
     };
     return inference->run.rank->grid.tensor > 1
                ? head_join_loss(&inference->run, &call, false)
@@ -165,10 +165,10 @@ static struct sample sample_call(const struct inference_runner *inference, int64
         .logits = logits,
         .row = step->sample + first,
         .changes = step->changes,
-        .token = step->drawn + first,
-        .logprob = step->logprob + first,
-        .top_token = step->top_token ? step->top_token + first * SAMPLE_MAX_TOP : NULL,
-        .top_logprob = step->top_token ? step->top_logprob + first * SAMPLE_MAX_TOP : NULL,
+        .token = step->at.token + first,
+        .logprob = step->at.logprob + first,
+        .top_token = step->at.top_token ? step->at.top_token + first * SAMPLE_MAX_TOP : NULL,
+        .top_logprob = step->at.top_token ? step->at.top_logprob + first * SAMPLE_MAX_TOP : NULL,
     };
 }
 
@@ -257,11 +257,12 @@ static int run_wanted(const struct pass *pass, const struct model_step *step) {
     int status = STATUS_OK;
     for (int64_t first = 0; first < step->logit_rows && !status; first += most) {
         int64_t left = step->logit_rows - first, count = left < most ? left : most;
-        status = make_logits(pass, first, count);
+        int64_t at = inference->run.rank->is_planning ? 0 : first; /* there are no arrays yet */
+        status = make_logits(pass, at, count);
         if (!status && step->labels)
-            status = find_label_losses(pass, first, count);
+            status = find_label_losses(pass, at, count);
         if (!status && step->sample)
-            status = draw(inference, first, count);
+            status = draw(inference, at, count);
     }
     return status;
 }
@@ -283,33 +284,18 @@ static struct pass pass_of(struct inference_runner *inference, int64_t rows) {
         .stash = stash,
         .batch = &stash->batch,
         .rows = rows,
-        .kv = &inference->kv,
-        .max_pages = inference->options.max_pages,
-        .step = &inference->step,
     };
 }
 
-/* Plans logits and draws of `rows` rows; only their number matters. */
-static int plan_head(const struct pass *pass, int64_t rows) {
-    int64_t most = model_sizes(pass->run)->step_rows;
-    int status = STATUS_OK;
-    for (int64_t first = 0; first < rows && !status; first += most) {
-        int64_t left = rows - first, count = left < most ? left : most;
-        status = make_logits(pass, 0, count);
-        THEN(status, draw(pass->inference, 0, count));
-    }
-    return status;
-}
-
 int model_plan_step(struct inference_runner *inference, const struct model_step_shape *shape) {
+    static const struct sample_row unread;
+    const struct model_step draws = {.logit_rows = shape->logit_rows, .sample = &unread};
     struct pass pass = pass_of(inference, shape->rows);
     pass.seen = shape->seen;
     rank_plan_part(inference->run.rank, WORK_FORWARD, 0);
     int status = run_blocks(&pass);
     if (!status && inference->run.base->part.has_head && shape->logit_rows)
-        status = head_begin(&pass, PARAM_EVALUATION);
-    if (!status && inference->run.base->part.has_head && shape->logit_rows)
-        status = head_end(&pass, plan_head(&pass, shape->logit_rows));
+        status = run_head(&pass, &draws);
     rank_plan_part(inference->run.rank, WORK_UPDATE, 0);
     return status;
 }
@@ -344,13 +330,12 @@ static int32_t *add_ids(struct upload *upload, const int32_t *from, int64_t coun
 /* Adds the arrays of rows. Rows that pad the step see nothing, and their keys and values are stored nowhere. */
 static void add_rows(struct upload *upload, struct inference_runner *inference, const struct model_step *step,
                      int64_t padded) {
-    struct device_step *device = &inference->step;
-    struct device_batch *batch = &inference->stash.batch;
+    struct device_rows *batch = &inference->stash.batch;
     batch->tokens = add_ids(upload, step->tokens, step->rows, padded, 0);
     batch->positions = add_ids(upload, step->positions, step->rows, padded, 0);
-    device->sequence = add_ids(upload, step->sequence, step->rows, padded, -1);
-    device->cached = add_ids(upload, step->cached, step->rows, padded, -1);
-    device->place = add_ids(upload, step->place, step->rows, padded, -1);
+    batch->sequence = add_ids(upload, step->sequence, step->rows, padded, -1);
+    batch->cached = add_ids(upload, step->cached, step->rows, padded, -1);
+    batch->place = add_ids(upload, step->place, step->rows, padded, -1);
 }
 
 static void add_page_changes(struct upload *upload, struct inference_runner *inference, const struct model_step *step,
@@ -367,18 +352,14 @@ static void add_wanted(struct upload *upload, struct inference_runner *inference
                        int64_t padded) {
     static const struct sample_row none = {.top_p = 1, .repetition_penalty = 1};
     struct device_step *device = &inference->step;
-    device->logit_row = add_ids(upload, step->logit_row, step->logit_rows, padded, -1);
+    inference->stash.batch.logit_row = add_ids(upload, step->logit_row, step->logit_rows, padded, -1);
     if (step->labels)
         inference->stash.batch.head.labels =
             upload_add(upload, step->labels, (size_t)step->logit_rows * sizeof(int32_t));
     if (step->sample)
         device->sample = add_padded(upload, step->sample, step->logit_rows, padded, &none, sizeof none);
-    device->drawn = device->results;
-    device->logprob = (float *)device->results + padded;
-    device->label_loss = device->logprob + padded;
-    device->is_greedy = (int32_t *)(device->label_loss + padded);
-    device->top_token = step->sample && step->has_top ? device->is_greedy + padded : NULL;
-    device->top_logprob = (float *)(device->is_greedy + padded + padded * SAMPLE_MAX_TOP);
+    device->at = model_results_at(device->results, padded);
+    device->at.top_token = step->sample && step->has_top ? device->at.top_token : NULL;
 }
 
 /* The changes of logits come last in the upload, because every step has another number of them. */
@@ -392,7 +373,7 @@ static void add_changes(struct upload *upload, struct inference_runner *inferenc
 int step_upload(struct inference_runner *inference, const struct model_step *step, const struct step_record *record) {
     struct upload *upload = &inference->run.upload;
     const struct hook_table *hooks = inference->run.hooks;
-    TRY(upload_begin(upload, inference->step.block));
+    TRY(upload_begin(upload, inference->stash.batch.block));
     add_rows(upload, inference, step, record ? record->rows : step->rows);
     add_page_changes(upload, inference, step, record ? record->rows : step->page_change_count);
     if (inference->run.base->part.has_head && (step->logit_rows || record))
@@ -411,7 +392,7 @@ static int change_pages(struct inference_runner *inference, const struct change_
 
 int model_kv_change_pages(struct inference_runner *inference, const struct id_change *changes, int64_t count) {
     const struct model_step step = {.page_change_count = count, .page_changes = changes};
-    int status = count ? upload_begin(&inference->run.upload, inference->step.block) : STATUS_OK;
+    int status = count ? upload_begin(&inference->run.upload, inference->stash.batch.block) : STATUS_OK;
     if (status || !count)
         return status;
     add_page_changes(&inference->run.upload, inference, &step, count);

@@ -1,56 +1,37 @@
 /* The common part of blocks, embedding and head: norms and dropout, with this model's keys and types. */
 #include "model-internal.h"
 
-struct norm norm_call(const struct runner *run, int64_t rows, int64_t columns) {
+/* Completes the caller's arguments for a norm of the model's kind. */
+static struct norm norm_of(const struct runner *run, const struct norm *arguments) {
     const struct model_config *c = &run->base->options.config;
-    return (struct norm){
-        .kind = c->normalization == NORMALIZATION_RMS ? NORM_RMS : NORM_LAYER,
-        .rows = rows,
-        .cols = columns,
-        .type = run->base->options.dtype,
-        .epsilon = (float)c->layernorm_epsilon,
-    };
+    struct norm call = *arguments;
+    call.kind = c->normalization == NORMALIZATION_RMS ? NORM_RMS : NORM_LAYER;
+    call.cols = call.cols ? call.cols : c->hidden_size;
+    call.type = run->base->options.dtype;
+    call.epsilon = (float)c->layernorm_epsilon;
+    return call;
 }
 
-int norm_run_forward(const struct runner *run, const struct norm_params *norm, struct norm *call) {
+int norm_forward(const struct runner *run, const struct norm_params *norm, const struct norm *arguments) {
+    struct norm call = norm_of(run, arguments);
     bool has_bias = norm->bias != PARAM_NONE;
-    call->gain = param_borrow(&run->base->store, norm->gain).data;
-    call->bias = has_bias ? param_borrow(&run->base->store, norm->bias).data : NULL;
-    int status = rank_run(run->rank, PHASE_NORM, norm_forward, call);
+    call.gain = param_borrow(&run->base->store, norm->gain).data;
+    call.bias = has_bias ? param_borrow(&run->base->store, norm->bias).data : NULL;
+    int status = rank_run(run->rank, PHASE_NORM, norm_forward, &call);
     param_return(&run->base->store, norm->gain);
     if (has_bias)
         param_return(&run->base->store, norm->bias);
     return status;
 }
 
-int norm_run_backward(const struct runner *run, const struct norm_params *norm, struct norm *call) {
-    call->gain = param_borrow(&run->base->store, norm->gain).data;
-    call->dgain = param_gradient(&run->base->store, norm->gain);
-    call->dbias = norm->bias != PARAM_NONE ? param_gradient(&run->base->store, norm->bias) : NULL;
-    int status = rank_run(run->rank, PHASE_NORM, norm_backward, call);
+int norm_backward(const struct runner *run, const struct norm_params *norm, const struct norm *arguments) {
+    struct norm call = norm_of(run, arguments);
+    call.gain = param_borrow(&run->base->store, norm->gain).data;
+    call.dgain = param_gradient(&run->base->store, norm->gain);
+    call.dbias = norm->bias != PARAM_NONE ? param_gradient(&run->base->store, norm->bias) : NULL;
+    int status = rank_run(run->rank, PHASE_NORM, norm_backward, &call);
     param_return(&run->base->store, norm->gain);
     return status;
-}
-
-/* Completes the caller's arguments for a norm of the residual stream. */
-static struct norm stream_norm(const struct runner *run, const struct norm *arguments) {
-    const struct norm of_model = norm_call(run, arguments->rows, run->base->options.config.hidden_size);
-    struct norm call = *arguments;
-    call.kind = of_model.kind;
-    call.cols = of_model.cols;
-    call.type = of_model.type;
-    call.epsilon = of_model.epsilon;
-    return call;
-}
-
-int norm_forward(const struct runner *run, const struct norm_params *norm, const struct norm *arguments) {
-    struct norm call = stream_norm(run, arguments);
-    return norm_run_forward(run, norm, &call);
-}
-
-int norm_backward(const struct runner *run, const struct norm_params *norm, const struct norm *arguments) {
-    struct norm call = stream_norm(run, arguments);
-    return norm_run_backward(run, norm, &call);
 }
 
 static struct residual_dropout dropout_call(const struct pass *pass, double p, uint32_t site) {

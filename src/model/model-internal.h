@@ -50,34 +50,32 @@ struct head_rows {
     const float *loss_weight; /* 0 for padding */
 };
 
-/* The batch on the device, in the block of its stash. */
-struct device_batch {
+/* The rows of a batch, or of a step of inference, on the device: their ids, their places, and what they want. Rows of
+ * segments attend within them. Without segments a row attends to the pages of its sequence. */
+struct device_rows {
     void *block;
     int64_t rows, segments, longest; /* rows of the longest segment */
     const int64_t *segment_start;    /* [segments + 1] */
     int32_t *tokens, *positions;
-    uint32_t *sample, *token;
+    uint32_t *sample, *token;           /* keys of dropout; NULL in a step */
+    int32_t *sequence, *cached, *place; /* of a step: as in struct model_step */
     struct head_rows head;
+    int32_t *logit_row; /* of a step */
 };
 
-/* The arrays of a step of inference. Arrays without a size come from the host, and belong to the step that was uploaded
- * last. */
+/* The arrays of a step of inference beside its rows. Arrays without a size come from the host, and belong to the step
+ * that was uploaded last. */
 struct device_step {
-    void *block;
-    int32_t *sequence, *cached, *place, *logit_row;
     int32_t *page_table; /* [max_sequences, max_pages] of all steps so far */
     struct change_ids page_changes;
     struct sample_row *sample;
     struct sample_change *changes; /* NULL: none */
-    void *results; /* [max_logit_rows] of each array below, one after the other for as many rows as the step has */
-    int32_t *drawn;
-    float *logprob, *label_loss;
-    int32_t *is_greedy; /* the label is the likeliest token */
-    int32_t *top_token; /* [.., SAMPLE_MAX_TOP]; NULL: the step has none */
-    float *top_logprob;
-    float *logits; /* [step_rows, vocab_stride] */
-    void *rows;    /* [step_rows, C] the rows whose logits are wanted */
-    float *whole;  /* [step_rows, whole_vocab_stride] the logits of all tensor ranks; on the first tensor rank */
+    void *results;                 /* the block of max_logit_rows rows */
+    struct model_step_result at; /* its arrays, for as many rows as the step has; label_logprob: the loss. top_token is
+                                    NULL where the step has none */
+    float *logits;               /* [step_rows, vocab_stride] */
+    void *rows;                  /* [step_rows, C] the rows whose logits are wanted */
+    float *whole; /* [step_rows, whole_vocab_stride] the logits of all tensor ranks; on the first tensor rank */
     float
         *arrived; /* [tensor ranks - 1, step_rows, the largest vocab_stride] the others' parts; also on the first one */
     struct comm_request *parts; /* [tensor ranks] as they arrive; NULL elsewhere */
@@ -105,7 +103,7 @@ enum { STEP_RECORDS_MOST = 24 * (1 + HOOK_LEVELS_MOST) };
 
 /* The activations of a chunk for one micro batch, kept until their backward. */
 struct model_stash {
-    struct device_batch batch;
+    struct device_rows batch;
     struct block_saved *saved; /* [layers of a chunk]; without training all layers share one set */
     void *x_last;              /* [N, C] output of the last block; NULL if another stage continues */
 };
@@ -257,14 +255,11 @@ struct pass {
     struct model_pass asked;            /* as the caller gave it; zero in inference */
     const struct model_chunk *chunk;
     const struct model_stash *stash;
-    const struct device_batch *batch; /* in the stash */
-    int64_t rows;                     /* of the batch; a rank may have only its share of them in the residual stream */
+    const struct device_rows *batch; /* in the stash */
+    int64_t rows;                    /* of the batch; a rank may have only its share of them in the residual stream */
     void *d;       /* backward: [N, C] gradient of the residual stream: of each layer's output, then of its input */
     bool is_fresh; /* backward: the memory that stashes and layers share still has the results of this pass's forward */
-    const struct model_kv *kv; /* inference: keys and values go to and come from here */
-    const struct device_step *step;
-    int64_t max_pages;
-    double seen; /* while planning a step: as in struct model_step_shape */
+    double seen;   /* while planning a step: as in struct model_step_shape */
 };
 
 /* A pass through one block. */
@@ -282,6 +277,16 @@ struct block_pass {
 /* Returns the address of an element of an array of the model's type; NULL while planning. */
 static inline void *model_element(const struct runner *run, void *start, int64_t element) {
     return start ? (char *)start + element * (int64_t)dtype_bytes(run->base->options.dtype) : NULL;
+}
+
+/* Returns the address of a row of the residual stream, in the same way. */
+static inline void *model_row(const struct runner *run, void *start, int64_t row) {
+    return model_element(run, start, row * run->base->options.config.hidden_size);
+}
+/* Returns the bytes of this rank's rows of the residual stream, of `rows` rows in all. */
+static inline size_t model_stream_bytes(const struct runner *run, int64_t rows) {
+    return (size_t)(rank_stream_rows(run->rank, rows) * run->base->options.config.hidden_size) *
+           dtype_bytes(run->base->options.dtype);
 }
 
 /* base.c */
@@ -363,8 +368,8 @@ int block_forward(const struct block_pass *pass);
 int block_prefix(const struct runner *run, int64_t layer, int image, struct hook_prefix *prefix);
 /* Returns the operation that puts `rows` rows of keys and values into the layer's pages. The caller sets their
  * addresses. */
-struct kv_append model_kv_append(const struct runner *run, const struct model_kv *kv, const int32_t *place,
-                                 int64_t layer, int64_t rows);
+struct kv_append model_kv_append(const struct inference_runner *inference, const int32_t *place, int64_t layer,
+                                 int64_t rows);
 /* Replaces the gradient of the block's output, in pass->d, by that of its input. */
 int block_backward(const struct block_pass *pass);
 /* Sets share.activates_in_product. Called before activations are placed. */
@@ -402,12 +407,8 @@ struct fp8_linear *fp8_linear_at(const struct runner *run, int64_t layer, enum a
 bool fp8_has_norms(const struct runner *run);
 
 /* layers.c: the parts that blocks, embedding and head share. */
-/* norm_call returns a norm of the model's kind. The other two borrow its parameters and run it. */
-struct norm norm_call(const struct runner *run, int64_t rows, int64_t columns);
-int norm_run_forward(const struct runner *run, const struct norm_params *norm, struct norm *call);
-int norm_run_backward(const struct runner *run, const struct norm_params *norm, struct norm *call);
-/* Run a norm over rows of this rank's part of the residual stream. The caller sets rows, x, mean and rstd; forward y;
- * backward dy, dx and dx_add. */
+/* Borrow the parameters of a norm and run it, over rows of this rank's part of the residual stream unless `cols` is
+ * set. The caller sets rows, x, mean and rstd; forward y; backward dy, dx and dx_add; and what other columns need. */
 int norm_forward(const struct runner *run, const struct norm_params *norm, const struct norm *arguments);
 int norm_backward(const struct runner *run, const struct norm_params *norm, const struct norm *arguments);
 /* Computes y = residual + dropout(x); residual may be NULL. `site`: see model_dropout_site. */
@@ -429,8 +430,6 @@ int head_rows_forward(const struct pass *pass);
 int head_rows_backward(const struct pass *pass);
 /* Returns how many rows go through the head, padding included; batch->rows when all do. */
 int64_t head_rows_count(const struct runner *run, const struct model_batch *batch);
-/* Moves losses [rows] from the order of the head's rows to that of the batch's rows; rows outside the head get 0. */
-void head_rows_put_back(const struct runner *run, const struct model_batch *batch, float *losses);
 
 /* ends.c: embedding and head. */
 /* Returns the number of ids that rows may have: the vocabulary, then the virtual tokens of all methods. */
@@ -464,11 +463,9 @@ int unit_end_gradients(const struct pass *pass, int64_t unit);
 int head_begin(const struct pass *pass, enum param_use use);
 int head_end(const struct pass *pass, int status);
 
-/* pass.c: the batch is in the stash. `use` is PARAM_FORWARD or PARAM_EVALUATION. See model_forward for x, y, dy and dx.
- */
+/* pass.c: the batch is in the stash. `use` is PARAM_FORWARD or PARAM_EVALUATION. See model_forward for x and y. */
 int pass_forward(struct training_runner *training, const struct model_pass *asked, enum param_use use, const void *x,
                  void *y);
-int pass_backward(struct training_runner *training, const struct model_pass *asked, const void *dy, void *dx);
 /* Layers first .. end - 1 of a chunk, counted within it. */
 struct layer_group {
     int64_t first, end;
@@ -478,7 +475,6 @@ struct layer_group {
  * (`is_fresh`). */
 bool model_runs_again(const struct training_runner *training, const struct model_chunk *chunk, int stash, int64_t layer,
                       bool is_fresh, struct layer_group *group);
-int pass_evaluate(struct training_runner *training, int chunk, const void *x, void *y);
 
 /* infer.c */
 /* Return the layers of the rank: inference has one chunk. */

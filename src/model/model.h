@@ -244,19 +244,12 @@ struct param_store *model_fp8_store(struct training_runner *training);
  * ranks call it after the last backward of a global batch. It does nothing without FP8. */
 int model_fp8_end_step(struct training_runner *training, int64_t step);
 
-/* Runs forward and backward on a model of one chunk with both ends. The errors of model_forward. */
-int model_train_step(struct training_runner *training, const struct model_batch *batch, const struct model_pass *pass);
-/* The same without a backward. */
-int model_evaluate(struct training_runner *training, const struct model_batch *batch);
 /* Queues, on the stream, a copy of the loss sum to the host, and then clears it. */
 int model_loss_fetch(struct training_runner *training);
 /* Returns the loss sum that was fetched last, once the stream has run; 0 on a stage without the head. */
 double model_fetched_loss(const struct training_runner *training);
 /* Fetches the loss sum, waits for it, and sets *loss. */
 int model_loss(struct training_runner *training, double *loss);
-/* Copies -log p(label) of each row of `batch` whose loss counts to host memory [N]. The batch must be the last one that
- * went through model_evaluate or model_train_step. */
-int model_row_losses(struct training_runner *training, const struct model_batch *batch, float *losses);
 /* Computes the logits [N, V] in fp32 of a batch without dropout, in host memory: for tests and the uncached path. A
  * tensor rank sets only the columns of its part of the vocabulary. The errors of model_forward. */
 int model_logits(struct training_runner *training, const struct model_batch *batch, float *logits);
@@ -301,8 +294,18 @@ struct model_step_result {
     float *top_logprob;
 };
 
-/* Returns the bytes of the results of `rows` rows of a step. They are the drawn token, its log-probability, the loss of
- * the label and its flag; on request also the likeliest tokens and their log-probabilities. */
+/* Returns the results of `rows` rows as arrays that follow each other in a block. */
+static inline struct model_step_result model_results_at(void *block, int64_t rows) {
+    struct model_step_result result = {.token = block};
+    result.logprob = (float *)(result.token + rows);
+    result.label_logprob = result.logprob + rows;
+    result.is_greedy = (int32_t *)(result.label_logprob + rows);
+    result.top_token = result.is_greedy + rows;
+    result.top_logprob = (float *)(result.top_token + rows * SAMPLE_MAX_TOP);
+    return result;
+}
+
+/* Returns the bytes of the block; the likeliest tokens come last, and only on request. */
 static inline size_t model_results_bytes(int64_t rows, bool has_top) {
     return (size_t)rows * (2 * sizeof(int32_t) + 2 * sizeof(float) +
                            (has_top ? SAMPLE_MAX_TOP * (sizeof(int32_t) + sizeof(float)) : 0));
@@ -352,9 +355,6 @@ int model_infer(struct inference_runner *inference, const struct model_step *ste
 bool model_gives_results(const struct inference_runner *inference);
 /* Returns how many wanted rows a step may have for model_step_logits to find all of them. */
 int64_t model_step_logit_rows(const struct inference_runner *inference);
-/* Copies the logits [rows, V] of the last step's wanted rows, in fp32, to host memory, and waits. The step has run, and
- * has drawn tokens. Only where model_gives_results. */
-int model_step_logits(struct inference_runner *inference, int64_t rows, float *logits);
 /* Waits for the oldest step whose results were not read yet, and returns them; the device may run the next step
  * meanwhile. At most MODEL_STEPS steps may have unread results. STATUS_INVALID when no step has any. */
 enum { MODEL_STEPS = 2 };

@@ -64,14 +64,10 @@ static bool has_name(const struct param_table *table, const char *name) {
     return false;
 }
 
-/* Returns the number of layers in a table, whose last rows come after the layers. */
-static int64_t layers_of(const struct param_table *table) {
-    return table->count ? table->rows[table->count - 1].layer : 0;
-}
-
 /* True for a name of the table's family in a layer that the table lacks. */
 static bool is_beyond(const struct param_table *table, const char *name, char reason[PARAM_REASON_BYTES]) {
-    int64_t layers = layers_of(table), layer = -1;
+    int64_t layers = table->count ? table->rows[table->count - 1].layer : 0; /* the last rows come after the layers */
+    int64_t layer = -1;
     for (int i = 0; model_family_at(i); i++) {
         const struct model_family *family = model_family_at(i);
         bool is_of_table = &family->files == table->files;

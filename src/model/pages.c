@@ -12,8 +12,10 @@ size_t model_kv_bytes(const struct base *base, int64_t page_count) {
            dtype_bytes(base->options.dtype);
 }
 
-struct kv_append model_kv_append(const struct runner *run, const struct model_kv *kv, const int32_t *place,
-                                 int64_t layer, int64_t rows) {
+struct kv_append model_kv_append(const struct inference_runner *inference, const int32_t *place, int64_t layer,
+                                 int64_t rows) {
+    const struct runner *run = &inference->run;
+    const struct model_kv *kv = &inference->kv;
     int64_t page_elements = page_elements_of(run->base);
     return (struct kv_append){
         .rows = rows,

@@ -16,8 +16,7 @@ static int64_t longest_segment(const struct model_batch *batch) {
     return longest;
 }
 
-static int upload_batch(struct training_runner *training, const struct model_batch *batch,
-                        struct device_batch *device) {
+static int upload_batch(struct training_runner *training, const struct model_batch *batch, struct device_rows *device) {
     struct runner *run = &training->run;
     const struct model_config *c = &run->base->options.config;
     if (batch->rows < 1 || batch->rows > run->max_rows)
@@ -85,12 +84,6 @@ static struct block_pass block_pass_of(const struct pass *pass, int64_t layer, v
     };
 }
 
-static size_t stream_bytes(const struct pass *pass) {
-    const struct training_runner *training = pass->training;
-    return (size_t)(rank_stream_rows(training->run.rank, pass->rows) * training->run.base->options.config.hidden_size) *
-           dtype_bytes(training->run.base->options.dtype);
-}
-
 static int show_output(const struct pass *pass, int64_t layer, const void *x) {
     const struct model_pass *asked = &pass->asked;
     return asked->layer_output ? asked->layer_output(asked->context, (int)layer, x, pass->rows) : STATUS_OK;
@@ -109,7 +102,7 @@ int pass_forward(struct training_runner *training, const struct model_pass *aske
         THEN(status, unit_end(&pass, PARAM_UNIT_FIRST, embedding_pass_forward(&pass, first)));
         THEN(status, show_output(&pass, PARAM_UNIT_FIRST, first));
     } else if (!training->run.rank->is_planning) {
-        status = stream_copy(training->run.rank->exec.stream, first, x, stream_bytes(&pass));
+        status = stream_copy(training->run.rank->exec.stream, first, x, model_stream_bytes(pass.run, pass.rows));
     }
     for (int64_t layer = 0; layer < pass.chunk->count && !status; layer++) {
         struct block_pass block = block_pass_of(&pass, layer, end);
@@ -192,7 +185,7 @@ static int run_backward(const struct pass *pass, const void *dy) {
     if (!status && has_head)
         status = run_head(pass, PARAM_BACKWARD);
     else if (!status && !training->run.rank->is_planning)
-        status = stream_copy(training->run.rank->exec.stream, pass->d, dy, stream_bytes(pass));
+        status = stream_copy(training->run.rank->exec.stream, pass->d, dy, model_stream_bytes(pass->run, pass->rows));
     if (!status && has_head)
         status = layer_done(pass, training->run.base->options.config.num_layers);
     THEN(status, run_blocks_backward(pass));
@@ -205,7 +198,7 @@ static int run_backward(const struct pass *pass, const void *dy) {
     return status ? status : layer_done(pass, -1);
 }
 
-int pass_backward(struct training_runner *training, const struct model_pass *asked, const void *dy, void *dx) {
+int model_backward(struct training_runner *training, const struct model_pass *asked, const void *dy, void *dx) {
     struct pass pass = pass_of(training, asked);
     pass.d = model_sends_gradient(&training->run, pass.chunk) ? dx : training->run.gradients.stream;
     pass.is_fresh = training->kept.fresh == pass.stash;
@@ -218,27 +211,12 @@ int pass_backward(struct training_runner *training, const struct model_pass *ask
     return status;
 }
 
-int pass_evaluate(struct training_runner *training, int chunk, const void *x, void *y) {
-    struct model_pass asked = {.chunk = chunk};
-    struct pass pass = pass_of(training, &asked);
-    int status = pass_forward(training, &asked, PARAM_EVALUATION, x, y);
-    if (!status && chunk_has_head(training->run.base, pass.chunk))
-        status = run_head(&pass, PARAM_EVALUATION);
-    training->kept.fresh = NULL;
-    param_check_returned(&training->run.base->store, "an evaluation");
-    return status;
-}
-
 /* ---- from outside ---- */
 
 int model_forward(struct training_runner *training, const struct model_batch *batch, const struct model_pass *pass,
                   const void *x, void *y) {
     int status = upload_batch(training, batch, &training_stash(training, pass->stash)->batch);
     return status ? status : pass_forward(training, pass, PARAM_FORWARD, x, y);
-}
-
-int model_backward(struct training_runner *training, const struct model_pass *pass, const void *dy, void *dx) {
-    return pass_backward(training, pass, dy, dx);
 }
 
 int model_sum_tied_gradients(struct training_runner *training) {
@@ -252,17 +230,15 @@ int model_sum_tied_gradients(struct training_runner *training) {
 
 int model_evaluate_chunk(struct training_runner *training, const struct model_batch *batch, int chunk, const void *x,
                          void *y) {
-    int status = upload_batch(training, batch, &training_stash(training, 0)->batch);
-    return status ? status : pass_evaluate(training, chunk, x, y);
-}
-
-int model_train_step(struct training_runner *training, const struct model_batch *batch, const struct model_pass *pass) {
-    int status = model_forward(training, batch, pass, NULL, NULL);
-    return status ? status : model_backward(training, pass, NULL, NULL);
-}
-
-int model_evaluate(struct training_runner *training, const struct model_batch *batch) {
-    return model_evaluate_chunk(training, batch, 0, NULL, NULL);
+    const struct model_pass asked = {.chunk = chunk};
+    TRY(upload_batch(training, batch, &training_stash(training, 0)->batch));
+    struct pass pass = pass_of(training, &asked);
+    int status = pass_forward(training, &asked, PARAM_EVALUATION, x, y);
+    if (!status && chunk_has_head(training->run.base, pass.chunk))
+        status = run_head(&pass, PARAM_EVALUATION);
+    training->kept.fresh = NULL;
+    param_check_returned(&training->run.base->store, "an evaluation");
+    return status;
 }
 
 int model_loss_fetch(struct training_runner *training) {
@@ -282,18 +258,6 @@ int model_loss(struct training_runner *training, double *loss) {
     if (!status && training->run.base->part.has_head)
         status = rank_finish(training->run.rank);
     *loss = status ? 0 : model_fetched_loss(training);
-    return status;
-}
-
-int model_row_losses(struct training_runner *training, const struct model_batch *batch, float *losses) {
-    struct stream *stream = training->run.rank->exec.stream;
-    if (!training->run.base->part.has_head)
-        return STATUS_OK;
-    size_t bytes = (size_t)head_rows_count(&training->run, batch) * sizeof *losses;
-    int status = stream_copy_to_host(stream, losses, training->run.scratch.losses, bytes);
-    THEN(status, rank_finish(training->run.rank));
-    if (!status)
-        head_rows_put_back(&training->run, batch, losses);
     return status;
 }
 

@@ -27,22 +27,21 @@ static const struct step_record *find_record(const struct inference_runner *infe
 }
 
 /* A step of padding only, as a record has it: it draws, and reports the likeliest tokens. */
-static struct model_step padding_of(const struct step_record *record, const struct sample_row *rows) {
-    return (struct model_step){.rows = record->rows, .logit_rows = record->rows, .sample = rows, .has_top = true};
+static struct model_step padding_of(int64_t rows) {
+    static const struct sample_row unread;
+    return (struct model_step){.rows = rows, .logit_rows = rows, .sample = &unread, .has_top = true};
 }
 
 /* Runs the step before it is recorded: libraries choose and load what they need. */
 static int run_once(struct inference_runner *inference, struct step_record *record) {
-    static const struct sample_row unread;
-    const struct model_step padding = padding_of(record, &unread);
+    const struct model_step padding = padding_of(record->rows);
     int status = step_run(inference, &padding);
     return status ? status : stream_wait(inference->run.rank->exec.stream);
 }
 
 static int record_once(struct inference_runner *inference, struct step_record *record) {
     struct stream *stream = inference->run.rank->exec.stream;
-    static const struct sample_row unread;
-    const struct model_step padding = padding_of(record, &unread);
+    const struct model_step padding = padding_of(record->rows);
     TRY(stream_record_begin(stream));
     int status = step_run(inference, &padding);
     int ended = stream_record_end(stream, &record->recording);
@@ -52,9 +51,8 @@ static int record_once(struct inference_runner *inference, struct step_record *r
 /* Does it to the record's step, with its hooks. */
 static int do_once(struct inference_runner *inference, struct step_record *record,
                    int (*what)(struct inference_runner *inference, struct step_record *record)) {
-    static const struct sample_row unread;
     const struct hook_upload *hooks = hooks_of(inference);
-    const struct model_step none = {.sample = &unread, .has_top = true};
+    const struct model_step none = padding_of(0);
     TRY(step_upload(inference, &none, record));
     if (record->level)
         hooks->act_by_row(hooks->self, record->level, record->rows);

@@ -62,20 +62,17 @@ int step_fetch(struct inference_runner *inference, const struct model_step *step
 }
 
 static void give(const struct step_fetch *fetch, const struct model_step_result *result) {
-    size_t rows = (size_t)fetch->rows, stride = (size_t)fetch->stride;
-    const int32_t *token = fetch->host;
-    const float *logprob = (const float *)token + stride, *label_loss = logprob + stride;
-    const int32_t *is_greedy = (const int32_t *)(label_loss + stride);
+    size_t rows = (size_t)fetch->rows;
+    const struct model_step_result from = model_results_at(fetch->host, fetch->stride);
     for (size_t i = 0; i < rows; i++) {
-        result->token[i] = fetch->draws ? token[i] : -1;
-        result->logprob[i] = fetch->draws ? logprob[i] : 0;
-        result->label_logprob[i] = fetch->has_labels ? -label_loss[i] : 0;
-        result->is_greedy[i] = fetch->has_labels ? is_greedy[i] : 0;
+        result->token[i] = fetch->draws ? from.token[i] : -1;
+        result->logprob[i] = fetch->draws ? from.logprob[i] : 0;
+        result->label_logprob[i] = fetch->has_labels ? -from.label_logprob[i] : 0;
+        result->is_greedy[i] = fetch->has_labels ? from.is_greedy[i] : 0;
     }
     if (fetch->has_top) {
-        memcpy(result->top_token, is_greedy + stride, rows * SAMPLE_MAX_TOP * sizeof(int32_t));
-        memcpy(result->top_logprob, is_greedy + stride + stride * SAMPLE_MAX_TOP,
-               rows * SAMPLE_MAX_TOP * sizeof(float));
+        memcpy(result->top_token, from.top_token, rows * SAMPLE_MAX_TOP * sizeof(int32_t));
+        memcpy(result->top_logprob, from.top_logprob, rows * SAMPLE_MAX_TOP * sizeof(float));
     }
 }
 

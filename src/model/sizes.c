@@ -23,8 +23,7 @@ size_t inference_upload_bytes(const struct inference_runner *inference) {
 }
 
 static size_t stream_bytes(const struct runner *run) {
-    return (size_t)(rank_stream_rows(run->rank, run->max_rows) * run->base->options.config.hidden_size) *
-           dtype_bytes(run->base->options.dtype);
+    return model_stream_bytes(run, run->max_rows);
 }
 
 /* Returns the bytes of all rows, even if the rows of the stream are cut. */
@@ -280,7 +279,7 @@ static void place_step(struct inference_runner *inference, struct arena *arena) 
     struct device_step *step = &inference->step;
     int64_t most = model_sizes(run)->step_rows;
     size_t wanted = (size_t)(o->max_logit_rows < most ? o->max_logit_rows : most);
-    step->block = arena_take(arena, inference_upload_bytes(inference));
+    inference->stash.batch.block = arena_take(arena, inference_upload_bytes(inference));
     step->page_table = arena_take(arena, (size_t)(o->max_sequences * o->max_pages) * sizeof(int32_t));
     for (int i = 0; i < 2 && !base->part.has_head; i++)
         step->out[i] = arena_take(arena, stream_bytes(run));

@@ -26,7 +26,7 @@ static int open_stashes(struct training_runner *training, const struct model_opt
 /* Plans a batch of `rows` rows through every chunk. */
 static int plan_batch(void *self, int64_t rows) {
     struct training_runner *training = self;
-    struct device_batch *batch = &training->kept.stashes[0].batch;
+    struct device_rows *batch = &training->kept.stashes[0].batch;
     int64_t segment_rows = training->options.segment_rows;
     int status = STATUS_OK;
     batch->rows = batch->head.count = rows;
@@ -35,7 +35,7 @@ static int plan_batch(void *self, int64_t rows) {
     for (int c = 0; c < training->run.base->options.chunk_count && !status; c++) {
         struct model_pass pass = {.chunk = c, .has_dropout = true};
         status = pass_forward(training, &pass, PARAM_FORWARD, NULL, NULL);
-        THEN(status, pass_backward(training, &pass, NULL, NULL));
+        THEN(status, model_backward(training, &pass, NULL, NULL));
     }
     return status;
 }
@@ -69,7 +69,7 @@ static int build(struct training_runner *training, const struct model_options *o
     plan->weights += fp8_weight_bytes(training);
     plan->activations += arena.used;
     plan->transfers += UPLOAD_TURNS * training_upload_bytes(run) + sizeof(double);
-    plan->stream_bytes = (size_t)training_stream_elements(training) * dtype_bytes(run->base->options.dtype);
+    plan->stream_bytes = model_stream_bytes(run, run->max_rows);
     TRY(runner_plan(run, plan_batch, training));
     return plan_gradients(training);
 }

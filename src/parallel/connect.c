@@ -13,15 +13,12 @@ struct seat {
     char kind[16];  /* its name in the rank's process */
 };
 
-static bool share_card(const struct seat *a, const struct seat *b) {
-    return rank_host_same(&a->host, &b->host) && !strcmp(a->place, b->place);
-}
-
 /* Finds the first two ranks that share a GPU. */
 static bool find_pair(const struct seat *seats, int ranks, int *first, int *second) {
     for (*second = 1; *second < ranks; ++*second)
         for (*first = 0; *first < *second; ++*first)
-            if (share_card(&seats[*first], &seats[*second]))
+            if (rank_host_same(&seats[*first].host, &seats[*second].host) &&
+                !strcmp(seats[*first].place, seats[*second].place))
                 return true;
     return false;
 }

@@ -54,15 +54,6 @@ static int sum_start(const struct linear_call *call, void *partial, void *own, i
     return rank_scatter_start(call->rank, RANK_TENSOR, &data, request);
 }
 
-/* Sums, and waits. A call that is waited for at once needs no thread to advance it meanwhile. */
-static int sum_and_wait(const struct linear_call *call, void *partial, void *own, int64_t columns, enum dtype dtype) {
-    if (!call->rank->is_sequence_parallel)
-        return rank_sum(call->rank, RANK_TENSOR, partial, call->rows * columns, dtype);
-    struct comm_request request;
-    int status = sum_start(call, partial, own, columns, dtype, &request);
-    return status ? status : rank_wait(call->rank, &request);
-}
-
 /* Returns the base's product without its bias. `into_fp32`: y is fp32. */
 static struct gemm product_of(const struct linear *linear, const struct linear_call *call, struct matrix_view weight,
                               const void *x, void *y, bool into_fp32) {
@@ -199,7 +190,8 @@ int linear_forward(const struct linear *linear, const struct linear_call *call) 
         status = rank_run(call->rank, PHASE_NORM, cast,
                           &(const struct cast_call){call->rows * linear->out, DTYPE_F32, call->dtype, first, y});
     if (!status && is_cut(linear, call, LINEAR_ROW))
-        status = sum_and_wait(call, y, call->y, linear->out, call->y_dtype_is_fp32 ? DTYPE_F32 : call->dtype);
+        status = rank_sum_stream(call->rank, y, call->y, call->rows, linear->out,
+                                 call->y_dtype_is_fp32 ? DTYPE_F32 : call->dtype);
     return status;
 }
 

@@ -264,6 +264,16 @@ int rank_sum_start(struct rank *rank, enum rank_group group, void *data, int64_t
     return started(rank, group, begun, comm_all_reduce_start(group_of(rank, group), &call, COMM_SUM, request));
 }
 
+int rank_sum_stream(struct rank *rank, void *partial, void *own, int64_t rows, int64_t columns, enum dtype dtype) {
+    if (!rank->is_sequence_parallel)
+        return rank_sum(rank, RANK_TENSOR, partial, rows * columns, dtype);
+    const struct comm_data data = {
+        .send = partial, .receive = own, .count = rank_stream_rows(rank, rows) * columns, .dtype = dtype};
+    struct comm_request request;
+    int status = rank_scatter_start(rank, RANK_TENSOR, &data, &request);
+    return status ? status : rank_wait(rank, &request);
+}
+
 int rank_gather(struct rank *rank, enum rank_group group, const void *own, void *all, int64_t count, enum dtype dtype) {
     if (!runs_on(rank, group))
         return note_planned(rank, group, WORK_ALL_GATHER, count * rank_group_size(rank, group), dtype);

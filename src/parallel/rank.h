@@ -145,6 +145,9 @@ int rank_gather_start(struct rank *rank, enum rank_group group, const struct com
 /* Starts receive[count] = the sum over the ranks of their send[rank * count ...]; rank_wait finishes it. */
 int rank_scatter_start(struct rank *rank, enum rank_group group, const struct comm_data *data,
                        struct comm_request *request);
+/* Sums a partial [rows, columns] over the tensor ranks: in place, or under sequence parallelism into `own`, which
+ * receives this rank's rows. It waits, so no thread is needed to advance it meanwhile. */
+int rank_sum_stream(struct rank *rank, void *partial, void *own, int64_t rows, int64_t columns, enum dtype dtype);
 /* Waits for the rank's stream, so that the host may read its results. The device's failure, and the errors of
  * comm_check. */
 int rank_finish(struct rank *rank);

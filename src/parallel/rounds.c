@@ -73,10 +73,6 @@ static bool run_step(struct walk *walk, struct stage *stage) {
     return true;
 }
 
-static void add_post(struct pipeline_rounds *rounds, struct pipeline_post post) {
-    rounds->posts[rounds->count++] = post;
-}
-
 /* Delivers what a stage has a buffer for, and notes the ends of the stage `noted`. */
 static bool deliver(struct walk *walk, int receiver, int round, int noted, struct pipeline_rounds *rounds) {
     bool has_any = false;
@@ -85,11 +81,11 @@ static bool deliver(struct walk *walk, int receiver, int round, int noted, struc
         for (; lane->delivered < lane->sent && lane->delivered - lane->used < lane->buffers; lane->delivered++) {
             bool is_receive = receiver == noted;
             if (is_receive || lane->from == noted)
-                add_post(rounds, (struct pipeline_post){.after = walk->stages[noted].next - 1,
-                                                        .round = round,
-                                                        .is_receive = is_receive,
-                                                        .kind = (enum pipeline_step_kind)kind,
-                                                        .number = lane->delivered});
+                rounds->posts[rounds->count++] = (struct pipeline_post){.after = walk->stages[noted].next - 1,
+                                                                        .round = round,
+                                                                        .is_receive = is_receive,
+                                                                        .kind = (enum pipeline_step_kind)kind,
+                                                                        .number = lane->delivered};
             has_any = true;
         }
     }

@@ -82,11 +82,3 @@ double work_model_flops(const struct work_list *list, enum work_part part) {
     }
     return flops;
 }
-
-double work_group_bytes(const struct work_list *list, enum work_part part, enum rank_group group) {
-    double bytes = 0;
-    for (int i = 0; i < list->count; i++)
-        if (list->items[i].part == part && list->items[i].group == group)
-            bytes += (double)list->items[i].count * list->items[i].work.bytes;
-    return bytes;
-}

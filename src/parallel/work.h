@@ -72,5 +72,3 @@ struct work_sum work_sum(const struct work_list *list, enum work_part part);
 /* Returns the model FLOPs of a forward: two for each row and weight that multiply each other, and attention's products.
  */
 double work_model_flops(const struct work_list *list, enum work_part part);
-/* Returns the bytes of this rank's operands in the collectives of a group. */
-double work_group_bytes(const struct work_list *list, enum work_part part, enum rank_group group);

@@ -6,6 +6,7 @@
 #include "infer/sequences.h"
 #include "pretrained/pretrained.h"
 #include "support/allocations.h"
+#include "support/passes.h"
 #include "support/runner.h"
 #include "support/test.h"
 #include "support/tiny_model.h"
@@ -73,8 +74,8 @@ static void uncached(int text, int64_t count, float *logprobs) {
                                 .segment_start = (int64_t[]){0, count},
                                 .labels = labels,
                                 .loss_weight = weight};
-    test_ok(model_evaluate(model, &batch));
-    test_ok(model_row_losses(model, &batch, logprobs));
+    test_ok(test_evaluate(model, &batch));
+    test_ok(test_row_losses(model, &batch, logprobs));
     for (int i = 0; i < count; i++)
         logprobs[i] = -logprobs[i];
     test_close_training(&base, &model);

@@ -4,6 +4,7 @@
 #include "infer/score.h"
 #include "peft/support.h"
 #include "pretrained/pretrained.h"
+#include "support/passes.h"
 
 enum { TOKENS = 32, VOCAB = 61 }; /* of the golden base */
 
@@ -141,10 +142,10 @@ static void ask_trained(struct trained *t, struct answers *answers) {
                                 .labels = labels,
                                 .loss_weight = weight};
     struct model_pass pass = {.is_first_micro_batch = true, .is_last_micro_batch = true, .has_dropout = true};
-    test_ok(model_train_step(t->model, &batch, &pass));
-    test_ok(model_row_losses(t->model, &batch, answers->losses[0]));
-    test_ok(model_evaluate(t->model, &batch));
-    test_ok(model_row_losses(t->model, &batch, answers->losses[1]));
+    test_ok(test_train_step(t->model, &batch, &pass));
+    test_ok(test_row_losses(t->model, &batch, answers->losses[0]));
+    test_ok(test_evaluate(t->model, &batch));
+    test_ok(test_row_losses(t->model, &batch, answers->losses[1]));
     test_ok(model_logits(t->model, &batch, answers->logits));
 }
 

@@ -257,7 +257,7 @@ static void every_request_ends_once_when_the_scheduler_ends(void **state) {
                 for (int i = 0; i < 5; i++)
                     check_asked(&asked[i]);
                 if (way == 0)
-                    assert_int_equal(kv_pool_held(&engine.pool), 0);
+                    assert_int_equal(held_pages(&engine), 0);
                 kv_pool_close(&engine.pool);
             }
 }

@@ -629,11 +629,11 @@ static void a_cancelled_text_leaves_its_pages_at_the_next_step(void **state) {
     submit(1, 5, 50);
     for (int i = 0; i < 5; i++)
         scheduler_step(scheduler);
-    assert_int_equal(kv_pool_held(&engine.pool), 8);
+    assert_int_equal(held_pages(&engine), 8);
     cancel_asked(&asked[0]);
     scheduler_step(scheduler);
     assert_int_equal(asked[0].dones, 1);
-    assert_int_equal(kv_pool_held(&engine.pool), 1);
+    assert_int_equal(held_pages(&engine), 1);
     finish(2);
 }
 

@@ -4,6 +4,7 @@
 #include "infer/engine.h"
 #include "infer/score.h"
 #include "pretrained/pretrained.h"
+#include "support/passes.h"
 #include "support/runner.h"
 #include "support/store.h"
 #include "support/test.h"
@@ -203,8 +204,8 @@ static inline void trained_logprobs(struct trained *t, const struct stack *stack
                                 .labels = labels,
                                 .loss_weight = weight};
     struct model_pass pass = {.is_first_micro_batch = true, .is_last_micro_batch = true};
-    test_ok(model_train_step(t->model, &batch, &pass));
-    test_ok(model_row_losses(t->model, &batch, losses));
+    test_ok(test_train_step(t->model, &batch, &pass));
+    test_ok(test_row_losses(t->model, &batch, losses));
     for (int64_t i = ahead ? 0 : 1; i < count; i++)
         logprobs[i] = -losses[ahead + i - 1];
 }

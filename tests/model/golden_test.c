@@ -1,5 +1,6 @@
 /* The model against `transformers` in fp64 (tools/golden/model_vectors.py): logits, loss and every gradient. */
 #include "model/golden.h"
+#include "support/passes.h"
 
 #include <stddef.h>
 
@@ -71,7 +72,7 @@ static void compare(const char *name, enum dtype dtype, double loss_bound, doubl
     for (int64_t split = 0; split < 2; split++) {
         for (int64_t b = 0; b < (split ? g.B : 1); b++) {
             batch = golden_batch(&g, b, split ? 1 : g.B);
-            test_ok(model_train_step(t.model, &batch, &(struct model_pass){.is_first_micro_batch = b == 0}));
+            test_ok(test_train_step(t.model, &batch, &(struct model_pass){.is_first_micro_batch = b == 0}));
         }
         test_ok(model_loss(t.model, &loss));
         if (!(fabs(loss - expected[0]) <= loss_bound * expected[0]))

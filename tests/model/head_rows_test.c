@@ -3,6 +3,7 @@
 #include "model/support.h"
 
 #include "support/allocations.h"
+#include "support/passes.h"
 
 #include <stdlib.h>
 
@@ -86,7 +87,7 @@ static int train(struct test_model *t, int first, float other, struct answer *an
     if (!status)
         status = model_loss(model, &answer->loss);
     if (!status)
-        status = model_evaluate(model, &batch[0]);
+        status = test_evaluate(model, &batch[0]);
     return status ? status : model_loss(model, &answer->validation);
 }
 
@@ -149,7 +150,7 @@ static void a_batch_that_counts_nothing_gives_zeros(void **state) {
     test_ok(spoil_gradients(&t));
     batch = make_batch(&patterns[0], 0, 0);
     struct model_pass pass = {.is_first_micro_batch = true, .is_last_micro_batch = true};
-    test_ok(model_train_step(t.model, &batch, &pass));
+    test_ok(test_train_step(t.model, &batch, &pass));
     test_ok(model_loss(t.model, &loss));
     assert_true(loss == 0);
     struct test_values values = test_model_values(&t);
@@ -169,11 +170,11 @@ static void row_losses_stand_at_their_rows(void **state) {
         test_model_open(&t, make_options(false));
         test_ok(base_initialise(t.base, 77));
         batch = make_batch(&patterns[p], 1, 0);
-        test_ok(model_evaluate(t.model, &batch));
-        test_ok(model_row_losses(t.model, &batch, all));
+        test_ok(test_evaluate(t.model, &batch));
+        test_ok(test_row_losses(t.model, &batch, all));
         batch = make_batch(&patterns[p], 0, 0);
-        test_ok(model_evaluate(t.model, &batch));
-        test_ok(model_row_losses(t.model, &batch, counted));
+        test_ok(test_evaluate(t.model, &batch));
+        test_ok(test_row_losses(t.model, &batch, counted));
         for (int i = 0; i < ROWS; i++)
             if (batch.loss_weight[i] != 0)
                 assert_true(is_near((double)counted[i], (double)all[i]));
@@ -219,7 +220,7 @@ static void the_head_works_on_rows_that_count(void **state) {
         rows = rows < ROWS ? rows : ROWS;
         noted.head = noted.norms = 0;
         batch = make_batch(&patterns[p], 0, 0);
-        test_ok(model_train_step(t.model, &batch, &(const struct model_pass){.is_first_micro_batch = true}));
+        test_ok(test_train_step(t.model, &batch, &(const struct model_pass){.is_first_micro_batch = true}));
         assert_int_equal(noted.head, 3 * rows);
         assert_int_equal(noted.norms, 2 * ROWS + rows);
     }
@@ -248,15 +249,15 @@ static void the_head_works_on_as_many_rows_as_suit_the_backend(void **state) {
         t.rank.ops = &table;
         table.sizes = is_small ? small_sizes : noted.real->sizes;
         noted.head = noted.most = 0;
-        test_ok(model_train_step(t.model, &batch, &(const struct model_pass){.is_first_micro_batch = true}));
+        test_ok(test_train_step(t.model, &batch, &(const struct model_pass){.is_first_micro_batch = true}));
         test_ok(model_loss(t.model, &loss[is_small]));
         assert_int_equal(noted.head, 3 * 64);
         batch = make_batch(&patterns[1], 0, 0); /* one row */
         noted.head = 0;
-        test_ok(model_train_step(t.model, &batch, &(const struct model_pass){.is_first_micro_batch = true}));
+        test_ok(test_train_step(t.model, &batch, &(const struct model_pass){.is_first_micro_batch = true}));
         assert_int_equal(noted.head, 3 * (is_small ? 32 : 64));
         batch = make_batch(&patterns[PATTERNS - 1], 0, 0); /* all rows */
-        test_ok(model_evaluate(t.model, &batch));
+        test_ok(test_evaluate(t.model, &batch));
         assert_int_equal(noted.most, is_small ? 96 : 512);
         double all;
         test_ok(model_loss(t.model, &all)); /* of the one row, and of all */
@@ -284,9 +285,8 @@ static void no_number_of_rows_is_prepared_inside_a_step(void **state) {
             batch = make_batch(&pattern, 0, 0);
             allocations_start();
             for (int is_first = 0; is_first < 2; is_first++)
-                test_ok(
-                    model_train_step(t.model, &batch, &(const struct model_pass){.is_first_micro_batch = is_first}));
-            test_ok(model_evaluate(t.model, &batch));
+                test_ok(test_train_step(t.model, &batch, &(const struct model_pass){.is_first_micro_batch = is_first}));
+            test_ok(test_evaluate(t.model, &batch));
             test_ok(stream_wait(t.rank.exec.stream));
             assert_int_equal(allocations_stop(), 0);
         }

@@ -1,6 +1,7 @@
 /* Attach points: a scale and a rank-1 addition as hooks equal the same change folded into the weights. They are equal
  * in loss, in every gradient of the base, and in the gradients of the hook itself. */
 #include "model/support.h"
+#include "support/passes.h"
 
 #include <math.h>
 
@@ -125,7 +126,7 @@ static void run(struct test_model *t, double *loss) {
                                 .segment_start = (int64_t[]){0, ROWS},
                                 .labels = labels,
                                 .loss_weight = weight};
-    test_ok(model_train_step(t->model, &batch, &(struct model_pass){.is_first_micro_batch = true}));
+    test_ok(test_train_step(t->model, &batch, &(struct model_pass){.is_first_micro_batch = true}));
     test_ok(model_loss(t->model, loss));
 }
 

@@ -2,6 +2,7 @@
  * gradients of its parameters. This holds for 2 and 4 ranks, with and without the sequence cut as well. Ranks are
  * threads. Every number of weights and inputs follows from its place in the whole. */
 #include "model-internal.h"
+#include "support/passes.h"
 
 #include "model/support.h"
 #include "parallel/sync.h"
@@ -325,7 +326,7 @@ static int play(struct scene *s, const struct scene *whole) {
     struct param_store *store = base_store(s->test.base);
     int status = fill_weights(&s->test, s->layer);
     if (!status)
-        status = model_train_step(s->test.model, &batch, &(struct model_pass){.is_first_micro_batch = true});
+        status = test_train_step(s->test.model, &batch, &(struct model_pass){.is_first_micro_batch = true});
     if (!status)
         status = stream_zero(s->test.rank.exec.stream, test_array(store, PARAM_GRADIENTS), param_gradient_bytes(store));
     if (!status)

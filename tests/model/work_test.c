@@ -29,6 +29,15 @@ static void plan(struct test_model *t, const struct model_options *options, stru
 
 static const struct rank_grid alone = {1, 1, 1, 1, 1};
 
+/* The bytes of this rank's operands in the collectives of a group. */
+static double work_group_bytes(const struct work_list *list, enum work_part part, enum rank_group group) {
+    double bytes = 0;
+    for (int i = 0; i < list->count; i++)
+        if (list->items[i].part == part && list->items[i].group == group)
+            bytes += (double)list->items[i].count * list->items[i].work.bytes;
+    return bytes;
+}
+
 /* FLOPs of one operation in one part. */
 static double flops_of(const struct test_model *t, enum op op, enum work_part part) {
     double flops = 0;

@@ -1,6 +1,7 @@
 /* Frozen means frozen, counted: passes run on a table of operations that notes each, and forwards on a tensor group
  * that notes each call. */
 #include "peft/prompt_support.h"
+#include "support/passes.h"
 
 #include "comm-internal.h"
 
@@ -356,7 +357,7 @@ static struct test_values train_once(struct prompt_run *run, const struct prompt
     test_ok(test_values_put(&values, run->rank.exec.stream));
     test_ok(peft_begin(run->peft));
     prompt_batch(run->peft, 0, &batch);
-    test_ok(model_train_step(run->model, &batch, &pass));
+    test_ok(test_train_step(run->model, &batch, &pass));
     return test_values(store, run->rank.exec.stream);
 }
 
@@ -466,7 +467,7 @@ static int note_forward(struct rank *rank, struct training_runner *model, struct
     rank->tensor = &group->comm;
     int status = model_forward(model, &batch, &pass, NULL, NULL);
     if (!status)
-        status = model_evaluate(model, &batch);
+        status = test_evaluate(model, &batch);
     rank->tensor = group->real;
     return status;
 }

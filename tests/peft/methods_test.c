@@ -2,6 +2,7 @@
  * the beginning, and refused where they cannot be. */
 #include "bank-internal.h"
 #include "support.h"
+#include "support/passes.h"
 
 #include "optim/optim.h"
 
@@ -355,7 +356,7 @@ static double plain_loss(enum dtype dtype, float *logits) {
     test_ok(base_initialise(base, 77));
     if (dtype == DTYPE_F32)
         test_ok(tuned_shake(base_store(base), rank.exec.stream, 0.1f));
-    test_ok(model_evaluate(model, &batch));
+    test_ok(test_evaluate(model, &batch));
     test_ok(model_loss(model, &loss));
     test_ok(model_logits(model, &batch, logits));
     test_close_training(&base, &model);
@@ -431,7 +432,7 @@ static void dropout_is_keyed_by_layer_projection_sample_and_token(void **state) 
     open_single(&s, &options);
     shake_single(&s);
     test_ok(peft_begin(s.tuned.peft));
-    test_ok(model_train_step(s.tuned.model, &batch, &pass));
+    test_ok(test_train_step(s.tuned.model, &batch, &pass));
     for (int64_t layer = 0; layer < 2; layer++)
         for (int projection = 0; projection < 4; projection++)
             check_mask(&s, layer, projection, names[projection], 0.5f);

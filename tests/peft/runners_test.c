@@ -2,6 +2,7 @@
  * gives on its own, and device memory has the base once (the linker counts it: tests/peft/tests.cmake). */
 #include "optim/optim.h"
 #include "peft/support.h"
+#include "support/passes.h"
 
 #include <string.h>
 
@@ -122,7 +123,7 @@ static void train(struct part *p, int step) {
     const struct model_batch batch = test_batch(TUNED_SAMPLES, TUNED_T, TUNED_VOCAB, (uint32_t)step % 2, NULL);
     double norm;
     test_ok(peft_begin_batch(p->peft, step * TUNED_SAMPLES));
-    test_ok(model_train_step(p->training, &batch, &pass));
+    test_ok(test_train_step(p->training, &batch, &pass));
     test_ok(peft_end(p->peft));
     test_ok(model_loss(p->training, &p->loss[step]));
     test_ok(optimizer_step(&p->optimizer, 1e-2, &norm));

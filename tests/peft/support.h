@@ -4,6 +4,7 @@
 
 #include "model/support.h"
 #include "peft/peft.h"
+#include "support/passes.h"
 
 /* The lists of a configuration. */
 #define LIST(...)                                                                                                      \
@@ -106,7 +107,7 @@ static inline struct model_batch tuned_batch(void) {
 static inline int tuned_pass(struct tuned *t, bool has_dropout, double *loss) {
     struct model_batch batch = tuned_batch();
     struct model_pass pass = {.is_first_micro_batch = true, .is_last_micro_batch = true, .has_dropout = has_dropout};
-    int status = model_train_step(t->model, &batch, &pass);
+    int status = test_train_step(t->model, &batch, &pass);
     return status ? status : model_loss(t->model, loss);
 }
 
