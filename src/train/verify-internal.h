@@ -5,6 +5,8 @@
 #include "train-internal.h"
 #include "verify.h"
 
+#define VERIFY_WHEN "while it compared layouts" /* for stop_check, which the slow parts call */
+
 /* ---- verify_shrink.c ---- */
 
 /* Random texts of unequal lengths. */

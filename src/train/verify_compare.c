@@ -139,6 +139,7 @@ static void compare_number(struct verify *v, enum verify_kind kind, const char *
 /* Compares `values` with those of a group's first rank, bit by bit. */
 static int compare_replica(struct verify *v, struct comm *group, const struct place *place, const float *values,
                            int64_t count) {
+    TRY(stop_check(VERIFY_WHEN));
     float *first = calloc((size_t)count + 1, sizeof *first);
     TRY(status_allocated(first));
     memcpy(first, values, (size_t)count * sizeof *first);
@@ -197,6 +198,7 @@ static int compare_gradients_after(struct verify *v, int64_t m, double *whole, f
     const float *local = mine->gradients + m * map->flat_elements, *one = v->one->gradients + m * of_one->flat_elements;
     int64_t count = of_one->flat_elements;
     bool is_summed = m + 1 == mine->micro_count && !mine->trainer->run.tuner;
+    TRY(stop_check(VERIFY_WHEN));
     memset(whole, 0, (size_t)count * sizeof *whole);
     for (int id = 0; id < map->table->count; id++)
         if (is_term(mine, id, is_summed))

@@ -159,8 +159,11 @@ int verify_layout_run(struct comm *world, void *context) {
     int status = prove(&v);
     THEN(status, report(&v, clock_seconds() - start));
     if (status) {
-        file_remove_tree(job->directory); /* here, because over MPI the next line ends all processes */
-        comm_fail(world, status);         /* the others no longer touch this rank's memory */
+        char cause[2048]; /* keeps the text of the failure */
+        snprintf(cause, sizeof cause, "%s", status_text());
+        file_remove_tree(job->directory); /* here, because over MPI the last line ends all processes */
+        status_fail(status, "%s", cause);
+        comm_fail(world, status); /* the others no longer touch this rank's memory */
     }
     THEN(status, comm_barrier(world));
     if (v.is_first)

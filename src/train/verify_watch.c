@@ -50,7 +50,7 @@ static int fetch(const struct verify_seen *seen, float *to, const void *from, in
 static int see_output(struct train_watch *watch, int layer, const void *x, int64_t rows) {
     struct verify_seen *seen = (struct verify_seen *)watch;
     const struct rank *rank = &seen->trainer->rank;
-    TRY(stop_check("while it compared layouts"));
+    TRY(stop_check(VERIFY_WHEN));
     seen->rows[watch->micro_batch] = rows;
     seen->has_output[layer + 1] = true;
     return fetch(seen, verify_output(seen, watch->micro_batch, layer), x,
@@ -69,7 +69,7 @@ static int see_gradients(struct train_watch *watch, int layer) {
     const struct param_map *map = &store->map;
     bool is_last = layer == WATCH_ALL_LAYERS;
     int64_t micro = is_last ? seen->micro_count - 1 : watch->micro_batch;
-    TRY(stop_check("while it compared layouts"));
+    TRY(stop_check(VERIFY_WHEN));
     if (param_cuts_gradients(store) || (micro + 1) % seen->every || is_last != (seen->trainer->run.tuner != NULL))
         return STATUS_OK;
     float *gradients = seen->gradients + micro / seen->every * map->flat_elements;
