@@ -9,9 +9,11 @@
 
 #include "status.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -129,6 +131,18 @@ int json_end(json_t *root, size_t flags, char **text) {
     *text = NULL;
     return has_failed ? status_no_memory()
                       : status_fail(STATUS_INVALID, "text that is not UTF-8 cannot be written as JSON");
+}
+
+int json_print(json_t *root) {
+    char *text;
+    TRY(json_end(root, JSON_COMPACT | JSON_REAL_PRECISION(9), &text));
+    bool is_written = printf("%s\n", text) >= 0 && !fflush(stdout);
+    free(text);
+    return is_written ? STATUS_OK : status_fail_errno("cannot write to standard output");
+}
+
+json_t *json_number(double value) {
+    return isfinite(value) ? json_real(value) : json_null();
 }
 
 void json_add_string(struct strbuf *out, const void *bytes, size_t length) {

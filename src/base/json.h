@@ -17,6 +17,10 @@ int json_read(const char *text, size_t length, size_t flags, json_t **root, json
  * reason, such as a text that is not UTF-8. */
 void json_begin(void);
 int json_end(json_t *root, size_t flags, char **text);
+/* Ends a text, and prints it as a line of standard output, numbers with 9 digits. Also STATUS_IO. */
+int json_print(json_t *root);
+/* Returns a number, or null for one that JSON cannot hold. */
+json_t *json_number(double value);
 
 /* Appends characters as a JSON string. They must be UTF-8; utf8_add_repaired makes them so. */
 void json_add_string(struct strbuf *out, const void *bytes, size_t length);

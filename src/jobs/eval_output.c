@@ -1,7 +1,8 @@
 /* Writes the results of `eval`: a table for people, JSON for programs, and a line for each request. */
 #include "eval-internal.h"
 
-#include <math.h>
+#include "base/json.h"
+#include "peft/peft.h"
 
 /* ---- the table ---- */
 
@@ -32,19 +33,14 @@ int eval_print(const struct eval_job *job, const struct eval_result *results) {
 
 /* ---- the output ---- */
 
-/* Returns a number, or null for one that JSON cannot hold. */
-static json_t *number(double value) {
-    return isfinite(value) ? json_real(value) : json_null();
-}
-
 static json_t *task_object(const struct eval_task *task, const struct eval_result *result) {
     json_t *metrics = json_object(), *errors = json_object();
     for (int m = 0; m < TASK_METRICS; m++) {
         if (!(task->task->metrics >> m & 1))
             continue;
-        json_object_set_new(metrics, task_metric_names[m], number(task_sums_value(&result->sums, m)));
+        json_object_set_new(metrics, task_metric_names[m], json_number(task_sums_value(&result->sums, m)));
         if (task_metric_counts(m))
-            json_object_set_new(errors, task_metric_names[m], number(task_sums_error(&result->sums, m)));
+            json_object_set_new(errors, task_metric_names[m], json_number(task_sums_error(&result->sums, m)));
     }
     return json_pack("{s:s, s:s, s:I, s:I, s:f, s:o, s:o}", "task", task->task->name, "file", task->path, "rows",
                      (json_int_t)result->sums.rows, "requests", (json_int_t)result->requests, "seconds",

@@ -50,8 +50,6 @@ void verify_compare(const struct verify *verify, struct verify_path *path, int64
                     const float *row);
 /* Returns the reference's row. */
 float *verify_reference(const struct verify *verify, int64_t text, int64_t token);
-/* Prints an object as a line; it takes the reference. STATUS_MEMORY, STATUS_IO. */
-int verify_print(json_t *object);
 /* Prints a path on the first rank, and counts it for the job's results. */
 int verify_tell(struct verify *verify, const struct verify_path *path);
 

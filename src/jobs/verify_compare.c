@@ -4,7 +4,6 @@
 #include "base/base.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- log-probabilities ---- */
@@ -62,23 +61,6 @@ void verify_compare(const struct verify *v, struct verify_path *path, int64_t te
 
 /* ---- output ---- */
 
-int verify_print(json_t *object) {
-    char *text;
-    struct strbuf out = STRBUF_INIT;
-    int status = json_end(object, JSON_COMPACT | JSON_REAL_PRECISION(9), &text);
-    strbuf_format(&out, "%s\n", text ? text : "");
-    THEN(status, strbuf_status(&out));
-    THEN(status, job_print(strbuf_text(&out), out.length));
-    free(text);
-    strbuf_free(&out);
-    return status;
-}
-
-/* A number that is not finite has no place in JSON: null. */
-static json_t *number(double value) {
-    return isfinite(value) ? json_real(value) : json_null();
-}
-
 static json_t *hexadecimal(float value) {
     char text[32];
     snprintf(text, sizeof text, "%a", (double)value);
@@ -95,21 +77,13 @@ int verify_tell(struct verify *v, const struct verify_path *p) {
     if (job->is_quiet)
         return STATUS_OK;
     json_begin();
-    json_t *line = json_object();
-    json_object_set_new(line, "path", json_string(p->name));
-    json_object_set_new(line, "texts", json_integer(v->count));
-    json_object_set_new(line, "tokens", json_integer(p->tokens));
-    json_object_set_new(line, "vocabulary", json_integer(v->vocab));
-    json_object_set_new(line, "differ", json_integer(p->differ));
-    json_object_set_new(line, "max_abs", number(p->max_abs));
-    if (p->differ) {
-        json_t *at = json_object();
-        json_object_set_new(at, "text", json_integer(first->text));
-        json_object_set_new(at, "token", json_integer(first->token));
-        json_object_set_new(at, "id", json_integer(first->id));
-        json_object_set_new(at, "training", hexadecimal(first->training));
-        json_object_set_new(at, "serving", hexadecimal(first->serving));
-        json_object_set_new(line, "first", at);
-    }
-    return verify_print(line);
+    json_t *line = json_pack("{s:s, s:I, s:I, s:I, s:I, s:o}", "path", p->name, "texts", (json_int_t)v->count, "tokens",
+                             (json_int_t)p->tokens, "vocabulary", (json_int_t)v->vocab, "differ", (json_int_t)p->differ,
+                             "max_abs", json_number(p->max_abs));
+    if (p->differ)
+        json_object_set_new(line, "first",
+                            json_pack("{s:I, s:I, s:I, s:o, s:o}", "text", (json_int_t)first->text, "token",
+                                      (json_int_t)first->token, "id", (json_int_t)first->id, "training",
+                                      hexadecimal(first->training), "serving", hexadecimal(first->serving)));
+    return json_print(line);
 }

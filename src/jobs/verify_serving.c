@@ -120,15 +120,9 @@ static int tell_summary(const struct verify *v, double seconds) {
     if (!v->is_first || v->job->is_quiet)
         return STATUS_OK;
     json_begin();
-    json_t *line = json_object();
-    json_object_set_new(line, "verify", json_string("serving"));
-    json_object_set_new(line, "equal", json_boolean(v->job->is_equal));
-    json_object_set_new(line, "paths", json_integer(6));
-    json_object_set_new(line, "precision", json_string(v->precision));
-    json_object_set_new(line, "device", json_string(device ? device : device_name_at(0)));
-    json_object_set_new(line, "tensor", json_integer(v->tensor));
-    json_object_set_new(line, "seconds", json_real(floor(seconds * 100) / 100));
-    return verify_print(line);
+    return json_print(json_pack("{s:s, s:b, s:i, s:s, s:s, s:I, s:f}", "verify", "serving", "equal", v->job->is_equal,
+                                "paths", 6, "precision", v->precision, "device", device ? device : device_name_at(0),
+                                "tensor", (json_int_t)v->tensor, "seconds", floor(seconds * 100) / 100));
 }
 
 static int open_host(struct verify *v) {

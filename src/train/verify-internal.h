@@ -4,6 +4,8 @@
 #include "train-internal.h"
 #include "verify.h"
 
+#define VERIFY_WHEN "while it compared layouts" /* for stop_check, which the slow parts call */
+
 /* ---- verify_shrink.c ---- */
 
 /* Random texts of unequal lengths. */
@@ -25,12 +27,14 @@ struct verify_seen {
     int64_t micro_count, layers;
     int64_t output_elements; /* of the largest output of a layer */
     int64_t every;           /* gradients are kept after this number of micro batches, and its multiples */
-    float *outputs;          /* [micro_count, layers + 1, output_elements], the embedding's first */
+    float *outputs;          /* [micro_count, layers + 1, output_elements], the embedding's first; owns all floats */
     bool *has_output;        /* [layers + 1] the rank has the layer */
     int64_t *rows;           /* [micro_count] of each batch */
     /* Flat arrays, in the order of the rank's map; elements that the rank does not have are 0. */
     float *gradients; /* [micro_count / every, flat_elements] sums so far, before those over ranks */
     float *sums, *weights, *mean, *square;
+    int64_t *places; /* of each element in the flat arrays of one rank; -1: none */
+    bool *is_second; /* an earlier tensor rank has the element, too */
     double loss;
     float norm[2]; /* and the clip factor */
 };
@@ -47,14 +51,10 @@ int verify_take(struct verify_seen *seen, const struct verify_seen *one);
 /* Returns the output of a layer, -1 for the embedding. */
 float *verify_output(const struct verify_seen *seen, int64_t micro_batch, int64_t layer);
 
-/* Calls `visit` for each run of elements of a parameter that this rank has. `local` and `whole` are its places in the
- * flat arrays of the rank and of one rank. `skips_seconds` leaves out elements that an earlier tensor rank has, too. */
-typedef void verify_visit(void *context, int64_t local, int64_t whole, int64_t count);
-void verify_walk(const struct param_map *map, const struct param_map *whole, int id, bool skips_seconds,
-                 verify_visit *visit, void *context);
-
-/* Copies this rank's part of one rank's flat array to `to`. */
-void verify_part(const struct param_map *map, const struct param_map *whole, const float *from, float *to);
+/* Finds the places of the rank's elements in another run's flat arrays, which has one rank. */
+int verify_find_places(struct verify_seen *seen, const struct verify_seen *one);
+/* Copies this rank's part of that run's flat array to `to`. */
+void verify_part(const struct verify_seen *seen, const float *from, float *to);
 
 /* ---- verify_compare.c ---- */
 

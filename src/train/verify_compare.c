@@ -22,11 +22,11 @@ static const double CLOSE = 1e-5, CLOSE_LOSS = 1e-6;
 struct place {
     enum verify_kind kind;
     int64_t micro_batch;
-    int turn;         /* in the order in which a step computes */
-    const char *name; /* NULL: parameter `id` */
+    int turn;                       /* in the order in which a step computes */
+    const char *name;               /* NULL: parameter `id` of `seen` */
+    const struct verify_seen *seen; /* of one rank in a proof's first run: values are of the whole parameter */
     int id;
-    int64_t first;          /* element of the parameter on this rank, or of the whole one */
-    bool is_whole;          /* values are of the whole parameter */
+    int64_t first;          /* element of the parameter on this rank */
     double bound, scale;    /* the difference that is allowed, of the scale; bound 0: none, bit by bit */
     const float *gradients; /* of weights, else NULL */
     double rate, largest;   /* of the weights; of the gradients of the whole tensor */
@@ -34,22 +34,15 @@ struct place {
 
 /* ---- names ---- */
 
-/* Returns the element of the whole parameter that is element `local` of the rank's. */
-static int64_t whole_element(const struct param_map *map, int id, int64_t local) {
-    struct param_rect rects[PARAM_MAX_SLICES];
-    int count = param_part_rects(&map->part, map->table, id, rects);
-    for (int i = 0; i < count; i++) {
-        int64_t at = local - rects[i].local_row * rects[i].columns;
-        if (at >= 0 && at < rects[i].rows * rects[i].columns)
-            return (rects[i].row + at / rects[i].columns) * map->table->rows[id].shape[1] + rects[i].column +
-                   at % rects[i].columns;
-    }
-    return local;
-}
-
-/* Writes the name that files have for the tensor with this element, and the element's number there. */
-static void name_tensor(const struct param_table *table, int id, int64_t element, struct verify_difference *found) {
-    const struct param *row = &table->rows[id];
+/* Writes the name that files have for the tensor with an element, and the element's number there. */
+static void name_tensor(struct verify *v, const struct place *place, int64_t at) {
+    struct verify_difference *found = &v->difference;
+    const struct param_map *map = &place->seen->trainer->store->map, *whole = &v->one->trainer->store->map;
+    const struct param_table *table = map->table;
+    const struct param *row = &table->rows[place->id];
+    const int64_t *places = place->seen->places;
+    int64_t local = map->places[place->id].offset + place->first + at;
+    int64_t element = (places ? places[local] : local) - whole->places[place->id].offset;
     const struct param_slice *slice = row->slices;
     int64_t line = element / row->shape[1], column = element % row->shape[1];
     while (slice < row->slices + row->slice_count - 1 && line >= slice->row + slice->rows)
@@ -90,7 +83,6 @@ static void find_ratio(const float *one, const float *layout, int64_t count, str
 static void record(struct verify *v, const struct place *place, const float *one, const float *layout, int64_t count,
                    int64_t at) {
     struct verify_difference *found = &v->difference;
-    const struct param_map *map = &v->mine.trainer->store->map;
     *found =
         (struct verify_difference){.is_found = true,
                                    .order = ((int64_t)place->kind << 48) + (place->micro_batch << 32) + place->turn,
@@ -104,8 +96,7 @@ static void record(struct verify *v, const struct place *place, const float *one
     if (place->name)
         snprintf(found->tensor, sizeof found->tensor, "%s", place->name);
     else
-        name_tensor(map->table, place->id,
-                    place->is_whole ? place->first + at : whole_element(map, place->id, place->first + at), found);
+        name_tensor(v, place, at);
     find_ratio(one, layout, count, found);
 }
 
@@ -145,8 +136,24 @@ static void compare_number(struct verify *v, enum verify_kind kind, const char *
 
 /* ---- outputs ---- */
 
-/* The layout's micro batch m of data rank d is the m D + d-th of one rank. */
-static void compare_outputs(struct verify *v) {
+/* Compares `values` with those of a group's first rank, bit by bit. */
+static int compare_replica(struct verify *v, struct comm *group, const struct place *place, const float *values,
+                           int64_t count) {
+    TRY(stop_check(VERIFY_WHEN));
+    float *first = calloc((size_t)count + 1, sizeof *first);
+    TRY(status_allocated(first));
+    memcpy(first, values, (size_t)count * sizeof *first);
+    struct comm_data data = {.send = first, .receive = first, .count = count, .dtype = DTYPE_F32};
+    int status = group->size > 1 ? comm_broadcast(group, &data, 0) : STATUS_OK;
+    if (!status && group->size > 1)
+        compare(v, place, first, values, count);
+    free(first);
+    return status;
+}
+
+/* Compares with one rank's outputs, and those of tensor ranks with the same rows with each other. The layout's micro
+ * batch m of data rank d is the m D + d-th of one rank. */
+static int compare_outputs(struct verify *v) {
     const struct verify_seen *mine = &v->mine, *one = v->one;
     const struct rank *rank = &mine->trainer->rank;
     int64_t width = mine->trainer->run.config.model.hidden_size;
@@ -156,32 +163,25 @@ static void compare_outputs(struct verify *v) {
             int64_t whole = m * rank->data->size + rank->data->rank, rows = one->rows[whole];
             if (!mine->has_output[layer + 1])
                 continue;
-            const float *values = verify_output(one, whole, layer);
+            const float *values = verify_output(one, whole, layer), *of_layout = verify_output(mine, m, layer);
+            int64_t count = rank_stream_rows(rank, rows) * width;
+            struct place place = {.kind = VERIFY_OUTPUT,
+                                  .micro_batch = m,
+                                  .turn = (int)layer + 1,
+                                  .name = name,
+                                  .bound = rank->grid.tensor > 1 ? CLOSE : 0,
+                                  .scale = largest_of(values, rows * width)};
             snprintf(name, sizeof name, layer < 0 ? "embedding" : "layers.%d", (int)layer);
-            compare(v,
-                    &(const struct place){.kind = VERIFY_OUTPUT,
-                                          .micro_batch = m,
-                                          .turn = (int)layer + 1,
-                                          .name = name,
-                                          .bound = rank->grid.tensor > 1 ? CLOSE : 0,
-                                          .scale = largest_of(values, rows * width)},
-                    values + rank_first_stream_row(rank, rows) * width, verify_output(mine, m, layer),
-                    rank_stream_rows(rank, rows) * width);
+            compare(v, &place, values + rank_first_stream_row(rank, rows) * width, of_layout, count);
+            place.kind = VERIFY_REPLICA;
+            place.bound = 0;
+            if (!rank->is_sequence_parallel)
+                TRY(compare_replica(v, rank->tensor, &place, of_layout, count));
         }
+    return STATUS_OK;
 }
 
 /* ---- gradients before their sums ---- */
-
-struct adding {
-    const float *local;
-    double *whole;
-};
-
-static void add(void *context, int64_t local, int64_t whole, int64_t count) {
-    const struct adding *adding = context;
-    for (int64_t i = 0; i < count; i++)
-        adding->whole[whole + i] += adding->local[local + i];
-}
 
 /* True when this rank's gradient is one of the terms of the whole. Tensor ranks with copies have the same gradient,
  * unless each has a part of it; the last backward has summed these parts. */
@@ -198,10 +198,13 @@ static int compare_gradients_after(struct verify *v, int64_t m, double *whole, f
     const float *local = mine->gradients + m * map->flat_elements, *one = v->one->gradients + m * of_one->flat_elements;
     int64_t count = of_one->flat_elements;
     bool is_summed = m + 1 == mine->micro_count && !mine->trainer->run.tuner;
+    TRY(stop_check(VERIFY_WHEN));
     memset(whole, 0, (size_t)count * sizeof *whole);
     for (int id = 0; id < map->table->count; id++)
         if (is_term(mine, id, is_summed))
-            verify_walk(map, of_one, id, is_summed, add, &(struct adding){local, whole});
+            for (int64_t i = map->places[id].offset; i < map->places[id].offset + param_map_elements(map, id); i++)
+                if (mine->places[i] >= 0 && !(is_summed && mine->is_second[i]))
+                    whole[mine->places[i]] += local[i];
     struct comm_data data = {.send = whole, .receive = whole, .count = count, .dtype = DTYPE_F64};
     TRY(comm_all_reduce(v->world, &data, COMM_SUM));
     for (int64_t i = 0; i < count; i++)
@@ -215,7 +218,7 @@ static int compare_gradients_after(struct verify *v, int64_t m, double *whole, f
                                       .micro_batch = m,
                                       .turn = map->table->count - id,
                                       .id = id,
-                                      .is_whole = true,
+                                      .seen = v->one,
                                       .bound = CLOSE,
                                       .scale = largest_of(one + first, elements)},
                 one + first, rounded + first, elements);
@@ -267,6 +270,7 @@ static void compare_range(struct verify *v, const struct verify_seen *seen, cons
         struct place place = {.kind = array->kind,
                               .micro_batch = v->mine.micro_count - 1,
                               .turn = turn,
+                              .seen = seen,
                               .id = id,
                               .first = begin - at,
                               .bound = array->bound,
@@ -290,8 +294,8 @@ static int compare_array(struct verify *v, const struct verify_seen *seen, struc
     TRY(status_allocated(array.expected));
     array.gradients = array.expected + count;
     array.largest = largest_of(array.one, of_one->flat_elements);
-    verify_part(map, of_one, array.one, array.expected);
-    verify_part(map, of_one, v->one->sums, array.gradients);
+    verify_part(seen, array.one, array.expected);
+    verify_part(seen, v->one->sums, array.gradients);
     for (int i = 0; i < (array.is_weight ? ranges : trainer->sync.piece_count); i++)
         if (array.is_weight)
             compare_range(v, seen, &array, range[i].first, range[i].count);
@@ -301,59 +305,33 @@ static int compare_array(struct verify *v, const struct verify_seen *seen, struc
     return STATUS_OK;
 }
 
-int verify_compare_state(struct verify *v, const struct verify_seen *seen, bool is_exact) {
-    const struct verify_seen *one = v->one;
-    const struct array arrays[] = {
-        {.kind = VERIFY_RESUMED,
-         .one = one->weights,
-         .layout = seen->weights,
-         .bound = is_exact ? 0 : CLOSE,
-         .is_weight = true},
-        {.kind = VERIFY_RESUMED, .one = one->mean, .layout = seen->mean, .bound = is_exact ? 0 : 2 * CLOSE},
-        {.kind = VERIFY_RESUMED, .one = one->square, .layout = seen->square, .bound = is_exact ? 0 : 2 * CLOSE},
-    };
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
-        TRY(compare_array(v, seen, arrays[i]));
+/* Compares the weights and the moments, which are kinds `first` to VERIFY_SQUARE, or all VERIFY_RESUMED. */
+static int compare_state(struct verify *v, const struct verify_seen *seen, enum verify_kind first, bool is_exact) {
+    const float *const one[] = {v->one->weights, v->one->mean, v->one->square};
+    const float *const layout[] = {seen->weights, seen->mean, seen->square};
+    for (int i = 0; i < 3; i++)
+        TRY(compare_array(v, seen,
+                          (struct array){.kind = first == VERIFY_RESUMED ? first : first + (enum verify_kind)i,
+                                         .one = one[i],
+                                         .layout = layout[i],
+                                         .bound = is_exact ? 0 : (i ? 2 : 1) * CLOSE,
+                                         .is_weight = i == 0}));
     return STATUS_OK;
+}
+
+int verify_compare_state(struct verify *v, const struct verify_seen *seen, bool is_exact) {
+    return compare_state(v, seen, VERIFY_RESUMED, is_exact);
 }
 
 /* ---- replicas ---- */
 
-/* Compares `values` with those of a group's first rank, bit by bit. */
-static int compare_replica(struct verify *v, struct comm *group, const struct place *place, const float *values,
-                           int64_t count) {
-    float *first = calloc((size_t)count + 1, sizeof *first);
-    TRY(status_allocated(first));
-    memcpy(first, values, (size_t)count * sizeof *first);
-    struct comm_data data = {.send = first, .receive = first, .count = count, .dtype = DTYPE_F32};
-    int status = group->size > 1 ? comm_broadcast(group, &data, 0) : STATUS_OK;
-    if (!status && group->size > 1)
-        compare(v, place, first, values, count);
-    free(first);
-    return status;
-}
-
-/* Outputs of ranks with the same rows; weights and gradients of ranks with the same parameters. */
+/* Weights and gradients of ranks with the same parameters, and numbers of all. */
 static int compare_replicas(struct verify *v) {
     const struct verify_seen *mine = &v->mine;
     const struct trainer *trainer = mine->trainer;
     const struct rank *rank = &trainer->rank;
     const struct param_map *map = &trainer->store->map;
-    int64_t width = trainer->run.config.model.hidden_size;
-    struct place place = {.kind = VERIFY_REPLICA, .scale = 1};
-    char name[32];
-    for (int64_t m = 0; m < mine->micro_count && !rank->is_sequence_parallel; m++)
-        for (int64_t layer = -1; layer < mine->layers; layer++) {
-            if (!mine->has_output[layer + 1])
-                continue;
-            snprintf(name, sizeof name, layer < 0 ? "embedding" : "layers.%d", (int)layer);
-            place.name = name;
-            place.micro_batch = m;
-            place.turn = (int)layer + 1;
-            TRY(compare_replica(v, rank->tensor, &place, verify_output(mine, m, layer), mine->rows[m] * width));
-        }
-    place.name = NULL;
-    place.micro_batch = mine->micro_count - 1;
+    struct place place = {.kind = VERIFY_REPLICA, .micro_batch = mine->micro_count - 1, .seen = mine, .scale = 1};
     bool is_whole = !sharded_cuts_weights(trainer->store);
     for (int id = 0; id < map->table->count; id++) {
         const struct param *row = &map->table->rows[id];
@@ -384,20 +362,15 @@ static int compare_replicas(struct verify *v) {
 
 int verify_compare_step(struct verify *v) {
     const struct verify_seen *one = v->one, *mine = &v->mine;
-    const struct array arrays[] = {
-        {.kind = VERIFY_SUM, .one = one->sums, .layout = mine->sums, .bound = CLOSE, .is_by_tensor = true},
-        {.kind = VERIFY_WEIGHT, .one = one->weights, .layout = mine->weights, .bound = CLOSE, .is_weight = true},
-        {.kind = VERIFY_MEAN, .one = one->mean, .layout = mine->mean, .bound = 2 * CLOSE},
-        {.kind = VERIFY_SQUARE, .one = one->square, .layout = mine->square, .bound = 2 * CLOSE},
-    };
-    compare_outputs(v);
+    const struct array sums = {
+        .kind = VERIFY_SUM, .one = one->sums, .layout = mine->sums, .bound = CLOSE, .is_by_tensor = true};
+    TRY(compare_outputs(v));
     compare_number(v, VERIFY_LOSS, "loss", one->loss, mine->loss, mine->trainer->rank.grid.tensor > 1 ? CLOSE_LOSS : 0);
     TRY(compare_gradients(v));
-    TRY(compare_array(v, mine, arrays[0]));
+    TRY(compare_array(v, mine, sums));
     compare_number(v, VERIFY_NORM, "grad_norm", one->norm[0], mine->norm[0], CLOSE);
     compare_number(v, VERIFY_CLIP, "clip", one->norm[1], mine->norm[1], CLOSE);
-    for (size_t i = 1; i < sizeof arrays / sizeof *arrays; i++)
-        TRY(compare_array(v, mine, arrays[i]));
+    TRY(compare_state(v, mine, VERIFY_WEIGHT, false));
     return compare_replicas(v);
 }
 

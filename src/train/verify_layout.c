@@ -73,6 +73,7 @@ static int train(struct verify *v, int steps, const char *resumes) {
         TRY(open_one(v, &one));
     TRY(comm_barrier(v->world));
     v->one = v->job->one;
+    TRY(verify_find_places(&v->mine, v->one));
     TRY(verify_compare_state(v, &v->mine, true));
     TRY(verify_agree(v));
     for (int i = 0; i < steps && !v->difference.is_found; i++)
@@ -87,6 +88,8 @@ static int resume_on_one_rank(struct verify *v) {
     TRY(save(v, v->mine.trainer, "layout"));
     TRY(comm_barrier(v->world));
     int status = open_one(v, &run);
+    if (!status && v->world->rank == 0)
+        status = verify_find_places(v->job->one, before);
     if (!status && v->world->rank == 0)
         status = verify_compare_state(v, v->job->one, false);
     if (!status && v->world->rank == 0)
@@ -107,48 +110,26 @@ static int prove(struct verify *v) {
 
 /* ---- the report ---- */
 
-static json_t *number(double value) {
-    return isfinite(value) ? json_real(value) : json_null();
-}
-
-static int print(json_t *line) {
-    char *text;
-    TRY(json_end(line, JSON_COMPACT | JSON_REAL_PRECISION(9), &text));
-    bool is_written = printf("%s\n", text) >= 0 && !fflush(stdout);
-    free(text);
-    return is_written ? STATUS_OK : status_fail_errno("cannot write to standard output");
-}
-
 static int print_kind(const char *name, const struct verify_count *count) {
     json_begin();
-    json_t *line = json_object();
-    json_object_set_new(line, "check", json_string(name));
-    json_object_set_new(line, "tensors", json_integer(count->tensors));
-    json_object_set_new(line, "worst", number(count->worst));
-    json_object_set_new(line, "bound", json_real(count->bound));
-    return print(line);
+    return json_print(json_pack("{s:s, s:I, s:o, s:f}", "check", name, "tensors", (json_int_t)count->tensors, "worst",
+                                json_number(count->worst), "bound", count->bound));
 }
 
 static int print_summary(const struct verify *v, double seconds) {
     const struct verify_difference *found = &v->difference;
     json_begin();
-    json_t *line = json_object();
-    json_object_set_new(line, "verify", json_string("layout"));
-    json_object_set_new(line, "equal", json_boolean(!found->is_found));
-    if (found->is_found) {
-        json_object_set_new(line, "check", json_string(found->check));
-        json_object_set_new(line, "tensor", json_string(found->tensor));
-        json_object_set_new(line, "step", json_integer(found->step));
-        json_object_set_new(line, "micro_batch", json_integer(found->micro_batch));
-        json_object_set_new(line, "rank", json_integer(found->rank));
-        json_object_set_new(line, "index", json_integer(found->index));
-        json_object_set_new(line, "one_rank", number(found->one_rank));
-        json_object_set_new(line, "layout", number(found->layout));
-        if (found->has_ratio)
-            json_object_set_new(line, "ratio", number(found->ratio));
-    }
+    json_t *line = json_pack("{s:s, s:b}", "verify", "layout", "equal", !found->is_found);
+    if (found->is_found)
+        json_object_update_new(line, json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:o}", "check", found->check,
+                                               "tensor", found->tensor, "step", (json_int_t)found->step, "micro_batch",
+                                               (json_int_t)found->micro_batch, "rank", (json_int_t)found->rank, "index",
+                                               (json_int_t)found->index, "one_rank", json_number(found->one_rank),
+                                               "layout", json_number(found->layout)));
+    if (found->has_ratio)
+        json_object_set_new(line, "ratio", json_number(found->ratio));
     json_object_set_new(line, "seconds", json_real(floor(seconds * 100) / 100));
-    return print(line);
+    return json_print(line);
 }
 
 /* Adds up what the ranks have compared, and prints it on the first. */
@@ -178,8 +159,11 @@ int verify_layout_run(struct comm *world, void *context) {
     int status = prove(&v);
     THEN(status, report(&v, clock_seconds() - start));
     if (status) {
-        file_remove_tree(job->directory); /* here, because over MPI the next line ends all processes */
-        comm_fail(world, status);         /* the others no longer touch this rank's memory */
+        char cause[2048]; /* keeps the text of the failure */
+        snprintf(cause, sizeof cause, "%s", status_text());
+        file_remove_tree(job->directory); /* here, because over MPI the last line ends all processes */
+        status_fail(status, "%s", cause);
+        comm_fail(world, status); /* the others no longer touch this rank's memory */
     }
     THEN(status, comm_barrier(world));
     if (v.is_first)

@@ -4,6 +4,8 @@
 
 #include "parallel/schedule.h"
 
+#include <string.h>
+
 enum { HEAD_SIZE = 8, TEXT_TOKENS = 24, VOCABULARY = 24, LAYER_ELEMENTS = 1 << 14, SAMPLES_MAX = 2 };
 
 static const double LEARNING_RATE = 1e-3, INITIAL_DEVIATION = 0.1, CLIP = 0.1;
@@ -129,16 +131,10 @@ int verify_shrink(struct verify_layout *job, bool is_full_size) {
 
 struct run_config verify_one_rank(const struct run_config *run) {
     struct run_config one = *run;
+    memset(&one.parallel, 0, sizeof one.parallel); /* nothing is cut, overlapped or recomputed */
     one.parallel.tensor_model_parallel_size = one.parallel.pipeline_model_parallel_size = 1;
+    one.parallel.context_parallel_size = one.parallel.expert_model_parallel_size = 1;
     one.parallel.virtual_pipeline_model_parallel_size = 1;
-    one.parallel.microbatch_group_size_per_vp_stage = 0;
-    one.parallel.decoder_first_pipeline_num_layers = one.parallel.decoder_last_pipeline_num_layers = 0;
-    one.parallel.account_for_embedding_in_pipeline_split = one.parallel.account_for_loss_in_pipeline_split = false;
-    one.parallel.sequence_parallel = one.parallel.use_distributed_optimizer = false;
-    one.parallel.data_parallel_sharding_strategy = SHARDING_NONE;
-    one.parallel.recompute_granularity = GRANULARITY_NONE;
-    one.parallel.num_microbatches_with_partial_activation_checkpoints = 0;
-    one.parallel.recompute_modules = (struct config_list){0};
     return one;
 }
 

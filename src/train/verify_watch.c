@@ -6,21 +6,33 @@
 
 /* ---- places ---- */
 
-void verify_walk(const struct param_map *map, const struct param_map *whole, int id, bool skips_seconds,
-                 verify_visit *visit, void *context) {
+static void find_places(struct verify_seen *seen, const struct param_map *whole, int id) {
+    const struct param_map *map = &seen->trainer->store->map;
     struct param_rect rects[PARAM_MAX_SLICES];
-    int64_t width = map->table->rows[id].shape[1];
     int count = param_part_rects(&map->part, map->table, id, rects);
-    for (int i = 0; i < count; i++) {
-        const struct param_rect *rect = &rects[i];
-        bool is_one = rect->columns == width;
-        if (skips_seconds && rect->is_second)
-            continue;
-        for (int64_t row = 0; row < (is_one ? 1 : rect->rows); row++)
-            visit(context, map->places[id].offset + (rect->local_row + row) * rect->columns,
-                  whole->places[id].offset + (rect->row + row) * width + rect->column,
-                  is_one ? rect->rows * width : rect->columns);
-    }
+    for (int i = 0; i < count; i++)
+        for (int64_t k = 0; k < rects[i].rows * rects[i].columns; k++) {
+            int64_t row = rects[i].row + k / rects[i].columns, column = rects[i].column + k % rects[i].columns;
+            int64_t local = map->places[id].offset + rects[i].local_row * rects[i].columns + k;
+            seen->places[local] = whole->places[id].offset + row * map->table->rows[id].shape[1] + column;
+            seen->is_second[local] = rects[i].is_second;
+        }
+}
+
+int verify_find_places(struct verify_seen *seen, const struct verify_seen *one) {
+    const struct param_map *map = &seen->trainer->store->map;
+    seen->places = calloc((size_t)map->flat_elements + 1, sizeof *seen->places);
+    seen->is_second = calloc((size_t)map->flat_elements + 1, sizeof *seen->is_second);
+    TRY(status_allocated(seen->places && seen->is_second));
+    memset(seen->places, -1, (size_t)map->flat_elements * sizeof *seen->places);
+    for (int id = 0; id < map->table->count; id++)
+        find_places(seen, &one->trainer->store->map, id);
+    return STATUS_OK;
+}
+
+void verify_part(const struct verify_seen *seen, const float *from, float *to) {
+    for (int64_t i = 0; i < seen->trainer->store->map.flat_elements; i++)
+        to[i] = seen->places[i] < 0 ? 0 : from[seen->places[i]];
 }
 
 float *verify_output(const struct verify_seen *seen, int64_t micro_batch, int64_t layer) {
@@ -38,7 +50,7 @@ static int fetch(const struct verify_seen *seen, float *to, const void *from, in
 static int see_output(struct train_watch *watch, int layer, const void *x, int64_t rows) {
     struct verify_seen *seen = (struct verify_seen *)watch;
     const struct rank *rank = &seen->trainer->rank;
-    TRY(stop_check("while it compared layouts"));
+    TRY(stop_check(VERIFY_WHEN));
     seen->rows[watch->micro_batch] = rows;
     seen->has_output[layer + 1] = true;
     return fetch(seen, verify_output(seen, watch->micro_batch, layer), x,
@@ -57,7 +69,7 @@ static int see_gradients(struct train_watch *watch, int layer) {
     const struct param_map *map = &store->map;
     bool is_last = layer == WATCH_ALL_LAYERS;
     int64_t micro = is_last ? seen->micro_count - 1 : watch->micro_batch;
-    TRY(stop_check("while it compared layouts"));
+    TRY(stop_check(VERIFY_WHEN));
     if (param_cuts_gradients(store) || (micro + 1) % seen->every || is_last != (seen->trainer->run.tuner != NULL))
         return STATUS_OK;
     float *gradients = seen->gradients + micro / seen->every * map->flat_elements;
@@ -96,21 +108,6 @@ int verify_step(struct verify_seen *seen) {
     return verify_read(seen);
 }
 
-struct taking {
-    const float *from;
-    float *to;
-};
-
-static void take(void *context, int64_t local, int64_t whole, int64_t count) {
-    const struct taking *taking = context;
-    memcpy(taking->to + local, taking->from + whole, (size_t)count * sizeof(float));
-}
-
-void verify_part(const struct param_map *map, const struct param_map *whole, const float *from, float *to) {
-    for (int id = 0; id < map->table->count; id++)
-        verify_walk(map, whole, id, false, take, &(struct taking){from, to});
-}
-
 int verify_take(struct verify_seen *seen, const struct verify_seen *one) {
     struct trainer *trainer = seen->trainer;
     struct optimizer *optimizer = &trainer->optimizer;
@@ -118,7 +115,7 @@ int verify_take(struct verify_seen *seen, const struct verify_seen *one) {
     const float *const from[] = {one->weights, one->mean, one->square};
     float *const to[] = {seen->weights, seen->mean, seen->square};
     for (int a = 0; a < 3; a++)
-        verify_part(&trainer->store->map, &one->trainer->store->map, from[a], to[a]);
+        verify_part(seen, from[a], to[a]);
     for (int i = 0; i < trainer->sync.piece_count; i++) {
         const struct sync_piece *piece = &trainer->sync.pieces[i];
         float *places[] = {optimizer_master(optimizer, piece), optimizer->m + piece->local,
@@ -134,21 +131,23 @@ int verify_take(struct verify_seen *seen, const struct verify_seen *one) {
 
 static int take_memory(struct verify_seen *seen) {
     const struct trainer *trainer = seen->trainer;
-    size_t flat = (size_t)trainer->store->map.flat_elements + 1;
     const struct run_config *run = &trainer->run.config;
+    size_t flat = (size_t)trainer->store->map.flat_elements + 1, outputs, gradients;
     seen->micro_count = trainer->micro_count;
     seen->layers = run->model.num_layers;
     seen->output_elements = run->train.micro_batch_size * run->data.seq_length * run->model.hidden_size;
-    seen->outputs = calloc((size_t)(seen->micro_count * (seen->layers + 1) * seen->output_elements), sizeof(float));
+    outputs = (size_t)(seen->micro_count * (seen->layers + 1) * seen->output_elements);
+    gradients = (size_t)(seen->micro_count / seen->every) * flat;
     seen->rows = calloc((size_t)seen->micro_count, sizeof *seen->rows);
     seen->has_output = calloc((size_t)seen->layers + 1, sizeof *seen->has_output);
-    seen->gradients = calloc((size_t)(seen->micro_count / seen->every) * flat, sizeof(float));
-    seen->sums = calloc(flat, sizeof(float));
-    seen->weights = calloc(flat, sizeof(float));
-    seen->mean = calloc(flat, sizeof(float));
-    seen->square = calloc(flat, sizeof(float));
-    return status_allocated(seen->outputs && seen->rows && seen->has_output && seen->gradients && seen->sums &&
-                            seen->weights && seen->mean && seen->square);
+    seen->outputs = calloc(outputs + gradients + 4 * flat, sizeof *seen->outputs);
+    TRY(status_allocated(seen->outputs && seen->rows && seen->has_output));
+    seen->gradients = seen->outputs + outputs;
+    seen->sums = seen->gradients + gradients;
+    seen->weights = seen->sums + flat;
+    seen->mean = seen->weights + flat;
+    seen->square = seen->mean + flat;
+    return STATUS_OK;
 }
 
 int verify_open(struct verify_seen *seen, const struct train_run *run, struct comm *world, int64_t every) {
@@ -164,10 +163,7 @@ void verify_close(struct verify_seen *seen) {
     free(seen->outputs);
     free(seen->rows);
     free(seen->has_output);
-    free(seen->gradients);
-    free(seen->sums);
-    free(seen->weights);
-    free(seen->mean);
-    free(seen->square);
+    free(seen->places);
+    free(seen->is_second);
     *seen = (struct verify_seen){0};
 }

@@ -1,8 +1,9 @@
 """verify layout: layouts of every kind are proved equal; a corrupted sum is found from outside; what is refused."""
-import os, pathlib, shutil, signal, subprocess, tempfile, time, unittest
+import os, pathlib, signal, subprocess, tempfile, time, unittest
 
 from model_support import CAMBIUM, SOURCE, rows, run
 from mpi_support import HAS_MPIRUN, MPIRUN
+from pretrain_support import LONG
 
 TENSOR, STAGES, CHUNKS = (f"--parallel.{key}=" for key in ("tensor_model_parallel_size", "pipeline_model_parallel_size",
                                                            "virtual_pipeline_model_parallel_size"))
@@ -14,22 +15,20 @@ optim: {lr: 3e-4, lr_warmup_iters: 100, clip_grad: 1.0}
 LLAMA = ["--model.swiglu=true", "--model.normalization=RMSNorm", "--model.position_embedding_type=rope", "--model.add_bias_linear=false",
          "--model.untie_embeddings_and_output_weights=true", "--model.num_query_groups=2"]
 KINDS = ["output", "loss", "gradient", "gradient_sum", "grad_norm", "clip", "weight", "exp_avg", "exp_avg_sq", "replica", "resumed"]
-# A sum that goes wrong: in call number CALL of rank 1 that passes on at least 256 numbers, the middle one is another.
-FAULT = """#include <mpi.h>
-#include <stdlib.h>
-int MPI_Iallgather(const void *own, int count, MPI_Datatype type, void *all, int counts, MPI_Datatype types, MPI_Comm comm,
-                   MPI_Request *request) {
-    static int calls;
-    int world, rank;
-    PMPI_Comm_rank(MPI_COMM_WORLD, &world);
-    PMPI_Comm_rank(comm, &rank);
-    if (world == 1 && type == MPI_UINT32_T && count >= 256 && ++calls == atoi(getenv("CALL"))) {
-        float *numbers = own == MPI_IN_PLACE ? (float *)all + (long)rank * counts : (float *)own;
-        numbers[count / 2] += 1;
-    }
-    return PMPI_Iallgather(own, count, type, all, counts, types, comm, request);
-}
-"""
+# A number that goes wrong on its way: words of tests/support/failing/message.c, the layout, and the checks that may find it first.
+CORRUPTED = [
+    ("1 send 4 4096 1", [], ["gradient_sum"]),  # of a data rank to a sum
+    ("1 gather 8 1 1", [f"{STAGES}2"], ["grad_norm"]),  # of a stage
+    ("1 send 4 4096 3", [], ["gradient_sum"]),  # a sum itself
+    ("1 gather 4 256 1", [], ["gradient_sum"]),  # a short sum
+    ("0 send 4 256 2", [f"{STAGES}2"], ["output"]),  # of the second micro batch to the next stage
+    ("1 send 4 256 2", [f"{STAGES}2"], ["gradient"]),  # and back
+    ("1 gather 4 256 1", [f"{STAGES}2"], ["gradient_sum"]),  # of a tied table
+    ("1 gather 8 1 2", [f"{STAGES}2"], ["loss"]),
+    ("1 gather 4 256 2", [f"{TENSOR}2"], ["output"]),  # a sum of a layer
+    ("1 send 4 4096 5", ["--parallel.use_distributed_optimizer=true"], ["weight", "replica"]),  # after the update
+]
+MESSAGES = os.environ.get("CAMBIUM_MESSAGES")  # a library that is loaded before the program: tests/support/failing/message.c
 
 
 class VerifyLayout(unittest.TestCase):
@@ -46,10 +45,9 @@ class VerifyLayout(unittest.TestCase):
     def command(self, *words):
         return [CAMBIUM, "verify", "layout", "--config", str(self.config), *map(str, words)]
 
-    def prove(self, *words, launcher=(), environment=None):
+    def prove(self, *words, launcher=()):
         """Returns the exit status, the lines of the checks by kind, and the summary. Its directory of checkpoints is gone."""
-        done = subprocess.run([*launcher, *self.command(*words)], capture_output=True, timeout=300,
-                              env=self.environment | (environment or {}))
+        done = subprocess.run([*launcher, *self.command(*words)], capture_output=True, timeout=300, env=self.environment)
         self.assertTrue(done.stdout, done.stderr)
         *checks, summary = rows(done.stdout)
         self.assertEqual(list(self.temporary.iterdir()), [])
@@ -100,18 +98,15 @@ class VerifyLayout(unittest.TestCase):
     def test_ranks_are_processes(self):
         self.expect_equal(f"{TENSOR}2", launcher=[*MPIRUN, "-n", "4"])
 
-    @unittest.skipUnless(HAS_MPIRUN and shutil.which("mpicc"), "there is no mpirun, or no mpicc")
+    @unittest.skipUnless(HAS_MPIRUN and MESSAGES, "there is no mpirun, or a build without MPI")
     def test_a_corrupted_sum_is_found(self):
-        (self.root / "fault.c").write_text(FAULT)
-        library = self.root / "fault.so"
-        subprocess.run(["mpicc", "-shared", "-fPIC", "-O1", "-o", library, self.root / "fault.c"], check=True)
-        for call in range(1, 31, 3):
-            with self.subTest(call=call):
-                status, _, summary = self.prove(f"{TENSOR}2", "--steps", 1, "--model.hidden_dropout=0", launcher=[*MPIRUN, "-n", "4"],
-                                                environment={"LD_PRELOAD": str(library), "CALL": str(call)})
+        for message, words, checks in CORRUPTED if LONG else CORRUPTED[:2]:
+            with self.subTest(message=message, words=words):
+                launcher = [*MPIRUN, "-n", "2", "env", f"LD_PRELOAD={MESSAGES}", f"CAMBIUM_MESSAGE={message}"]
+                status, _, summary = self.prove(*words, "--steps", 1, "--model.hidden_dropout=0", launcher=launcher)
                 self.assertEqual((status, summary["equal"]), (1, False))
-                for key in ("check", "tensor", "step", "micro_batch", "rank", "index", "one_rank", "layout"):
-                    self.assertIn(key, summary)
+                self.assertIn(summary["check"], checks, summary)
+                self.assertLess({"tensor", "step", "micro_batch", "rank", "index", "one_rank", "layout"}, set(summary))
                 self.assertTrue(summary["tensor"])
 
     def refuse(self, *words, expect, says):

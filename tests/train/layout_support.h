@@ -129,21 +129,6 @@ static inline int ranks_of(const struct layout *layout) {
 
 static const char *describe(const struct layout *layout, char text[256]);
 
-/* Proves two steps of the layout: everything that a step computes, not only what a run leaves. */
-static inline void prove(const char **prefix, const struct layout *layout, char *directory) {
-    struct outcome outcome = {.directory = directory};
-    struct verify_layout job = {.run = make_layout_run(prefix, layout, &outcome),
-                                .ranks = ranks_of(layout),
-                                .steps = 2,
-                                .directory = directory};
-    char text[256];
-    test_ok(file_make_directories(directory));
-    test_ok(verify_shrink(&job, true));
-    test_ok(comm_local_run(job.ranks, verify_layout_run, &job));
-    if (!job.is_equal)
-        fail_msg("%s: the proof has found a difference", describe(layout, text));
-}
-
 /* A new directory in the program's own; the caller frees the path. */
 static inline char *new_directory(void) {
     static char *root;
@@ -152,6 +137,23 @@ static inline char *new_directory(void) {
     root = root ? root : test_directory();
     assert_true(asprintf(&path, "%s/%d", root, serial++) > 0);
     return path;
+}
+
+/* Proves two steps of the layout, and that it resumes from one rank's run and one rank from its: everything that a step
+ * computes, not only what a run leaves. */
+static inline void prove(const char **prefix, const struct layout *layout) {
+    struct outcome outcome = {.directory = new_directory()};
+    struct verify_layout job = {.run = make_layout_run(prefix, layout, &outcome),
+                                .ranks = ranks_of(layout),
+                                .steps = 2,
+                                .directory = outcome.directory};
+    char text[256];
+    test_ok(file_make_directories(outcome.directory));
+    test_ok(verify_shrink(&job, true));
+    test_ok(comm_local_run(job.ranks, verify_layout_run, &job));
+    if (!job.is_equal)
+        fail_msg("%s: the proof has found a difference", describe(layout, text));
+    free(outcome.directory);
 }
 
 static inline void load_from(struct task *task, const struct outcome *outcome, int64_t iteration) {
