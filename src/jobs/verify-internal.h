@@ -32,9 +32,10 @@ struct verify {
     int64_t vocab, tensor;
     int64_t before; /* virtual tokens of the adapters, those of prefixes included */
     const char *precision;
-    float *reference;    /* [tokens, vocab] log-probabilities of the forward that trains, text by text */
-    float *row;          /* [VERIFY_ROWS, vocab] of a step */
-    struct device *host; /* sums logits, wherever they come from */
+    size_t numbers, planned; /* bytes of what the paths compute, on this rank; of this host, while the forward trains */
+    float *reference;        /* [tokens, vocab] log-probabilities of the forward that trains, text by text */
+    float *row;              /* [VERIFY_ROWS, vocab] of a step */
+    struct device *host;     /* sums logits, wherever they come from */
     struct rank host_rank;
     struct verify_dump *dump; /* NULL: none */
 };

@@ -180,7 +180,7 @@ static int lead(struct serving *s) {
 
 int verify_engine(struct verify *v) {
     struct serving s = {.verify = v};
-    struct job_memory memory = {.help = "a smaller --precision, or " JOB_MEMORY_RANKS};
+    struct job_memory memory = {.help = "a smaller --precision, or " JOB_MEMORY_RANKS, .beside = v->numbers};
     const struct engine_options options = {.max_rows = VERIFY_ROWS,
                                            .max_logit_rows = VERIFY_ROWS,
                                            .max_sequences = TOGETHER + COMPANIONS,
@@ -191,6 +191,9 @@ int verify_engine(struct verify *v) {
     int status = job_model_open(v->job->model, v->world, options, &memory, &s.engine);
     THEN(status, engine_leads(s.engine) ? lead(&s) : engine_follow(s.engine));
     THEN(status, engine_end(s.engine));
+    memory.planned = memory.planned > v->planned ? memory.planned : v->planned;
+    if (!v->job->is_quiet)
+        THEN(status, job_memory_tell(v->world, &memory));
     if (status)
         comm_fail(v->world, status);
     engine_close(s.engine);

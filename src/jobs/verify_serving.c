@@ -136,7 +136,8 @@ static int open_memory(struct verify *v) {
     const struct memory_limit limit = memory_limit_find("");
     if (!v->is_first)
         return STATUS_OK;
-    TRY(memory_check((size_t)(v->tokens + v->longest + VERIFY_ROWS) * bytes, &limit,
+    v->numbers = (size_t)(v->tokens + v->longest + VERIFY_ROWS) * bytes;
+    TRY(memory_check(v->numbers, &limit,
                      "fewer or shorter texts (--input): each token takes the numbers of the whole vocabulary"));
     v->reference = malloc((size_t)v->tokens * bytes);
     v->row = malloc(VERIFY_ROWS * bytes);

@@ -1,6 +1,9 @@
 /* The forward that trains, for texts without labels. */
 #include "verify-internal.h"
 
+#include "memory.h"
+
+#include "base/memory.h"
 #include "parallel/algorithms.h"
 #include "parallel/connect.h"
 #include "parallel/site.h"
@@ -17,6 +20,7 @@ struct trained {
     struct pretrained files;
     struct device *device;
     bool is_connected;
+    struct rank_site site;
     struct rank rank;
     struct peft_files *adapters; /* NULL: the base itself trains */
     struct peft *peft;
@@ -29,9 +33,10 @@ struct trained {
 static int open_device(struct trained *t) {
     const struct job_model *model = t->verify->job->model;
     struct comm *world = t->verify->world;
-    struct rank_site site = {.threads = (int)model->threads, .is_first_on_host = true, .is_first_in_process = true};
-    int status = world->size > 1 ? rank_site_find(world, (int)model->threads, &site) : STATUS_OK;
-    THEN(status, device_open(model->device, rank_site_device(&site, model->device), site.threads, &t->device));
+    struct rank_site *site = &t->site;
+    *site = (struct rank_site){.threads = (int)model->threads, .is_first_on_host = true, .is_first_in_process = true};
+    int status = world->size > 1 ? rank_site_find(world, (int)model->threads, site) : STATUS_OK;
+    THEN(status, device_open(model->device, rank_site_device(site, model->device), site->threads, &t->device));
     TRY(comm_agree(world, status));
     if (world->size > 1) {
         status = rank_connect(world, t->device, (enum collectives)model->collectives, 0);
@@ -76,11 +81,10 @@ static int open_stack(struct trained *t, const struct model_options *options) {
     return status ? peft_explain_base(status, t->adapters, t->files.directory) : STATUS_OK;
 }
 
-static int sketch(struct trained *t) {
+static int sketch(struct trained *t, struct model_plan *plan) {
     struct verify *v = t->verify;
     int precision = v->job->model->precision - 1;
     int64_t rows = v->longest + t->virtual_tokens;
-    struct model_plan plan = {0};
     struct model_options options = {
         .base.config = t->files.config,
         .base.dtype = precision >= 0                 ? precision_dtype(precision)
@@ -91,10 +95,26 @@ static int sketch(struct trained *t) {
     };
     t->max_rows = options.max_rows;
     v->precision = precision == PRECISION_TF32 ? "tf32" : options.base.dtype == DTYPE_BF16 ? "bf16" : "fp32";
-    TRY(base_sketch(&options.base, &t->rank, &plan, &t->base));
+    TRY(base_sketch(&options.base, &t->rank, plan, &t->base));
     TRY(t->adapters ? open_stack(t, &options) : STATUS_OK);
     options.hooks = t->peft ? peft_hooks(t->peft) : NULL;
-    return training_sketch(&options, t->base, &plan, &t->runner);
+    return training_sketch(&options, t->base, plan, &t->runner);
+}
+
+/* Refuses a plan beyond this host's memory. */
+static int check_memory(struct trained *t, const struct model_plan *plan) {
+    struct verify *v = t->verify;
+    const struct param_store *adapters = t->peft ? peft_store(t->peft) : NULL;
+    size_t device = plan->weights + plan->gradients + plan->activations + work_scratch(&t->rank.work);
+    if (adapters)
+        device += param_weight_bytes(adapters) + param_gradient_bytes(adapters) + peft_device_bytes(t->peft);
+    size_t own = v->numbers + plan->transfers + (size_t)(t->max_rows * v->vocab) * sizeof(float) +
+                 (device_uses_host_memory(v->job->model->device) ? device : 0);
+    int64_t bytes = (int64_t)(own + (t->site.is_first_in_process ? memory_of_program(own) : 0));
+    TRY(rank_site_sum(v->world, &t->site, &bytes, 1));
+    v->planned = (size_t)bytes;
+    const struct memory_limit limit = memory_limit_find("");
+    return memory_check(v->planned, &limit, "shorter texts (--input), a smaller --precision, or " JOB_MEMORY_RANKS);
 }
 
 static int load(struct trained *t) {
@@ -110,8 +130,11 @@ static int open_trained(struct trained *t) {
     struct comm *world = t->verify->world;
     int status = open_files(t);
     TRY(comm_agree(world, status));
+    struct model_plan plan = {0};
     status = open_device(t);
-    THEN(status, sketch(t));
+    THEN(status, sketch(t, &plan));
+    status = comm_agree(world, status);
+    THEN(status, comm_agree(world, check_memory(t, &plan)));
     THEN(status, base_allocate(t->base));
     THEN(status, training_allocate(t->runner));
     THEN(status, rank_allocate_workspace(&t->rank));

@@ -154,6 +154,12 @@ enum dtype head_logits_type(const struct runner *run) {
     return device_is_batch_invariant(run->rank->device) ? DTYPE_F32 : run->base->options.dtype;
 }
 
+int64_t head_rows_most(const struct runner *run) {
+    const struct ops_sizes *sizes = model_sizes(run);
+    bool is_halved = head_logits_type(run) != run->base->options.dtype && !run->base->options.trains;
+    return is_halved && sizes->head_rows / 2 % sizes->head_rows_multiple == 0 ? sizes->head_rows / 2 : sizes->head_rows;
+}
+
 static struct linear_call head_call(struct runner *run, int64_t first, int64_t count) {
     static const struct hook_list no_hooks;
     bool is_cut = run->rank->is_sequence_parallel;
@@ -264,10 +270,10 @@ static int head_chunk(const struct pass *pass, int64_t first, int64_t count, boo
  * prepared inside a step. */
 static int plan_few_rows(const struct pass *pass, bool train) {
     const struct ops_sizes *sizes = model_sizes(pass->run);
-    int64_t multiple = sizes->head_rows_multiple;
+    int64_t multiple = sizes->head_rows_multiple, most = head_rows_most(pass->run);
     int status = STATUS_OK;
     rank_unsure(pass->run->rank, true, 1);
-    for (int64_t count = multiple; count <= sizes->head_rows && count < pass->rows && !status; count += multiple) {
+    for (int64_t count = multiple; count <= most && count < pass->rows && !status; count += multiple) {
         status = head_chunk(pass, 0, count, train, true);
         THEN(status, head_chunk(pass, 0, count, train, false));
     }
@@ -278,7 +284,7 @@ static int plan_few_rows(const struct pass *pass, bool train) {
 int head_pass(const struct pass *pass, bool train) {
     const struct head_rows *head = &pass->batch->head;
     const struct runner *run = pass->run;
-    int64_t most = model_sizes(run)->head_rows;
+    int64_t most = head_rows_most(run);
     int status = final_norm_forward(pass);
     for (int64_t first = 0; first < head->count && !status; first += most) {
         int64_t count = head->count - first < most ? head->count - first : most;

@@ -284,7 +284,7 @@ static int read_logits(struct training_runner *training, int64_t rows, float *lo
                                                    .y = training->run.scratch.final,
                                                    .mean = training->run.scratch.final_mean,
                                                    .rstd = training->run.scratch.final_rstd});
-    int64_t most = model_sizes(&training->run)->head_rows, vocab = training->run.base->options.config.vocab_size;
+    int64_t most = head_rows_most(&training->run), vocab = training->run.base->options.config.vocab_size;
     struct logits_view view = {.logits = training->run.scratch.logits,
                                .type = head_logits_type(&training->run),
                                .stride = training->run.base->part.vocab_stride,

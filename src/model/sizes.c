@@ -240,7 +240,7 @@ static void place_parts(struct runner *run, struct arena *arena, size_t rows) {
 
 static void place_head(struct runner *run, struct arena *arena) {
     size_t N = (size_t)run->max_rows, local = (size_t)rank_stream_rows(run->rank, run->max_rows);
-    size_t most = (size_t)model_sizes(run)->head_rows, chunk = N < most ? N : most;
+    size_t most = (size_t)head_rows_most(run), chunk = N < most ? N : most;
     run->scratch.final = arena_take(arena, stream_bytes(run));
     run->scratch.final_mean = arena_take(arena, local * sizeof(float));
     run->scratch.final_rstd = arena_take(arena, local * sizeof(float));

@@ -2,6 +2,7 @@
 import json, os, pathlib, re, signal, subprocess, tempfile, time, unittest
 
 from model_support import CAMBIUM, TINY, counts_memory, write_byte_model
+from opening_test import write_zeros
 from pretrain_support import Run
 from requests_support import ADAPTERS, BASE
 from serve_support import Server
@@ -53,6 +54,10 @@ class Plans(unittest.TestCase):
             help, _ = self.refused(*words, "--model", BASE, *HUGE)
             self.assertIn("--adapter-memory", help)
             self.assertNotIn("--kv-cache-memory", help)
+        write_zeros(self.root / "vast", n_embd=1 << 17, n_head=1 << 10, n_layer=2)
+        help, printed = self.refused("verify", "serving", "--model", self.root / "vast")
+        self.assertEqual(printed, "")
+        self.assertIn("--precision", help)
 
     def test_a_dry_run_prints_the_plan_and_ends(self):
         words = ("serve", "--model", self.model, "--dry-run", "--control", "none", "--kv-cache-memory", "4M")
@@ -87,6 +92,8 @@ class Plans(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.check(done.stderr)
         done = start("eval", "--model", TINY, "--task", f"choice={task}")
+        self.check(done.stderr, least=0)
+        done = start("verify", "serving", "--model", self.model, "--ranks", 2, "--parallel.tensor_model_parallel_size", 2)
         self.check(done.stderr, least=0)
         done = start("chat", "--model", TINY, "--chat-template", "chatml", "--max-new-tokens", 2, input="hello")
         self.check(done.stderr, least=0)
