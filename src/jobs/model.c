@@ -63,8 +63,7 @@ int job_model_open(const struct job_model *job, struct comm *world, struct engin
     int status = job_model_plan(job, world, false, &options, memory);
     THEN(status, job_memory_check(world, memory));
     THEN(status, engine_open(&options, engine));
-    if (!status && !device_uses_host_memory(job->device))
-        status = job_memory_take(world, *engine, memory);
+    THEN_IF(status, !device_uses_host_memory(job->device), job_memory_take(world, *engine, memory));
     return status;
 }
 

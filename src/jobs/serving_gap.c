@@ -75,8 +75,7 @@ int serving_gap_add(struct comm *world, const struct train_run *run, int64_t ite
     bool is_ready = !status;
     if (is_ready && world->size > tensor)
         status = comm_subgroup(world, members, world->rank < tensor ? tensor : 0, &ranks);
-    if (!status && world->rank < tensor)
-        status = compare(ranks ? ranks : world, run, &verify);
+    THEN_IF(status, world->rank < tensor, compare(ranks ? ranks : world, run, &verify));
     if (is_ready && status && status != STATUS_INTERRUPTED && world->rank == 0)
         log_warning("serving_gap is not known: %s", status_text());
     if (is_ready && world->rank == 0)
