@@ -52,6 +52,7 @@ int engine_bench_open(struct engine_bench *bench, struct engine_options options,
         options.threads = (int)o->threads;
     options.max_rows = ENGINE_ROWS;
     options.touches_cache = true;
+    options.receipts = RECEIPTS_OFF; /* loads are measured, not proofs */
     options.max_logit_rows = options.max_sequences;
     int status = engine_open(&options, engine);
     if (!status && engine_leads(*engine) && !bench->device[0]) {

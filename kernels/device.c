@@ -84,6 +84,9 @@ static int choose_level(struct device *device, const char *name) {
     if (!ops)
         return status_fail(STATUS_UNSUPPORTED, "%s: this machine has no %s", name, level);
     device->ops = ops;
+    char *last = level ? strrchr(device->description, ' ') : NULL;
+    if (last) /* the instructions of the whole processor */
+        snprintf(last + 1, sizeof device->description - (size_t)(last + 1 - device->description), "%s", level);
     if (!*device->kind)
         snprintf(device->kind, sizeof device->kind, "%s", name);
     return STATUS_OK;

@@ -461,7 +461,7 @@ struct cross_entropy {
     float *loss;           /* [N] -log p(label) */
     float *lse;            /* [N] log-sum-exp; may be NULL in the fused call */
     const float *dloss;    /* [N] weight of each row's loss; 0: the row does not count */
-    bool gradient_is_bf16; /* of fp32 logits: rows of bf16, 2 * stride elements apart. Not on a GPU */
+    bool gradient_is_bf16; /* of fp32 logits: rows of bf16, 2 * stride elements apart */
     /* [N] of the forward and the join: 1 where no logit is larger than the label's, and none of a lower label as large;
      * else 0. The part calls need it too. NULL: not wanted. */
     int32_t *is_greedy;

@@ -1,6 +1,5 @@
 /* The bank inside: shared by its opening, its images and the methods. */
-#ifndef CAMBIUM_PEFT_BANK_INTERNAL_H
-#define CAMBIUM_PEFT_BANK_INTERNAL_H
+#pragma once
 
 #include "method-internal.h"
 #include "parallel/upload.h"
@@ -200,5 +199,3 @@ static inline int64_t bank_piece(const struct peft_bank *bank, size_t bytes_a_ro
     int64_t rows = bytes_a_row ? (int64_t)(bank->scratch_bytes / bytes_a_row) : 1;
     return rows > 1 ? rows : 1;
 }
-
-#endif

@@ -279,10 +279,6 @@ size_t peft_bank_list_bytes(const struct peft_bank *bank) {
     return bank->list_bytes;
 }
 
-size_t peft_bank_memory(const struct peft_bank *bank) {
-    return bank->memory_bytes;
-}
-
 size_t peft_bank_used(const struct peft_bank *bank) {
     return bank->used_bytes;
 }

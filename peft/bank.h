@@ -9,8 +9,7 @@
  * Order of calls: peft_bank_open, a runner with peft_bank_hooks, peft_bank_set_base, the base's values,
  * peft_bank_allocate, then images and steps in any order. One thread. The bank outlives the model that has its hooks.
  * Ranks that hold one model together make the same calls. */
-#ifndef CAMBIUM_PEFT_BANK_H
-#define CAMBIUM_PEFT_BANK_H
+#pragma once
 
 #include "peft/peft.h"
 
@@ -43,9 +42,8 @@ int peft_bank_image_bytes(const struct peft_bank *bank, const struct peft_config
  * (STATUS_MEMORY). Values are not read. Any thread, but not during peft_bank_allocate. */
 int peft_bank_check(const struct peft_bank *bank, const struct peft_files *files, int index);
 /* Returns the size in bytes of the largest tensor file whose adapter can fit the memory of every rank; SIZE_MAX before
- * peft_bank_allocate. The other two return the bytes for images, and how many of them are in use. */
+ * peft_bank_allocate. The other one returns the bytes of images that are in use. */
 size_t peft_bank_most_file_bytes(const struct peft_bank *bank);
-size_t peft_bank_memory(const struct peft_bank *bank);
 size_t peft_bank_used(const struct peft_bank *bank);
 
 /* ---- images ---- */
@@ -86,5 +84,3 @@ struct peft_segment {
 /* Sets the slots of the next step, in the order of its rows; rows outside all segments use the bare base. There are at
  * most as many segments as the model has rows. STATUS_INVALID. */
 int peft_bank_step(struct peft_bank *bank, const struct peft_segment *segments, int64_t count);
-
-#endif

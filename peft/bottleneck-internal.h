@@ -1,7 +1,6 @@
 /* Shared by bottleneck adapters (bottleneck.c), their configuration (bottleneck_format.c) and their rows in a bank
  * (bottleneck_batch.c). */
-#ifndef CAMBIUM_PEFT_BOTTLENECK_INTERNAL_H
-#define CAMBIUM_PEFT_BOTTLENECK_INTERNAL_H
+#pragma once
 
 #include "method-internal.h"
 
@@ -27,5 +26,3 @@ static const float bottleneck_norm_epsilon = 1e-5f; /* torch's */
 int bottleneck_make_image(struct image_maker *maker);
 int bottleneck_forward(const struct bank_call *call);
 uint16_t bottleneck_sites(void);
-
-#endif

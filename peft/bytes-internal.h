@@ -1,6 +1,5 @@
 /* A block of an adapter's bytes (struct peft_bytes), for the files that make and read one. */
-#ifndef CAMBIUM_PEFT_BYTES_INTERNAL_H
-#define CAMBIUM_PEFT_BYTES_INTERNAL_H
+#pragma once
 
 #include "peft/peft.h"
 
@@ -19,5 +18,3 @@ bool peft_bytes_find(const struct peft_bytes *bytes, const char *name, const cha
 
 /* Reads the notes of the block; empty when it has none. STATUS_INVALID, STATUS_MEMORY. */
 int peft_bytes_notes(const struct peft_bytes *bytes, struct peft_notes *notes);
-
-#endif

@@ -4,6 +4,7 @@
  * zeros) and its length (8 bytes, little-endian). Equal files therefore give equal blocks, and the SHA-256 of the block
  * is their digest. A block may come from anywhere: nothing in it is trusted before peft_bytes_check. */
 #include "bytes-internal.h"
+#include "receipt.h"
 
 #include "peft/bank.h"
 
@@ -11,7 +12,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/openat2.h>
-#include <openssl/evp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -28,7 +28,7 @@ static const struct kind {
     {PEFT_CONFIG_FILE, CKPT_ADAPTER_CONFIG_BYTES, false}, {CKPT_ADAPTER_PART ".safetensors", SIZE_MAX, true},
     {CKPT_HUB_PART ".safetensors", SIZE_MAX, true}, /* only when the one before it is missing */
     {PEFT_NOTES_FILE, PEFT_NOTES_BYTES, false},           {PEFT_TEMPLATE_FILE, PEFT_TEMPLATE_BYTES, false},
-    {PEFT_TOKENIZER_FILE, PEFT_TOKENIZER_BYTES, false},
+    {PEFT_TOKENIZER_FILE, PEFT_TOKENIZER_BYTES, false},   {PEFT_RECEIPT_FILE, RECEIPT_BYTES, false},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -114,14 +114,7 @@ void peft_bytes_free(struct peft_bytes *bytes) {
 }
 
 int peft_bytes_digest(const struct peft_bytes *bytes, char digest[PEFT_SHA256_BYTES]) {
-    unsigned char number[EVP_MAX_MD_SIZE];
-    unsigned length = 0;
-    *digest = 0;
-    if (!EVP_Digest(bytes->data, bytes->length, number, &length, EVP_sha256(), NULL))
-        return status_fail(STATUS_MEMORY, "%s: no digest could be computed", bytes->directory);
-    for (unsigned i = 0; i < length && 2 * i + 2 < PEFT_SHA256_BYTES; i++)
-        snprintf(digest + (size_t)2 * i, 3, "%02x", number[i]);
-    return STATUS_OK;
+    return peft_sha256(bytes->data, bytes->length, digest);
 }
 
 /* ---- reading ---- */

@@ -1,6 +1,5 @@
 /* The definition of an adapter: the keys of an adapter_config.json, and of the section `peft` of a run. */
-#ifndef CAMBIUM_PEFT_CONFIG_H
-#define CAMBIUM_PEFT_CONFIG_H
+#pragma once
 
 #include "config/config.h"
 #include "peft/methods.h"
@@ -106,5 +105,3 @@ void peft_config_free(struct peft_config *config);
 struct model_config;
 int peft_write_config(const struct peft_config *config, const struct model_config *base, const char *base_directory,
                       char **text);
-
-#endif

@@ -1,8 +1,7 @@
 /* Small networks over the rows of an embedding: p-tuning's encoder and a prefix's projection. They run once per global
  * batch, for a few dozen rows, in fp32 whatever the type of the stack's weights. Functions that return a status fail
  * with STATUS_MEMORY or with the device's errors. */
-#ifndef CAMBIUM_PEFT_ENCODER_INTERNAL_H
-#define CAMBIUM_PEFT_ENCODER_INTERNAL_H
+#pragma once
 
 #include "method-internal.h"
 
@@ -77,5 +76,3 @@ int encoder_backward(struct encoder *encoder);
 static inline struct encoder_step *encoder_last(struct encoder *encoder) {
     return &encoder->steps[encoder->count - 1];
 }
-
-#endif

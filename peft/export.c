@@ -1,5 +1,6 @@
 /* The files of a stack: those that training resumes from, and those that others read. */
 #include "method-internal.h"
+#include "receipt.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -135,13 +136,10 @@ static int write_all(struct peft *peft, const struct peft_export *export, const 
 }
 
 /* The files of an adapter in its directory. */
-static const char *const names[] = {"adapter_config.json",
-                                    CKPT_ADAPTER_PART ".safetensors",
-                                    CKPT_HUB_PART ".safetensors",
-                                    CKPT_ENCODER_PART ".safetensors",
-                                    "cambium_adapter.json",
-                                    "chat_template.jinja",
-                                    NULL};
+static const char *const names[] = {"adapter_config.json",        CKPT_ADAPTER_PART ".safetensors",
+                                    CKPT_HUB_PART ".safetensors", CKPT_ENCODER_PART ".safetensors",
+                                    "cambium_adapter.json",       PEFT_RECEIPT_FILE,
+                                    "chat_template.jinja",        NULL};
 const struct staging_files peft_staging_files = {.kind = "adapter", .key = "adapter_config.json", .names = names};
 
 /* ---- where it may go ---- */

@@ -1,7 +1,6 @@
 /* Expressions of Python's re, which PEFT uses to name modules. They come with adapters from other people, so the steps
  * and the memory of one match are limited; an expression that exceeds a limit is refused. */
-#ifndef CAMBIUM_PEFT_EXPRESSION_H
-#define CAMBIUM_PEFT_EXPRESSION_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,5 +19,3 @@ void peft_expression_close(struct peft_expression *expression);
 /* Sets *is_match when the expression matches the whole path, as re.fullmatch does. STATUS_USAGE when a limit is
  * exceeded. */
 int peft_expression_match(const struct peft_expression *expression, const char *path, bool *is_match);
-
-#endif

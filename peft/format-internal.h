@@ -1,7 +1,6 @@
 /* A method's configuration: its keys in the section `peft` of a run and in an adapter_config.json, and the lines of
  * `adapter show`. */
-#ifndef CAMBIUM_PEFT_FORMAT_INTERNAL_H
-#define CAMBIUM_PEFT_FORMAT_INTERNAL_H
+#pragma once
 
 #include "base/json_keys.h"
 #include "method-internal.h"
@@ -138,5 +137,3 @@ int shape_check_tokens(struct peft_shape *shape);
 void show_list(struct strbuf *text, const char *what, const struct config_list *list, const char *otherwise);
 extern const char show_default[]; /* shown for the default of the base's family, which the files do not name */
 void show_tokens(const struct peft_config *config, struct strbuf *text);
-
-#endif

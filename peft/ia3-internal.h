@@ -1,6 +1,5 @@
 /* Shared by IA3 (ia3.c), its part of a bank (ia3_batch.c) and its configuration (ia3_format.c). */
-#ifndef CAMBIUM_PEFT_IA3_INTERNAL_H
-#define CAMBIUM_PEFT_IA3_INTERNAL_H
+#pragma once
 
 #include "method-internal.h"
 
@@ -29,5 +28,3 @@ int ia3_make_image(struct image_maker *maker);
 int ia3_forward(const struct bank_call *call);
 uint16_t ia3_sites(void);
 int ia3_plan_forward(struct peft_bank *bank, const struct hook_call *hook);
-
-#endif

@@ -1,7 +1,6 @@
 /* Shared by LoRA (lora.c), its configuration (lora_format.c) and its variant DoRA (dora.c). Functions that return a
  * status return the device's errors, or STATUS_MEMORY. */
-#ifndef CAMBIUM_PEFT_LORA_INTERNAL_H
-#define CAMBIUM_PEFT_LORA_INTERNAL_H
+#pragma once
 
 #include "method-internal.h"
 
@@ -67,5 +66,3 @@ int dora_base_product(const struct pair *pair, const struct hook_call *call, boo
 int dora_add(const struct pair *pair, const struct hook_call *call, const void *z);
 /* Replaces z by m / n dy. */
 int dora_dropped_backward(const struct pair *pair, const struct hook_call *call, void *z);
-
-#endif

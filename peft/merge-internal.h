@@ -3,8 +3,7 @@
  * weight apply in the order in which they are added. Changes of columns come last, because the activations before the
  * weight are scaled before any method sees them. Functions fail with STATUS_MEMORY, STATUS_IO or the device's
  * errors. */
-#ifndef CAMBIUM_PEFT_MERGE_INTERNAL_H
-#define CAMBIUM_PEFT_MERGE_INTERNAL_H
+#pragma once
 
 #include "method-internal.h"
 
@@ -18,5 +17,3 @@ int merge_scale_rows(struct merge *merge, int64_t layer, const struct model_proj
 int merge_scale_columns(struct merge *merge, int64_t layer, const struct model_projection *projection, int id);
 /* Scales the rows of the weight, as changed so far, to norms that are the parameter's elements. */
 int merge_set_norms(struct merge *merge, int64_t layer, const struct model_projection *projection, int id);
-
-#endif

@@ -1,6 +1,5 @@
 /* A method is a row of the table (methods.h); its functions are in its file. No method knows another. */
-#ifndef CAMBIUM_PEFT_METHOD_INTERNAL_H
-#define CAMBIUM_PEFT_METHOD_INTERNAL_H
+#pragma once
 
 #include "peft/peft.h"
 
@@ -209,5 +208,3 @@ void peft_need_scratch(struct peft *peft, size_t bytes);
 PEFT_METHODS(PEFT_DECLARE)
 #undef PEFT_DECLARE
 const struct peft_method *peft_method(int type);
-
-#endif

@@ -1,7 +1,6 @@
 /* The methods, one row each: the number, the name on the command line, and the method itself (a struct peft_method of
  * method-internal.h, defined in the method's file). Options and errors list them in this order; a new one goes last. */
-#ifndef CAMBIUM_PEFT_METHODS_H
-#define CAMBIUM_PEFT_METHODS_H
+#pragma once
 
 #define PEFT_METHODS(ROW)                                                                                              \
     ROW(PEFT_LORA, "lora", peft_lora)                                                                                  \
@@ -13,5 +12,3 @@
 
 /* The method that trains when no option names one. */
 #define PEFT_DEFAULT_METHOD "lora"
-
-#endif

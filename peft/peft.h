@@ -9,8 +9,7 @@
  * batch, peft_end after its last backward. One thread. The stack outlives the model that has its hooks.
  *
  * Functions that return a status may return STATUS_MEMORY and the device's errors. Comments name the others. */
-#ifndef CAMBIUM_PEFT_PEFT_H
-#define CAMBIUM_PEFT_PEFT_H
+#pragma once
 
 #include "ckpt/ckpt.h"
 #include "model/model.h"
@@ -233,5 +232,3 @@ struct peft_merge {
 /* Merges LoRA with its variants, and IA3, into a base. The result has the type of the base's files and is computed in
  * fp32. STATUS_UNSUPPORTED for other methods, STATUS_INVALID, STATUS_IO. */
 int peft_merge(const struct peft_merge *merge);
-
-#endif

@@ -1,6 +1,5 @@
 /* Shared by prompt tuning and p-tuning: a table of virtual tokens. Outside training, both are just that. */
-#ifndef CAMBIUM_PEFT_PROMPT_INTERNAL_H
-#define CAMBIUM_PEFT_PROMPT_INTERNAL_H
+#pragma once
 
 #include "method-internal.h"
 
@@ -22,5 +21,3 @@ int prompt_initialise(struct peft_adapter *adapter, const struct prompt *prompt,
 int prompt_put_image(struct image_maker *maker, const struct prompt *prompt);
 /* Makes the adapter continue as prompt tuning. */
 void prompt_take(struct peft_config *config);
-
-#endif

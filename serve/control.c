@@ -37,6 +37,9 @@ static void add_adapter(const struct registry_adapter *adapter, struct strbuf *o
     strbuf_format(out, ",\"parameters\":%lld,\"bytes\":%lld,\"virtual_tokens\":%lld,\"state\":",
                   (long long)adapter->parameters, (long long)adapter->bytes, (long long)adapter->virtual_tokens);
     json_out_text(out, adapter->state);
+    strbuf_add_text(out, ",\"receipt\":");
+    json_out_text(out, adapter->receipt);
+    strbuf_format(out, ",\"receipt_gap\":%.9g", adapter->receipt_gap);
     strbuf_format(out, ",\"pinned\":%s,\"running\":%lld,\"waiting\":%lld}", adapter->is_pinned ? "true" : "false",
                   (long long)adapter->running, (long long)adapter->waiting);
 }

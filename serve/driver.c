@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 static const double beat_seconds = 0.25; /* how often an idle thread shows that it lives */
@@ -198,6 +199,7 @@ static void publish_stats(struct driver *driver) {
     for (const struct call_engine *self = TAILQ_FIRST(&driver->waiting); self; self = TAILQ_NEXT(self, waits))
         stats.deferred += self->call->request.prompt_count * self->call->request.ask.choices;
     scheduler_read_stats(driver->scheduler, &stats.scheduler);
+    memcpy(stats.receipts, adapters_receipts(driver->options.adapters), sizeof stats.receipts);
     pthread_mutex_lock(&driver->shared.lock);
     int64_t rows = stats.scheduler.prefill_rows - driver->shared.stats.scheduler.prefill_rows;
     if (rows + driver->drawn)

@@ -70,6 +70,7 @@ struct driver_adapter {
     size_t bytes;
     int64_t virtual_tokens;
     bool is_pinned;
+    struct receipt_result receipt;
 };
 /* The whole list, posted when it has changed; the receiver frees it. */
 struct driver_adapters {
@@ -86,6 +87,7 @@ struct driver_stats {
     int64_t deferred; /* completions that wait for their adapters and are not in the scheduler yet */
     int64_t pages, pages_free;
     size_t adapter_bytes;
+    uint64_t receipts[RECEIPT_WORDS]; /* results of replays */
 };
 
 /* ---- the driver ---- */

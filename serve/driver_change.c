@@ -207,7 +207,8 @@ static struct driver_adapter copy_view(const struct adapter_view *view) {
                                   .generation = view->generation,
                                   .bytes = view->bytes,
                                   .virtual_tokens = view->virtual_tokens,
-                                  .is_pinned = view->is_pinned};
+                                  .is_pinned = view->is_pinned,
+                                  .receipt = view->receipt};
     snprintf(copy.name, sizeof copy.name, "%s", view->name);
     snprintf(copy.digest, sizeof copy.digest, "%s", view->digest);
     return copy;

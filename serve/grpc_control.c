@@ -32,6 +32,8 @@ static void adapter_fill(struct adapter *adapter, const struct registry_adapter 
     message->pinned = from->is_pinned;
     message->running = (uint32_t)from->running;
     message->waiting = (uint32_t)from->waiting;
+    message->receipt = (char *)from->receipt;
+    message->receipt_gap = from->receipt_gap;
 }
 
 /* ---- changes ---- */

@@ -7,6 +7,7 @@
  * memory is allocated only for an adapter's first request. */
 #pragma once
 
+#include "infer/receipt.h"
 #include "openai/error.h"
 
 #include <stdbool.h>
@@ -63,11 +64,12 @@ void metrics_add_steps(struct metrics *metrics, const struct metrics_steps *step
 
 /* The engine's state at the last report. */
 struct metrics_engine {
-    int64_t running, waiting; /* completions */
-    int64_t deferred;         /* of `waiting`: those that wait for their adapters, not for room */
-    int64_t pages_held;       /* by sequences; cached pages and idle prefixes count as free */
-    int64_t preemptions;      /* since the start */
-    int64_t adapter_bytes;    /* of images on a rank */
+    int64_t running, waiting;         /* completions */
+    int64_t deferred;                 /* of `waiting`: those that wait for their adapters, not for room */
+    int64_t pages_held;               /* by sequences; cached pages and idle prefixes count as free */
+    int64_t preemptions;              /* since the start */
+    int64_t adapter_bytes;            /* of images on a rank */
+    uint64_t receipts[RECEIPT_WORDS]; /* results of replays since the start */
 };
 /* Sets the engine's state. */
 void metrics_tell_engine(struct metrics *metrics, const struct metrics_engine *engine);

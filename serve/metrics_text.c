@@ -248,6 +248,9 @@ static void add_adapters(struct writer *writer, const struct metrics *metrics) {
         add_labelled(writer, "", "adapter=\".others\",method=\"\"", (double)metrics->other_requests);
     begin(writer, "cambium:adapter_loads_total", "counter", "Adapters loaded or replaced, and why they were not.");
     add_cases(writer, "result", metrics->loads, results, sizeof results / sizeof *results);
+    begin(writer, "cambium:adapter_receipts_total", "counter", "Replays of adapters' receipts, by their results.");
+    for (int word = 0; word < RECEIPT_WORDS; word++)
+        add_by(writer, "", "", "result", receipt_words[word], (double)metrics->engine.receipts[word]);
     begin(writer, "cambium:adapter_memory_bytes", "gauge", "Memory of adapters on each rank.");
     add_labelled(writer, "", "", (double)metrics->engine.adapter_bytes);
 }

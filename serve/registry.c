@@ -77,6 +77,10 @@ static struct registry_adapter view_of(const struct server *server, const struct
                                      .waiting = entry->waiting,
                                      .chat_template = entry->facts.chat_template,
                                      .template_generation = entry->facts_generation,
+                                     .receipt = is_refused             ? receipt_words[RECEIPT_REFUSED]
+                                                : entry->at.generation ? receipt_words[entry->at.receipt.word]
+                                                                       : "",
+                                     .receipt_gap = entry->at.receipt.gap,
                                      .is_pinned = entry->at.is_pinned,
                                      .is_resident = is_known(entry) && entry->at.state == ADAPTER_RESIDENT,
                                      .is_refused = is_refused,

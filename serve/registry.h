@@ -19,6 +19,8 @@ struct registry_adapter {
     int64_t running, waiting;            /* texts */
     struct chat_template *chat_template; /* NULL: none; not a reference */
     uint64_t template_generation;        /* generation of the template; 0: the files as they were at the start */
+    const char *receipt; /* "exact", "agrees", "none"; "refused" where is_refused; "" before the first loading */
+    double receipt_gap;  /* largest difference of a log-probability from those of the receipt */
     bool is_pinned;
     bool is_resident; /* requests can name it, and its image is in memory */
     bool is_refused;  /* never loaded, because its files are refused */

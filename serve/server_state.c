@@ -24,12 +24,14 @@ void server_count(struct server *server) {
         otlp_counts(server->otlp, &sent, &dropped);
         metrics_tell_spans(server->metrics, sent, dropped);
     }
-    metrics_tell_engine(server->metrics, &(struct metrics_engine){.running = stats.scheduler.running,
-                                                                  .waiting = stats.scheduler.waiting + stats.deferred,
-                                                                  .deferred = stats.deferred,
-                                                                  .pages_held = stats.pages - stats.pages_free,
-                                                                  .preemptions = stats.scheduler.preemptions,
-                                                                  .adapter_bytes = (int64_t)stats.adapter_bytes});
+    struct metrics_engine engine = {.running = stats.scheduler.running,
+                                    .waiting = stats.scheduler.waiting + stats.deferred,
+                                    .deferred = stats.deferred,
+                                    .pages_held = stats.pages - stats.pages_free,
+                                    .preemptions = stats.scheduler.preemptions,
+                                    .adapter_bytes = (int64_t)stats.adapter_bytes};
+    memcpy(engine.receipts, stats.receipts, sizeof engine.receipts);
+    metrics_tell_engine(server->metrics, &engine);
 }
 
 /* Nothing runs any more: the driver may end. */

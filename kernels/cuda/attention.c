@@ -1,8 +1,10 @@
 /* Launches of attention. */
 #include "cuda/attention.h"
+#include "algorithms.h"
 #include "attention_check.h"
 #include "cuda/attention_tiles.h"
 #include "cuda/kernels.h"
+#include "cuda/paged_attention.h"
 
 /* The kernels by tiles for one size of heads, and the shared memory of their blocks. */
 struct tile_kernels {
@@ -139,6 +141,8 @@ int cuda_attention_forward(const struct exec *exec, const struct attention *a) {
     const struct tile_kernels *tiles = find_tiles(a, false);
     THEN(status, attention_check_workspace(exec, group_bytes(a, longest_of(a)), "attention forward"));
     TRY(status);
+    if (device_is_batch_invariant(stream_device(exec->stream)) && a->dropout.p == 0) /* serving has no dropout */
+        return cuda_attention_forward_pages(exec, a);
     return tiles ? forward_tiles(exec, a, tiles) : launch_warps(exec, CUDA_attention_forward, a, a->rows, a->heads, a);
 }
 

@@ -8,14 +8,17 @@ struct gradient {
     int64_t label; /* -1: another rank has it */
 };
 
+static __device__ __forceinline__ float gradient_of(float logit, int64_t column, const gradient &g) {
+    float value = expf(logit - g.reference) * g.scale;
+    return column == g.label ? value - g.weight : value;
+}
+
 template <class T, int WIDTH>
 static __device__ __forceinline__ void write_pack(T *x, int64_t first, const gradient &g) {
     pack<T, WIDTH> logits = *(const pack<T, WIDTH> *)(x + first);
 #pragma unroll
-    for (int k = 0; k < WIDTH; k++) {
-        float value = expf(to_float(logits.at[k]) - g.reference) * g.scale;
-        from_float(first + k == g.label ? value - g.weight : value, logits.at[k]);
-    }
+    for (int k = 0; k < WIDTH; k++)
+        from_float(gradient_of(to_float(logits.at[k]), first + k, g), logits.at[k]);
     *(pack<T, WIDTH> *)(x + first) = logits;
 }
 
@@ -24,9 +27,26 @@ template <class T> static __device__ void clear(T *x, int64_t first, int64_t end
         from_float(0.0f, x[j]);
 }
 
+/* A gradient in bf16 lies in the first half of its fp32 logits: the block reads logits before it writes over them. */
+template <class T> static __device__ void write_rounded(const struct cross_entropy &a, T *x, const gradient &g) {
+    bf16 *to = (bf16 *)x;
+    for (int64_t first = 0; first < a.vocab && g.weight != 0; first += blockDim.x) {
+        int64_t j = first + threadIdx.x;
+        float value = j < a.vocab ? gradient_of(to_float(x[j]), j, g) : 0;
+        __syncthreads();
+        if (j < a.vocab)
+            from_float(value, to[j]);
+    }
+    clear(to, g.weight != 0 ? a.vocab : 0, a.stride);
+}
+
 /* Overwrites a row by its gradient, and the padding by 0. A weight of 0 makes all of it 0, whatever the logits are. */
 template <class T, int WIDTH>
 static __device__ void write_gradient(const struct cross_entropy &a, T *x, const gradient &g) {
+    if (sizeof(T) == sizeof(float) && a.gradient_is_bf16) {
+        write_rounded(a, x, g);
+        return;
+    }
     if (g.weight == 0) {
         clear(x, 0, a.stride);
         return;

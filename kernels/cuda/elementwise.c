@@ -23,15 +23,9 @@ ROWS(embedding_forward, embedding, a->type, a->rows, a->cols)
 ROWS(scale_add, scale_add, a->type, a->rows, a->cols)
 ROWS(cross_entropy_forward, cross_entropy, a->type, a->rows, a->stride)
 ROWS(cross_entropy_part, cross_entropy, a->type, a->rows, a->stride)
-
-#define LOSS_GRADIENT(op)                                                                                              \
-    int cuda_##op(const struct exec *exec, const struct cross_entropy *a) {                                            \
-        return a->gradient_is_bf16 ? status_fail(STATUS_UNSUPPORTED, #op ": no bf16 gradient of fp32 logits on cuda")  \
-                                   : cuda_launch_rows(exec, CUDA_##op, a->type, a->rows, a->stride, a);                \
-    }
-LOSS_GRADIENT(cross_entropy_backward)
-LOSS_GRADIENT(cross_entropy_fused)
-LOSS_GRADIENT(cross_entropy_part_backward)
+ROWS(cross_entropy_backward, cross_entropy, a->type, a->rows, a->stride)
+ROWS(cross_entropy_fused, cross_entropy, a->type, a->rows, a->stride)
+ROWS(cross_entropy_part_backward, cross_entropy, a->type, a->rows, a->stride)
 
 int cuda_cross_entropy_join(const struct exec *exec, const struct cross_entropy_join *a) {
     enum { THREADS = 128 };

@@ -36,11 +36,16 @@ static struct matrix_view along_inner(const struct matrix_view *matrix, bool by_
     return along;
 }
 
+/* Gradients are never batch-invariant: no library has one algorithm for all sums over rows. */
+static bool is_batch_invariant(const struct exec *exec, const struct gemm *g) {
+    return exec->stream->device->is_batch_invariant && g->b_transposed && !g->a_transposed;
+}
+
 /* The library's product without an epilogue, into `c`. Forward products in FP8 are summed fast, as TransformerEngine
  * does. */
 static struct gemm_form form_of(const struct exec *exec, const struct gemm *g, const struct matrix_view *c) {
     bool is_fp8 = gemm_is_fp8(g);
-    bool is_any_row = exec->stream->device->is_batch_invariant;
+    bool is_any_row = is_batch_invariant(exec, g);
     const struct cuda_device *own = cuda(exec->stream->device);
     int spared = own->spared < own->multiprocessors ? own->multiprocessors - own->spared : 1;
     return (struct gemm_form){.m = c->rows,
@@ -358,7 +363,7 @@ static int run(const struct exec *exec, const struct gemm *g) {
     struct gemm_form form;
     struct gemm_pointers pointers;
     bool is_possible = stage_bytes(g) > 0 || !is_staged(g),
-         is_finished_here = exec->stream->device->is_batch_invariant && is_staged(g);
+         is_finished_here = is_batch_invariant(exec, g) && is_staged(g);
     bool needs_sums = is_possible && (is_finished_here || cut_sums(g, &first, &rest));
     if (!needs_sums && is_library_alone(exec, g, &form, &pointers))
         return cuda_gemm_cache_run(exec, &form, &pointers);

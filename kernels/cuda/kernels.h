@@ -16,6 +16,7 @@ enum cuda_begin { ORDERED, EARLY };
     TYPED(attention, attention_backward_keys, ORDERED)                                                                 \
     TYPED(attention, attention_backward_queries, ORDERED)                                                              \
     TYPED(attention, attention_forward, ORDERED)                                                                       \
+    TYPED(paged_attention, attention_forward_pages, EARLY)                                                             \
     TYPED(column_scale, column_scale_backward, ORDERED)                                                                \
     TYPED(column_scale, column_scale_forward, ORDERED)                                                                 \
     TYPED(column_scale, magnitude_ratio, ORDERED)                                                                      \
@@ -72,6 +73,9 @@ enum cuda_begin { ORDERED, EARLY };
     PLAIN(attention_gradient_tiles, attention_backward_queries_tiles_128, ORDERED)                                     \
     PLAIN(attention_gradient_tiles, attention_backward_queries_tiles_256, ORDERED)                                     \
     PLAIN(attention_kept, attention_kept, ORDERED)                                                                     \
+    PLAIN(paged_attention_tiles, attention_forward_pages_64, EARLY)                                                    \
+    PLAIN(paged_attention_tiles, attention_forward_pages_128, EARLY)                                                   \
+    PLAIN(paged_attention_tiles, attention_forward_pages_256, EARLY)                                                   \
     PLAIN(attention_tf32, attention_forward_tf32_tiles_64, ORDERED)                                                    \
     PLAIN(attention_tf32, attention_forward_tf32_tiles_128, ORDERED)                                                   \
     PLAIN(attention_tiles, attention_forward_tiles_32, ORDERED)                                                        \

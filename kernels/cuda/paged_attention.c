@@ -25,6 +25,7 @@ size_t cuda_paged_attention_workspace(struct device *device, const struct paged_
     return parts_bytes(a);
 }
 
+/* A block for each row, key/value head, slab of features and part. */
 static int launch(const struct exec *exec, enum cuda_kernel kernel, const struct paged_attention *a, int64_t parts,
                   const void *arguments) {
     int group = a->heads / a->kv_heads;
@@ -37,9 +38,11 @@ static int launch(const struct exec *exec, enum cuda_kernel kernel, const struct
 
 struct tile_kernel {
     int size, features, teams;
-    enum cuda_kernel kernel;
+    enum cuda_kernel kernel, of_batch;
 };
-#define TILE_KERNEL(size) {size, PAGED_TILE_FEATURES(size), PAGED_TILE_TEAMS(size), CUDA_paged_attention_tiles_##size},
+#define TILE_KERNEL(size)                                                                                              \
+    {size, PAGED_TILE_FEATURES(size), PAGED_TILE_TEAMS(size), CUDA_paged_attention_tiles_##size,                       \
+     CUDA_attention_forward_pages_##size},
 static const struct tile_kernel tile_kernels[] = {PAGED_TILE_SIZES(TILE_KERNEL)};
 
 /* Returns the kernel by tiles for this call; NULL where only the plain ones serve. It reads units of pages. */
@@ -53,7 +56,8 @@ static const struct tile_kernel *find_tiles(const struct paged_attention *a) {
 
 /* One block for each row, for up to PAGED_PAIRS query heads of each key/value head and for each slab of features. Where
  * parts have their own results, several blocks share them. */
-static int launch_tiles(const struct exec *exec, const struct tile_kernel *tiles, struct paged_parts *parts) {
+static int launch_tiles(const struct exec *exec, const struct tile_kernel *tiles, struct paged_parts *parts,
+                        const struct attention *batch) {
     const struct paged_attention *a = &parts->a;
     int64_t heads = (a->heads / a->kv_heads + PAGED_PAIRS - 1) / PAGED_PAIRS * a->kv_heads;
     int64_t slabs = (a->head_size + tiles->features - 1) / tiles->features, blocks = a->rows * heads * slabs;
@@ -61,13 +65,26 @@ static int launch_tiles(const struct exec *exec, const struct tile_kernel *tiles
     int teams = most < tiles->teams ? (int)most : tiles->teams;
     parts->blocks = parts->result ? (int)((most + teams - 1) / teams) : 1;
     return cuda_launch(exec,
-                       &(const struct cuda_launch){.kernel = tiles->kernel,
+                       &(const struct cuda_launch){.kernel = batch ? tiles->of_batch : tiles->kernel,
                                                    .type = DTYPE_BF16,
                                                    .blocks = blocks * parts->blocks,
                                                    .threads = 32 * PAGED_TILE_WARPS * teams,
                                                    .shared_bytes = (size_t)(teams * PAGED_TEAM_BYTES(tiles->features) +
                                                                             PAGED_PAIR_BYTES(tiles->features)),
-                                                   .arguments = parts});
+                                                   .arguments = batch ? (const void *)batch : parts});
+}
+
+/* The pages of a batch are as long as its longest segment, which decides only how many teams of warps a block has. */
+int cuda_attention_forward_pages(const struct exec *exec, const struct attention *a) {
+    int64_t longest = a->prefix + (a->longest ? a->longest : a->rows);
+    struct paged_parts parts = {.a = {.rows = a->rows,
+                                      .heads = a->heads,
+                                      .kv_heads = a->kv_heads,
+                                      .head_size = a->head_size,
+                                      .type = a->type,
+                                      .max_pages = (longest + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS}};
+    const struct tile_kernel *tiles = find_tiles(&parts.a);
+    return tiles ? launch_tiles(exec, tiles, &parts, a) : launch(exec, CUDA_attention_forward_pages, &parts.a, 1, a);
 }
 
 int cuda_paged_attention(const struct exec *exec, const struct paged_attention *a) {
@@ -82,7 +99,7 @@ int cuda_paged_attention(const struct exec *exec, const struct paged_attention *
     struct paged_parts parts = {
         .a = *a, .count = is_cut ? (int)parts_of(a) : 1, .result = is_cut ? exec->workspace : NULL};
     if (tiles)
-        status = launch_tiles(exec, tiles, &parts);
+        status = launch_tiles(exec, tiles, &parts, NULL);
     else if (is_cut)
         status = launch(exec, CUDA_paged_attention_parts, a, parts.count, &parts);
     else

@@ -1,24 +1,23 @@
-/* Attention over the pages of the KV cache. The lanes of a warp read the units of keys together, a token each, and then
- * those of a value, a feature each.
+/* Attention over the pages of the KV cache, or over a batch's rows in the same order. The lanes of a warp read the
+ * units of keys together, a token each, and then those of a value, a feature each.
  *
  * A sequence is cut into parts of 384 tokens at fixed places. A row's softmax over each part is merged with the others
  * in their order. Few rows have a block for each part; many rows have one that takes the parts in turns. Both compute
  * the same sums, so the bits of a row depend only on its query and its tokens. */
-#include "cuda/attention.cuh"
-#include "cuda/kv_page.cuh"
+#include "cuda/kv_tokens.cuh"
 #include "cuda/paged_attention.h"
 
 /* A query row and head, the tokens from .. to - 1 that it sees, and its features from `feature` on. */
-struct query {
+template <class A> struct query {
     int64_t row;
     int head, kv_head, feature, from, to;
-    const int32_t *pages; /* of its sequence */
+    tokens_of<A> tokens; /* of its sequence */
 };
 
-static __device__ __forceinline__ query query_at(const struct paged_attention &a, int64_t row, int kv_head,
-                                                 int feature) {
-    int to = a.position[row] + 1, from = a.window && to > a.window ? to - (int)a.window : 0;
-    return {row, 0, kv_head, feature, from, to, a.page_table + a.sequence[row] * a.max_pages};
+template <class A>
+static __device__ __forceinline__ query<A> query_at(const A &a, int64_t row, int kv_head, int feature) {
+    int to = position_of(a, row) + 1, from = a.window && to > a.window ? to - (int)a.window : 0;
+    return {row, 0, kv_head, feature, from, to, tokens_at(a, sequence_of(a, row))};
 }
 
 /* The softmax over some tokens, and this lane's features of the weighted values, not yet divided by the total. */
@@ -28,7 +27,7 @@ template <int FEATURES> struct attended {
 };
 
 /* The beginning of a row's sums. They stay 0 over a total of 1 if the row sees nothing. */
-template <int FEATURES> static __device__ __forceinline__ attended<FEATURES> begin(const query &w) {
+template <int FEATURES, class A> static __device__ __forceinline__ attended<FEATURES> begin(const query<A> &w) {
     attended<FEATURES> all;
     all.total = w.to ? 0 : 1;
     return all;
@@ -48,31 +47,12 @@ static __device__ __forceinline__ void merge(attended<FEATURES> &all, const atte
         all.sums[i] = fmaf(all.sums[i], before, __fmul_rn(part.sums[i], now));
 }
 
-/* q times the key of a token, in the keys of its page. */
-template <class T> static __device__ __forceinline__ float score_of(const T *q, const T *keys, int token, int size) {
-    constexpr int WIDTH = KV_UNIT<T>;
-    const pack<T, WIDTH> *units = (const pack<T, WIDTH> *)keys + token;
-    float sum = 0;
-#pragma unroll 4
-    for (int u = 0; u < size / WIDTH; u++) {
-        pack<T, WIDTH> unit = units[u * KV_PAGE_TOKENS];
-#pragma unroll
-        for (int k = 0; k < WIDTH; k++)
-            sum = fmaf(to_float(q[u * WIDTH + k]), to_float(unit.at[k]), sum);
-    }
-    if (size % WIDTH) /* the last feature stands by itself */
-        sum = fmaf(to_float(q[size - 1]), to_float(keys[key_place<T>(token, size - 1, size)]), sum);
-    return sum;
-}
-
 /* Computes one part of the row's tokens, 32 at a time. */
-template <class T, int FEATURES>
-static __device__ __forceinline__ attended<FEATURES> attend_part(const struct paged_attention &a, const query &w,
-                                                                 int part) {
+template <class T, int FEATURES, class A>
+static __device__ __forceinline__ attended<FEATURES> attend_part(const A &a, const query<A> &w, int part) {
     int size = a.head_size, begin = part * PAGED_PART_TOKENS, end = min(begin + PAGED_PART_TOKENS, w.to);
     const T *q = (const T *)a.q + w.row * a.q_stride + (int64_t)w.head * size;
-    const T *head = (const T *)a.pages + (int64_t)w.kv_head * KV_PAGE_TOKENS * size;
-    int64_t values = (int64_t)a.kv_heads * KV_PAGE_TOKENS * size; /* elements after the keys */
+    auto head = head_at<T>(a, w.tokens, w.kv_head);
     softmax row;
     attended<FEATURES> all;
     begin = max(begin, w.from);
@@ -80,8 +60,8 @@ static __device__ __forceinline__ attended<FEATURES> attend_part(const struct pa
         int token = first + lane_number(), page = 0;
         float weight = -INFINITY;
         if (token >= begin && token < end) {
-            page = w.pages[token / KV_PAGE_TOKENS];
-            weight = score_of(q, head + page * a.page_stride, token % KV_PAGE_TOKENS, size);
+            page = head.page(token);
+            weight = head.score(q, page, token);
         }
         float rescale = row.take(weight, a.scale * LOG2_E);
 #pragma unroll
@@ -89,13 +69,12 @@ static __device__ __forceinline__ attended<FEATURES> attend_part(const struct pa
             all.sums[i] *= rescale;
         for (int t = max(first, begin); t < min(first + WARP, end); t++) {
             float share = __shfl_sync(~0u, weight, t - first);
-            const T *value = head + __shfl_sync(~0u, page, t - first) * a.page_stride + values +
-                             value_place<T>(t % KV_PAGE_TOKENS, 0, size);
+            const T *value = head.value(__shfl_sync(~0u, page, t - first), t);
 #pragma unroll
             for (int i = 0; i < FEATURES; i++) {
                 int d = w.feature + i * WARP + lane_number();
                 if (d < size)
-                    all.sums[i] = fmaf(share, to_float(value[d * KV_UNIT<T>]), all.sums[i]);
+                    all.sums[i] = fmaf(share, to_float(value[d * head.VALUE_STEP]), all.sums[i]);
             }
         }
     }
@@ -104,9 +83,8 @@ static __device__ __forceinline__ attended<FEATURES> attend_part(const struct pa
     return all;
 }
 
-template <class T, int FEATURES>
-static __device__ __forceinline__ void write_out(const struct paged_attention &a, const query &w,
-                                                 const attended<FEATURES> &all) {
+template <class T, int FEATURES, class A>
+static __device__ __forceinline__ void write_out(const A &a, const query<A> &w, const attended<FEATURES> &all) {
     T *out = (T *)a.out + w.row * a.out_stride + (int64_t)w.head * a.head_size;
 #pragma unroll
     for (int i = 0; i < FEATURES; i++) {
@@ -114,14 +92,16 @@ static __device__ __forceinline__ void write_out(const struct paged_attention &a
         if (d < a.head_size)
             from_float(all.sums[i] * (1.0f / all.total), out[d]);
     }
+    if (w.feature == 0 && lane_number() == 0)
+        write_lse(a, w.row, w.head, all.largest, all.total);
 }
 
 /* Calls `each` with the query heads of the block's row and key/value head that this warp takes. */
-template <class F>
-static __device__ __forceinline__ void each_head(const struct paged_attention &a, unsigned block, F each) {
+template <class A, class F> static __device__ __forceinline__ void each_head(const A &a, unsigned block, F each) {
     unsigned slabs = attention_slabs(a.head_size), rest = block % (a.kv_heads * slabs);
     int group = a.heads / a.kv_heads;
-    query w = query_at(a, block / (a.kv_heads * slabs), (int)(rest / slabs), (int)(rest % slabs) * ATTENTION_FEATURES);
+    query<A> w =
+        query_at(a, block / (a.kv_heads * slabs), (int)(rest / slabs), (int)(rest % slabs) * ATTENTION_FEATURES);
     for (int i = threadIdx.x / WARP; i < group; i += blockDim.x / WARP) {
         w.head = w.kv_head * group + i;
         each(w);
@@ -130,8 +110,8 @@ static __device__ __forceinline__ void each_head(const struct paged_attention &a
 
 /* ---- many rows ---- */
 
-template <class T, int FEATURES> static __device__ void attend(const struct paged_attention &a) {
-    each_head(a, blockIdx.x, [&](const query &w) {
+template <class T, int FEATURES, class A> static __device__ void attend(const A &a) {
+    each_head(a, blockIdx.x, [&](const query<A> &w) {
         attended<FEATURES> all = begin<FEATURES>(w);
         for (int part = w.from / PAGED_PART_TOKENS; part * PAGED_PART_TOKENS < w.to; part++)
             merge(all, attend_part<T, FEATURES>(a, w, part), a.scale * LOG2_E);
@@ -141,14 +121,16 @@ template <class T, int FEATURES> static __device__ void attend(const struct page
 
 /* ---- few rows ---- */
 
-static __device__ __forceinline__ float *part_at(const struct paged_parts &p, const query &w, int part) {
+using paged_query = query<struct paged_attention>;
+
+static __device__ __forceinline__ float *part_at(const struct paged_parts &p, const paged_query &w, int part) {
     return p.result + ((w.row * p.a.heads + w.head) * p.count + part) * (p.a.head_size + 2);
 }
 
 /* Blocks of parts that the row does not see have no work. */
 template <class T, int FEATURES> static __device__ void attend_parts(const struct paged_parts &p) {
     int part = (int)(blockIdx.x % p.count);
-    each_head(p.a, blockIdx.x / p.count, [&](const query &w) {
+    each_head(p.a, blockIdx.x / p.count, [&](const paged_query &w) {
         if (part < w.from / PAGED_PART_TOKENS || part * PAGED_PART_TOKENS >= w.to)
             return;
         attended<FEATURES> one = attend_part<T, FEATURES>(p.a, w, part);
@@ -167,7 +149,7 @@ template <class T, int FEATURES> static __device__ void attend_parts(const struc
 }
 
 template <class T, int FEATURES> static __device__ void merge_parts(const struct paged_parts &p) {
-    each_head(p.a, blockIdx.x, [&](const query &w) {
+    each_head(p.a, blockIdx.x, [&](const paged_query &w) {
         attended<FEATURES> all = begin<FEATURES>(w), one;
 #pragma unroll 4
         for (int part = w.from / PAGED_PART_TOKENS; part * PAGED_PART_TOKENS < w.to; part++) {
@@ -187,7 +169,7 @@ template <class T, int FEATURES> static __device__ void merge_parts(const struct
 
 /* ---- kernels ---- */
 
-template <class T> static __device__ void paged(const struct paged_attention &a) {
+template <class T, class A> static __device__ void paged(const A &a) {
     WITH_FEATURES(a.head_size, attend, a);
 }
 template <class T> static __device__ void paged_by_parts(const struct paged_parts &p) {
@@ -206,6 +188,7 @@ template <class T> static __device__ void paged_merge(const struct paged_parts &
         wait_for_kernels_before();                                                                                     \
         function<bf16>(a);                                                                                             \
     }
+KERNEL(attention_forward_pages, struct attention, paged)
 KERNEL(paged_attention, struct paged_attention, paged)
 KERNEL(paged_attention_parts, struct paged_parts, paged_by_parts)
 KERNEL(paged_attention_merge, struct paged_parts, paged_merge)

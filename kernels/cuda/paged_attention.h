@@ -26,3 +26,7 @@ struct paged_parts {
     float *result; /* [N, H, count, 2 + D] largest score, sum of exponentials, sum of weighted values; or NULL: a block
                       takes all parts */
 };
+
+/* Attention's forward with a row's sums in the order of paged attention, so that both have the same bits. Without
+ * dropout. The errors of cuda_launch. */
+int cuda_attention_forward_pages(const struct exec *exec, const struct attention *a);

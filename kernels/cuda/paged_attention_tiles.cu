@@ -1,5 +1,5 @@
-/* Attention over the pages of the KV cache in bf16, by tensor cores. paged_attention.cu says how a sequence is cut into
- * parts, and has the other kernels.
+/* Attention by tensor cores in bf16: over the pages of the KV cache, or over a batch's rows in the same order. The file
+ * paged_attention.cu says how a sequence is cut into parts, and has the other kernels.
  *
  * A block takes up to 16 pairs of a query row and a query head. The pairs share a sequence and a key/value head, so the
  * block reads each page once for all of them. A team of four warps shares a part: each warp takes every fourth page.
@@ -10,10 +10,8 @@
  *
  * A pair's bits depend neither on the other pairs nor on the pages that it does not see: these change no sum of it. */
 #include "cuda/attention_tiles.cuh"
-#include "cuda/kv_page.cuh"
+#include "cuda/kv_tokens.cuh"
 #include "cuda/paged_attention.h"
-
-enum { FETCHED = 128 }; /* bytes of a line */
 
 /* Pairs of `rows` rows from `row` on with `heads` query heads from `head` on. They see parts before `end`. */
 struct rows_and_heads {
@@ -21,12 +19,12 @@ struct rows_and_heads {
 };
 
 /* The pairs of a block. They see tokens from .. to - 1; the block computes features from `feature` on. */
-struct pairs : rows_and_heads {
+template <class A> struct pairs : rows_and_heads {
     int kv_head, feature, from, to;
-    const int32_t *pages;
+    tokens_of<A> tokens;
 
     /* Returns false where the row's pairs are another warp's: a warp has neighbouring rows of one sequence. */
-    __device__ __forceinline__ bool open(const struct paged_attention &a, unsigned block, int slabs, int features) {
+    __device__ __forceinline__ bool open(const A &a, unsigned block, int slabs, int features) {
         int group = a.heads / a.kv_heads, together = min(group, PAGED_PAIRS), most = PAGED_PAIRS / together;
         unsigned tiles = (group + together - 1) / together;
         feature = (int)(block % slabs) * features;
@@ -37,9 +35,9 @@ struct pairs : rows_and_heads {
         heads = min(together, group - tile * together);
         int before = row % most, lane = lane_number();
         bool is_row = lane < most && row - before + lane < a.rows;
-        int32_t own = is_row ? a.sequence[row - before + lane] : -1, sequence = __shfl_sync(~0u, own, before);
+        int own = is_row ? sequence_of(a, row - before + lane) : -1, sequence = __shfl_sync(~0u, own, before);
         uint32_t same = __ballot_sync(~0u, is_row && own == sequence);
-        pages = a.page_table + sequence * a.max_pages;
+        tokens = tokens_at(a, sequence);
         rows = __ffs((int)~(same >> before)) - 1;
         return before == 0 || !(same >> (before - 1) & 1);
     }
@@ -54,12 +52,12 @@ struct pairs : rows_and_heads {
         return head + (lane_number() / 4 + i * 8) % heads;
     }
     /* The tokens that they see. A pair that does not exist sees those of the first row. */
-    __device__ __forceinline__ seen_columns seen_by_warp(const struct paged_attention &a) {
+    __device__ __forceinline__ seen_columns seen_by_warp(const A &a) {
         seen_columns seen;
         seen.prefix = 0;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            int position = a.position[has(i) ? row_of(i) : row];
+            int position = position_of(a, has(i) ? row_of(i) : row);
             seen.high[i] = position;
             seen.low[i] = a.window && position + 1 > a.window ? position + 1 - (int)a.window : 0;
         }
@@ -176,26 +174,24 @@ template <int FEATURES> struct kept {
 };
 
 /* The unit of two features from `d` on of a pair's query; zero past the head. */
-static __device__ __forceinline__ uint32_t query_unit(const struct paged_attention &a, const pairs &w, int i, int d) {
+template <class A> static __device__ __forceinline__ uint32_t query_unit(const A &a, const pairs<A> &w, int i, int d) {
     const bf16 *q = (const bf16 *)a.q + w.row_of(i) * a.q_stride + (int64_t)w.head_of(i) * a.head_size + d;
-    if (!w.has(i) || d >= a.head_size)
-        return 0;
-    return (uintptr_t)q % 4 == 0 ? *(const uint32_t *)q : q[0].bits | (uint32_t)q[1].bits << 16;
+    return !w.has(i) || d >= a.head_size ? 0 : two_features(q);
 }
 
-template <int SIZE> struct warp_pages {
+template <class A, int SIZE> struct warp_pages {
     static constexpr int STEPS = SIZE / 16, FEATURES = PAGED_TILE_FEATURES(SIZE), KEPT = SIZE <= 64 ? STEPS : 1;
 
-    pairs w;
+    pairs<A> w;
     seen_columns seen;
     uint32_t q[KEPT][4];
 
-    __device__ __forceinline__ void load_query(const struct paged_attention &a, uint32_t (&to)[4], int step) const {
+    __device__ __forceinline__ void load_query(const A &a, uint32_t (&to)[4], int step) const {
 #pragma unroll
         for (int i = 0; i < 4; i++)
             to[i] = query_unit(a, w, i % 2, step * 16 + i / 2 * 8 + lane_number() % 4 * 2);
     }
-    __device__ __forceinline__ void load_queries(const struct paged_attention &a) {
+    __device__ __forceinline__ void load_queries(const A &a) {
 #pragma unroll
         for (int k = 0; k < STEPS && KEPT > 1; k++)
             load_query(a, q[k], k);
@@ -203,10 +199,8 @@ template <int SIZE> struct warp_pages {
 
     /* Tokens past the last that a pair sees have no scores, and nobody reads them. */
     template <bool EDGE>
-    __device__ __forceinline__ void scores(const struct paged_attention &a, float (&s)[2][4], const bf16 *keys,
-                                           int first) {
+    __device__ __forceinline__ void scores(const A &a, float (&s)[2][4], const page_of<A> &page, int first) {
         int g = lane_number() / 4, t = lane_number() % 4, units = a.head_size / 2;
-        const uint32_t *unit = (const uint32_t *)keys + g;
 #pragma unroll
         for (int n = 0; n < 2; n++)
             s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
@@ -219,8 +213,8 @@ template <int SIZE> struct warp_pages {
             for (int n = 0; n < 2; n++) {
                 bool is_there = !EDGE || first + n * 8 + g < w.to;
                 int u = k * 8 + t;
-                uint32_t low = is_there && u < units ? unit[u * KV_PAGE_TOKENS + n * 8] : 0;
-                uint32_t high = is_there && u + 4 < units ? unit[(u + 4) * KV_PAGE_TOKENS + n * 8] : 0;
+                uint32_t low = is_there && u < units ? page.key_unit(n * 8 + g, u) : 0;
+                uint32_t high = is_there && u + 4 < units ? page.key_unit(n * 8 + g, u + 4) : 0;
                 multiply(s[n], KEPT == 1 ? fresh : q[KEPT == 1 ? 0 : k], low, high);
             }
         }
@@ -232,15 +226,15 @@ template <int SIZE> struct warp_pages {
 
     /* Two tokens of a feature of a page's values. A token that no pair sees is zero. */
     template <bool EDGE>
-    __device__ __forceinline__ uint32_t value_unit(const bf16 *values, int first, int token, int d, int size) const {
-        const bf16 *unit = values + (token / 2 * size + d) * 2;
+    __device__ __forceinline__ uint32_t value_unit(const page_of<A> &page, int first, int token, int d,
+                                                   int size) const {
         if (d >= size || (EDGE && first + token >= w.to))
             return 0;
-        return EDGE && first + token + 1 >= w.to ? unit->bits : *(const uint32_t *)unit;
+        return EDGE && first + token + 1 >= w.to ? page.value(token, d).bits : page.value_unit(token, d);
     }
 
     template <bool EDGE>
-    __device__ __forceinline__ void add_values(attended<FEATURES> &part, const float (&s)[2][4], const bf16 *values,
+    __device__ __forceinline__ void add_values(attended<FEATURES> &part, const float (&s)[2][4], const page_of<A> &page,
                                                int first, int size) const {
         const uint32_t p[4] = {pack_two(s[0][0], s[0][1]), pack_two(s[0][2], s[0][3]), pack_two(s[1][0], s[1][1]),
                                pack_two(s[1][2], s[1][3])};
@@ -248,18 +242,18 @@ template <int SIZE> struct warp_pages {
 #pragma unroll
         for (int n = 0; n < FEATURES / 8; n++) {
             int d = w.feature + n * 8 + lane_number() / 4, token = lane_number() % 4 * 2;
-            uint32_t low = value_unit<EDGE>(values, first, token, d, size);
-            uint32_t high = value_unit<EDGE>(values, first, token + 8, d, size);
+            uint32_t low = value_unit<EDGE>(page, first, token, d, size);
+            uint32_t high = value_unit<EDGE>(page, first, token + 8, d, size);
             if (EDGE)
                 found |= zero_if_not_finite(low) | zero_if_not_finite(high);
             multiply(part.sums[n], p, low, high);
         }
         if (EDGE && __any_sync(~0u, found != 0))
-            add_values_not_finite(part, values, first, size);
+            add_values_not_finite(part, page, first, size);
     }
 
     /* Adds the values that zero_if_not_finite took, to pairs that see them. */
-    __device__ __forceinline__ void add_values_not_finite(attended<FEATURES> &part, const bf16 *values, int first,
+    __device__ __forceinline__ void add_values_not_finite(attended<FEATURES> &part, const page_of<A> &page, int first,
                                                           int size) const {
 #pragma unroll 1
         for (int token = 0; token < KV_PAGE_TOKENS && first + token < w.to; token++)
@@ -268,20 +262,18 @@ template <int SIZE> struct warp_pages {
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     int d = w.feature + n * 8 + lane_number() % 4 * 2 + e % 2;
-                    float value = d < size ? to_float(values[value_place<bf16>(token, d, size)]) : 0;
+                    float value = d < size ? to_float(page.value(token, d)) : 0;
                     if (!is_finite(value) && seen.sees(e / 2, first + token))
                         part.sums[n][e] += value;
                 }
     }
 
-    template <bool EDGE>
-    __device__ __forceinline__ void take(const struct paged_attention &a, attended<FEATURES> &part, int first) {
-        const bf16 *keys = (const bf16 *)a.pages + w.pages[first / KV_PAGE_TOKENS] * a.page_stride +
-                           (int64_t)w.kv_head * KV_PAGE_TOKENS * a.head_size;
+    template <bool EDGE> __device__ __forceinline__ void take(const A &a, attended<FEATURES> &part, int first) {
+        page_of<A> page = page_at(a, w.tokens, w.kv_head, first);
         float s[2][4];
-        scores<EDGE>(a, s, keys, first);
-        part.softmax.take<false>(s, part.sums, a.scale * LOG2_E);
-        add_values<EDGE>(part, s, keys + (int64_t)a.kv_heads * KV_PAGE_TOKENS * a.head_size, first, a.head_size);
+        scores<EDGE>(a, s, page, first);
+        part.softmax.template take<false>(s, part.sums, a.scale * LOG2_E);
+        add_values<EDGE>(part, s, page, first, a.head_size);
     }
 
     /* Calls each(first token) for this warp's pages of a part. */
@@ -295,20 +287,12 @@ template <int SIZE> struct warp_pages {
     }
 
     /* Asks for the keys and values of this warp's pages of a part. */
-    __device__ __forceinline__ void fetch_part(const struct paged_attention &a, int number) const {
-        int64_t bytes = (int64_t)KV_PAGE_TOKENS * a.head_size * (int)sizeof(bf16);
-        each_page(number, [&](int first) {
-            const char *keys = (const char *)((const bf16 *)a.pages + w.pages[first / KV_PAGE_TOKENS] * a.page_stride) +
-                               w.kv_head * bytes;
-            for (int64_t at = lane_number() * FETCHED; at < bytes; at += WARP * FETCHED) {
-                fetch(keys + at);
-                fetch(keys + a.kv_heads * bytes + at);
-            }
-        });
+    __device__ __forceinline__ void fetch_part(const A &a, int number) const {
+        each_page(number, [&](int first) { page_at(a, w.tokens, w.kv_head, first).fetch(lane_number()); });
     }
 
     /* This warp's tokens of a part. */
-    __device__ __forceinline__ void take_part(const struct paged_attention &a, attended<FEATURES> &own, int number) {
+    __device__ __forceinline__ void take_part(const A &a, attended<FEATURES> &own, int number) {
         own.clear();
         each_page(number, [&](int first) {
             if (seen.sees_all(first, KV_PAGE_TOKENS))
@@ -347,23 +331,23 @@ static __device__ __forceinline__ void write_out(bf16 *out, int feature, int siz
             from_float(all.sums[n] * (1.0f / all.total), out[d]);
 }
 
-/* The parts of a block, and their results where there is memory for those. Otherwise a block has all parts. */
-template <int SIZE> static __device__ __forceinline__ void paged_tiles(const struct paged_parts &p) {
+/* The parts of a block, which are all where `blocks` is 1. Their results go to result[N, H, count, 2 + D] if there is
+ * memory for those. */
+template <int SIZE, class A>
+static __device__ __forceinline__ void paged_tiles(const A &a, int blocks, int count, float *result) {
     constexpr int FEATURES = PAGED_TILE_FEATURES(SIZE);
     extern __shared__ char shared[];
     static_assert(sizeof(passed<FEATURES>) == PAGED_TEAM_BYTES(FEATURES), "the launch gives this much to a team");
     static_assert(sizeof(kept<FEATURES>) == PAGED_PAIR_BYTES(FEATURES), "and this much to the pairs");
-    const struct paged_attention &a = p.a;
     float scale2 = a.scale * LOG2_E;
     int teams = (int)blockDim.x / (PAGED_TILE_WARPS * WARP), team = (int)threadIdx.x / (PAGED_TILE_WARPS * WARP);
-    int block = (int)(blockIdx.x % p.blocks);
+    int block = (int)(blockIdx.x % blocks);
     passed<FEATURES> *results = (passed<FEATURES> *)shared;
     kept<FEATURES> &all = *(kept<FEATURES> *)(results + teams);
-    warp_pages<SIZE> warp;
+    warp_pages<A, SIZE> warp;
     attended<FEATURES> own;
     let_next_begin();
-    if (!warp.w.open(a, blockIdx.x / p.blocks, SIZE == FEATURES ? 1 : (a.head_size + FEATURES - 1) / FEATURES,
-                     FEATURES))
+    if (!warp.w.open(a, blockIdx.x / blocks, SIZE == FEATURES ? 1 : (a.head_size + FEATURES - 1) / FEATURES, FEATURES))
         return;
     warp.seen = warp.w.seen_by_warp(a);
     int first = warp.w.from / PAGED_PART_TOKENS + block * teams;
@@ -380,8 +364,8 @@ template <int SIZE> static __device__ __forceinline__ void paged_tiles(const str
         all.pairs = warp.w;
     __syncthreads();
 #pragma unroll 1
-    for (; first < all.pairs.end; first += p.blocks * teams) {
-        warp.fetch_part(a, first + p.blocks * teams + team);
+    for (; first < all.pairs.end; first += blocks * teams) {
+        warp.fetch_part(a, first + blocks * teams + team);
         warp.take_part(a, own, first + team);
         __syncthreads(); /* the results before these have been read */
         results[team].put(own, all.pairs.rows * all.pairs.heads);
@@ -391,25 +375,32 @@ template <int SIZE> static __device__ __forceinline__ void paged_tiles(const str
 #pragma unroll 1
             for (int i = 0; i < teams && first + i < all.pairs.end; i++) {
                 part.join(results[i], pair, scale2);
-                int64_t at = ((int64_t)row * a.heads + head) * p.count + first + i;
-                if (p.result)
-                    write_part(p.result + at * (a.head_size + 2), warp.w.feature, a.head_size, part);
+                int64_t at = ((int64_t)row * a.heads + head) * count + first + i;
+                if (result)
+                    write_part(result + at * (a.head_size + 2), warp.w.feature, a.head_size, part);
                 else
                     sum.merge(part, scale2);
             }
             all.put(pair, sum);
         });
     }
-    if (!p.result)
+    if (!result)
         each_pair(all.pairs, [&](int pair, int row, int head) {
             bf16 *out = (bf16 *)a.out + row * a.out_stride + (int64_t)head * a.head_size;
             write_out(out, warp.w.feature, a.head_size, all.of(pair));
+            if (warp.w.feature == 0 && lane_number() == 0)
+                write_lse(a, row, head, all.largest[pair], all.total[pair]);
         });
 }
 
-#define KERNEL(size)                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(PAGED_TILE_TEAMS(size) * PAGED_TILE_WARPS * WARP, 1)                  \
+#define BOUNDS(size) __launch_bounds__(PAGED_TILE_TEAMS(size) * PAGED_TILE_WARPS * WARP, 1)
+#define KERNELS(size)                                                                                                  \
+    extern "C" __global__ void BOUNDS(size)                                                                            \
         paged_attention_tiles_##size(const __grid_constant__ struct paged_parts p) {                                   \
-        paged_tiles<size>(p);                                                                                          \
+        paged_tiles<size>(p.a, p.blocks, p.count, p.result);                                                           \
+    }                                                                                                                  \
+    extern "C" __global__ void BOUNDS(size)                                                                            \
+        attention_forward_pages_##size(const __grid_constant__ struct attention a) {                                   \
+        paged_tiles<size>(a, 1, 1, NULL);                                                                              \
     }
-PAGED_TILE_SIZES(KERNEL)
+PAGED_TILE_SIZES(KERNELS)

@@ -8,8 +8,10 @@
 
 #include "config/run.h"
 #include "data/tuning.h"
+#include "jobs/receipts.h"
 #include "jobs/serving_gap.h"
 #include "peft/peft.h"
+#include "peft/receipt.h"
 #include "text/text.h"
 
 #include <limits.h>
@@ -18,26 +20,14 @@
 
 static const char *const truncations[] = {"right", "left", NULL};
 
-/* The sections of the YAML file. Those that pretrain has too come first. */
-struct sections {
-    struct run_config run;
-    struct stack_options peft;
-    struct {
-        const char *template;
-        double template_timeout;
-        int answers, truncation_side, special_tokens;
-        bool train_on_prompt, packing;
-        int64_t epochs;
-    } tuning;
-};
-
 struct options {
     const char *config, *model, *output, *init_adapter;
+    int receipts;
     struct config_list peft, data, valid_data, adapters;
     int64_t ranks; /* 0: not given */
     struct training_target target;
     bool is_dry_run;
-    struct sections sections;
+    struct finetune_sections sections;
 };
 
 #define OPTION(name, field, meta, text) ROW_PATH(name, AT(field), meta, text)
@@ -59,6 +49,7 @@ static const struct config_row rows[] = {
     OPTION("init-adapter", init_adapter, "DIR",
            "start from the values and the configuration of an adapter or a stack, instead of keys of peft"),
     TRAINING_RANKS_ROW(AT(ranks)),
+    RECEIPTS_ROW(AT(receipts)),
 };
 
 /* The rows, with the names of the methods in the help of --peft, and the help of optim.lr. */
@@ -80,7 +71,7 @@ static void name_rows(struct named_rows *named) {
     row->help = named->peft_help;
 }
 
-#define TUNING(field) offsetof(struct sections, tuning.field)
+#define TUNING(field) offsetof(struct finetune_sections, tuning.field)
 /* A key of the section `data` that pretrain lacks. */
 static const struct config_row answers_row =
     ROW_CHOICE("data.answers", TUNING(answers), "all", chat_answers_names,
@@ -100,10 +91,18 @@ static const struct config_row tuning_rows[] = {
 };
 enum { TUNING_ROWS = sizeof tuning_rows / sizeof *tuning_rows };
 
+size_t finetune_tuning_rows(struct config_row *all) {
+    for (size_t i = 0; i < TUNING_ROWS && all; i++)
+        all[i] = tuning_rows[i];
+    if (all)
+        all[TUNING_ROWS] = answers_row;
+    return TUNING_ROWS + 1;
+}
+
 /* Sections in the order of --help, by use. */
-static const char *const section_order[] = {"tuning",    "peft",     "optim",       "data",
-                                            "train",     "device",   "collectives", "gemm-algorithms",
-                                            "tokenizer", "parallel", "checkpoint",  "log"};
+static const char *const section_order[] = {
+    "tuning",          "peft",      "optim",    "data",       "train", "device", "collectives", "gemm-algorithms",
+    "batch-invariant", "tokenizer", "parallel", "checkpoint", "log"};
 static const struct config_absent absent[] = {
     {"model", "the model is that of --model"},
     {"data.data_path", "--data names the rows"},
@@ -151,7 +150,7 @@ static struct config_row *section_rows(const struct named_rows *named, size_t *c
     struct config_row *all = malloc(most * sizeof *all), *peft = malloc(of_peft * sizeof *peft);
     *count = 0;
     if (all && peft) {
-        stack_rows(peft, offsetof(struct sections, peft));
+        stack_rows(peft, offsetof(struct finetune_sections, peft));
         for (size_t i = 0; i < sizeof section_order / sizeof *section_order; i++) {
             *count += add_section(all + *count, named, section_order[i], tuning_rows, TUNING_ROWS);
             *count += add_section(all + *count, named, section_order[i], peft, of_peft);
@@ -302,10 +301,12 @@ static int check_idle(const struct options *options, const struct config *given,
 /* Chooses the methods to train, or the adapters to evaluate. */
 static int choose_stack(const struct options *options, const struct config *given, struct stack *stack) {
     const struct stack_options *keys = &options->sections.peft;
-    if (options->sections.run.train.skip_train)
-        return stack_apply(stack, &options->adapters, given, options->model);
-    return options->init_adapter ? stack_take(stack, &options->peft, keys, given, options->init_adapter, options->model)
-                                 : stack_choose(stack, &options->peft, keys, given);
+    bool only_evaluates = options->sections.run.train.skip_train;
+    if (!only_evaluates && !options->init_adapter)
+        return stack_choose(stack, &options->peft, keys, given);
+    TRY(only_evaluates ? stack_apply(stack, &options->adapters, given, options->model)
+                       : stack_take(stack, &options->peft, keys, given, options->init_adapter, options->model));
+    return stack->init ? receipt_check_files(stack->init, options->model, options->receipts) : STATUS_OK;
 }
 
 /* Sets the learning rate that the methods have when none is given, and prints it. */
@@ -550,6 +551,12 @@ static void dump(const void *context) {
     config_dump(&command, options, stdout);
 }
 
+/* When the trainer is closed: receipts into the adapters, then the gap, which loads what was written. */
+static int after(struct comm *world, const struct train_run *run, int64_t iteration) {
+    TRY(receipts_add(world, run));
+    return serving_gap_add(world, run, iteration);
+}
+
 static int run(struct launch *launch, void *context) {
     const struct tuning *tuning = context;
     return training_launch(
@@ -560,7 +567,7 @@ static int run(struct launch *launch, void *context) {
                                          .dump = dump,
                                          .context = tuning,
                                          .finish = export,
-                                         .after = serving_gap_add});
+                                         .after = after});
 }
 
 static void close_all(void *context) {

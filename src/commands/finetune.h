@@ -6,6 +6,21 @@
 #include "base/base.h"
 #include "config/run.h"
 
+/* The sections of a run file. Those that pretrain has too come first. */
+struct finetune_sections {
+    struct run_config run;
+    struct stack_options peft;
+    struct {
+        const char *template;
+        double template_timeout;
+        int answers, truncation_side, special_tokens;
+        bool train_on_prompt, packing;
+        int64_t epochs;
+    } tuning;
+};
+/* Writes the rows of keys that concern rows to train on, and returns their number. `rows` may be NULL. */
+size_t finetune_tuning_rows(struct config_row *rows);
+
 /* Adds a run file of cambium finetune with its keys of a resolved `run` and of `peft`; others have their defaults. The
  * stack was chosen from `peft` and its types. STATUS_USAGE, STATUS_MEMORY. */
 int finetune_write_run_file(const struct run_config *run, const struct stack *stack, const struct stack_options *peft,

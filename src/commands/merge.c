@@ -1,14 +1,16 @@
 /* cambium merge: a model and adapters as one model directory. */
 #include "commands.h"
-#include "launch.h"
+#include "model_arguments.h"
 
 #include "base/base.h"
 #include "config/config.h"
 #include "peft/peft.h"
+#include "peft/receipt.h"
 
 struct options {
     const char *model, *output, *device;
     struct config_list adapters;
+    int receipts;
 };
 
 #define AT(field) offsetof(struct options, field)
@@ -20,6 +22,7 @@ static const struct config_row rows[] = {
               "adapters to fold into it, in this order: LoRA, also as rsLoRA and DoRA, and IA3", .is_required = true),
     ROW_PATH("output", AT(output), "DIR", "the model directory to write", .is_required = true),
     CONFIG_DEVICE_ROW(AT(device)),
+    RECEIPTS_ROW(AT(receipts)),
 };
 
 static const struct config_command command = {
@@ -38,6 +41,7 @@ static int merge(const struct options *options) {
     TRY(device_find(options->device));
     log_info("loading %s", options->model);
     int status = peft_files_open(options->adapters.items, options->adapters.count, false, &files);
+    THEN(status, receipt_check_files(files, options->model, options->receipts));
     if (!status)
         status = peft_merge(&(struct peft_merge){
             .model = options->model, .files = files, .output = options->output, .device = options->device});

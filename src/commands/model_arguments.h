@@ -11,12 +11,16 @@
 static const char *const model_precisions[] = {"auto", "fp32", "bf16", "tf32", NULL};
 
 static const char *const model_on_off[] = {"on", "off", NULL};
-static const char *const model_off_on[] = {"off", "on", NULL};
 
 /* The rows of these options, for a command whose struct has its job_model at offset `at`. */
 #define MODEL_ROW(at)                                                                                                  \
     ROW_PATH("model", (at) + offsetof(struct job_model, model), "DIR",                                                 \
              "model directory, or a directory of checkpoints (the newest is taken)", .is_required = true)
+static const char *const receipt_modes[] = {"check", "require", "off", NULL};
+#define RECEIPTS_ROW(at)                                                                                               \
+    ROW_CHOICE("receipts", (at), "check", receipt_modes,                                                               \
+               "proofs of adapters: check: replay those that have one; require: refuse adapters without one; "         \
+               "off: load all")
 #define MODEL_ADAPTER_ROW(at, help_) ROW_PATHS("adapter", (at) + offsetof(struct job_model, adapters), "DIR...", help_)
 /* Help on the option's adapters of a command whose requests or texts may name others. */
 #define MODEL_ADAPTER_OR_NAMED                                                                                         \
@@ -37,15 +41,12 @@ static const char *const model_off_on[] = {"off", "on", NULL};
 #define MODEL_THREADS_ROW(at)                                                                                          \
     ROW_INT("threads", (at) + offsetof(struct job_model, threads), "0", 0, 4096,                                       \
             "threads of each rank; 0: all cores, or one if shared", .may_differ = true)
-#define MODEL_INVARIANT_ROW(at)                                                                                        \
-    ROW_CHOICE("batch-invariant", (at) + offsetof(struct job_model, batch_invariant), "off", model_off_on,             \
-               "--device cuda: on: a completion has the same bits whatever runs beside it, and steps take longer; "    \
-               "the CPU always does this")
 /* How ranks compute, for a command that several ranks may run. */
 #define MODEL_COMPUTE_ROWS(at)                                                                                         \
-    MODEL_INVARIANT_ROW(at), CONFIG_COLLECTIVES_ROW((at) + offsetof(struct job_model, collectives)),                   \
+    CONFIG_INVARIANT_ROW((at) + offsetof(struct job_model, batch_invariant)),                                          \
+        CONFIG_COLLECTIVES_ROW((at) + offsetof(struct job_model, collectives)),                                        \
         CONFIG_ALGORITHMS_ROW((at) + offsetof(struct job_model, gemm_algorithms)), MODEL_PRECISION_ROW(at),            \
-        MODEL_THREADS_ROW(at)
+        MODEL_THREADS_ROW(at), RECEIPTS_ROW((at) + offsetof(struct job_model, receipts))
 #define MODEL_MAX_LEN_ROW(at)                                                                                          \
     ROW_INT("max-model-len", (at) + offsetof(struct job_model, max_model_len), "0", 0, 1e9,                            \
             "limit of tokens of prompt and completion together; 0: the model's positions")

@@ -12,6 +12,7 @@ static const struct {
     int (*run)(int argc, char **argv);
 } proofs[] = {
     {"serving", verify_serving_command},
+    {"layout", verify_layout_command},
 };
 
 int command_verify(int argc, char **argv) {
@@ -23,6 +24,6 @@ int command_verify(int argc, char **argv) {
     return is_option ? proofs[0].run(argc, argv)
                      : command_exit_status(status_fail(STATUS_USAGE,
                                                        "unknown command 'verify%s%s' (expected 'cambium "
-                                                       "verify serving')",
+                                                       "verify serving' or 'cambium verify layout')",
                                                        *word ? " " : "", word));
 }

@@ -4,3 +4,4 @@
 
 /* In each, argv[0] is the first word after the subcommand's name. */
 int verify_serving_command(int argc, char **argv);
+int verify_layout_command(int argc, char **argv);

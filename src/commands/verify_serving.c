@@ -29,7 +29,7 @@ static const struct config_row rows[] = {
              "a new or empty directory for training.safetensors and serving.safetensors: all log-probabilities"),
     SPECIAL_TOKENS_ROW("special-tokens", AT(special_tokens), "\"text\""),
     MODEL_DEVICE_ROW(AT(base)),
-    MODEL_INVARIANT_ROW(AT(base)),
+    CONFIG_INVARIANT_ROW(AT(base.batch_invariant)),
     CONFIG_COLLECTIVES_ROW(AT(base.collectives)),
     CONFIG_ALGORITHMS_ROW(AT(base.gemm_algorithms)),
     ROW_CHOICE("precision", AT(base.precision), "auto", precisions,

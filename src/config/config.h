@@ -105,6 +105,14 @@ static const char *const config_collectives[] = {"auto", "nccl", "host", NULL};
              "--device cuda: how the library computes products, as 'cambium bench gemm --tune FILE' measured it; the " \
              "first rank reads it for all")
 
+static const char *const config_off_on[] = {"off", "on", NULL};
+
+/* The row of --batch-invariant: an int field, 1 for on. */
+#define CONFIG_INVARIANT_ROW(at)                                                                                       \
+    ROW_CHOICE("batch-invariant", (at), "off", config_off_on,                                                          \
+               "--device cuda: on: log-probabilities and completions have the same bits in training and serving, "     \
+               "whatever runs beside them, and steps take longer; the CPU always does this")
+
 /* A key of run_rows, or a whole section of it, that a command does not have. The error for such a key says why. */
 struct config_absent {
     const char *path;   /* "data.split", or "model" for its keys */

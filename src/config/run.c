@@ -105,6 +105,7 @@ const struct config_row run_rows[] = {
     CONFIG_DEVICE_ROW(AT(device)),
     CONFIG_COLLECTIVES_ROW(AT(collectives)),
     CONFIG_ALGORITHMS_ROW(AT(gemm_algorithms)),
+    CONFIG_INVARIANT_ROW(AT(batch_invariant)),
 
     ROW_PATHS("data.data_path", AT(data.data_path), "P...",
               "prefix of a dataset (P.bin and P.idx), or a blend: weight, prefix, weight, prefix, ..."),

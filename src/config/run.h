@@ -81,6 +81,7 @@ struct run_config {
     const char *device;          /* NULL: the CPU */
     int collectives;             /* enum collectives */
     const char *gemm_algorithms; /* a file, or NULL */
+    int batch_invariant;         /* 1: on */
     struct {
         struct config_list data_path; /* prefix, or w1 P1 w2 P2 ... */
         int64_t seq_length, seed;

@@ -16,6 +16,7 @@ struct version {
     int64_t virtual_tokens;
     int64_t users;
     uint64_t last_use;
+    struct receipt_result receipt;
 };
 
 struct named {
@@ -44,6 +45,7 @@ struct adapters {
     struct version **versions; /* [version_count] all versions, replaced ones too */
     int version_count;
     uint64_t last_generation, uses;
+    uint64_t receipts[RECEIPT_WORDS];
 };
 
 int adapters_open(struct engine *engine, struct adapters **out) {
@@ -209,6 +211,28 @@ static int make_image(struct adapters *adapters, const struct peft_bytes *bytes,
     }
 }
 
+/* Replays the receipt of a new image, unless a name has files of this digest: they were proved. A refused image is
+ * dropped. */
+static int prove_image(struct adapters *adapters, const struct adapter_files *files, int image,
+                       struct receipt_result *result) {
+    char reason[512];
+    for (int i = 0; i < adapters->count; i++) {
+        const struct named *named = adapters->named[i];
+        if (named->version && !strcmp(named->digest, files->digest)) {
+            *result = named->version->receipt;
+            return STATUS_OK;
+        }
+    }
+    int status = engine_replay(adapters->engine, &files->bytes, image, result);
+    if (!status || status == STATUS_INVALID)
+        adapters->receipts[status ? RECEIPT_REFUSED : result->word]++;
+    if (!status)
+        return STATUS_OK;
+    snprintf(reason, sizeof reason, "%s", status_text());
+    engine_image_drop(adapters->engine, image);
+    return status_fail(status, "%s", reason);
+}
+
 static int check_digest(const struct named *named, const char *digest) {
     if (!*named->digest || !strcmp(named->digest, digest))
         return STATUS_OK;
@@ -253,6 +277,7 @@ static int load_version(struct adapters *adapters, const char *directory, const 
     if (expected)
         status = check_digest(expected, digest);
     THEN(status, make_image(adapters, &files.bytes, spared, &image));
+    THEN(status, prove_image(adapters, &files, image, &version->receipt));
     adapter_files_free(&files);
     if (!status)
         set_image(adapters, version, image);
@@ -379,6 +404,8 @@ static int begin_job(struct adapters *adapters) {
 static int use_image(struct adapters *adapters, int image) {
     struct job *job = &adapters->job;
     struct version *present = job->named->version;
+    struct receipt_result receipt;
+    TRY(prove_image(adapters, &job->files, image, &receipt));
     if (job->change == ADAPTER_BRING && present) {
         set_image(adapters, present, image);
         return STATUS_OK;
@@ -387,6 +414,7 @@ static int use_image(struct adapters *adapters, int image) {
     char *directory = version ? strdup(job->files.bytes.directory) : NULL;
     if (directory) {
         set_image(adapters, version, image);
+        version->receipt = receipt;
         return install(adapters, job->named, version, directory, job->files.digest);
     }
     if (version)
@@ -540,6 +568,10 @@ int adapters_give(struct adapters *adapters, int slot) {
 
 /* ---- reports ---- */
 
+const uint64_t *adapters_receipts(const struct adapters *adapters) {
+    return adapters->receipts;
+}
+
 static struct adapter_view view_of(const struct named *named) {
     const struct version *version = named->version;
     struct adapter_view view = {
@@ -551,6 +583,7 @@ static struct adapter_view view_of(const struct named *named) {
     view.bytes = version->image >= 0 ? version->bytes : 0;
     view.virtual_tokens = version->virtual_tokens;
     view.users = version->users;
+    view.receipt = version->receipt;
     return view;
 }
 

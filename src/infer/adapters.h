@@ -5,10 +5,10 @@
  * the generation with which it started: the image of a replaced or unloaded adapter stays in memory until its last
  * completion has ended. When memory runs out, images in no use are evicted, the least recently used first. They are
  * read again from their directories at their next use, and their digest is checked. */
-#ifndef CAMBIUM_INFER_ADAPTERS_H
-#define CAMBIUM_INFER_ADAPTERS_H
+#pragma once
 
 #include "infer/engine.h"
+#include "infer/receipt.h"
 
 struct adapters;
 
@@ -24,7 +24,11 @@ struct adapter_view {
     int64_t virtual_tokens;   /* including the positions of a prefix */
     int64_t users;            /* completions that use this generation */
     bool is_pinned;
+    struct receipt_result receipt; /* of this generation */
 };
+
+/* Returns how often the receipts of loaded adapters had each result. */
+const uint64_t *adapters_receipts(const struct adapters *adapters);
 
 /* Makes an empty registry for an engine. STATUS_MEMORY. */
 int adapters_open(struct engine *engine, struct adapters **adapters);
@@ -107,5 +111,3 @@ int adapters_give(struct adapters *adapters, int slot);
  * none. */
 bool adapters_at(const struct adapters *adapters, int number, struct adapter_view *view);
 bool adapters_find(const struct adapters *adapters, const char *name, struct adapter_view *view);
-
-#endif

@@ -3,8 +3,7 @@
  * A table gives each field a name and a range. Lines of `generate --requests`, bodies of the HTTP API and messages of
  * gRPC all use it, so a field means the same everywhere. Requests are not trusted: each value is in range or is refused
  * with the name of its field. Any thread may call these functions. */
-#ifndef CAMBIUM_INFER_ASK_H
-#define CAMBIUM_INFER_ASK_H
+#pragma once
 
 #include "infer/engine.h"
 #include "infer/writer.h"
@@ -125,5 +124,3 @@ struct ask_completion {
 /* Writes a drawn token that is no end: appends to `out` the bytes that are ready. *is_ended: the completion ends here.
  * STATUS_MEMORY. */
 int ask_write(const struct ask_completion *completion, int32_t token, struct strbuf *out, bool *is_ended);
-
-#endif

@@ -1,11 +1,11 @@
 /* Internals of the engine, shared by its opening, slots, sequences, plans and messages. */
-#ifndef CAMBIUM_INFER_ENGINE_INTERNAL_H
-#define CAMBIUM_INFER_ENGINE_INTERNAL_H
+#pragma once
 
 #include "base/opening.h"
 #include "infer/engine.h"
 #include "infer/images.h"
 #include "infer/plan.h"
+#include "infer/receipt.h"
 #include "infer/sequences.h"
 #include "infer/slots.h"
 #include "pretrained/pretrained.h"
@@ -38,7 +38,8 @@ struct sequence {
 /* A step that was submitted and not yet collected. */
 struct flight {
     int64_t rows, wanted;
-    bool is_here; /* its results are on this rank, and not read yet */
+    bool is_here;    /* its results are on this rank, and not read yet */
+    bool has_landed; /* its results are in `results` */
     bool has_top;
     double start;        /* clock_seconds */
     int32_t *result_row; /* [max_logit_rows] index of each result's row */
@@ -73,11 +74,14 @@ struct engine_loading {
 /* The leader's part: sequences, slots, pages, and plans on their way to the other ranks. */
 struct engine_leader {
     struct kv_pool pool;
-    struct sequence *sequences; /* [max_sequences] */
+    struct sequence *sequences; /* [sequences] of the engine */
     struct slot *slots;         /* [slot_count] */
     int slot_count;
     uint64_t last_key;
-    int opened_slot; /* of options.adapters; -1: none */
+    int opened_slot;           /* of options.adapters; -1: none */
+    struct peft_bytes *opened; /* [opened_count] their files, until their receipts are replayed */
+    size_t opened_count;
+    struct receipt_text *base; /* the base's log-probabilities of golden texts; NULL: not computed yet */
     struct plan built;
     int64_t plan_number;
     struct plan_message *messages;    /* [depth + 1] a ring; NULL when no rank follows */
@@ -96,22 +100,22 @@ struct engine_follower {
     struct results_block made;
 };
 
-/* The engine on any rank. When open it has either a leader's part or a follower's. */
+/* A base of an engine on any rank. When open it has either a leader's part or a follower's. */
 struct engine {
     struct engine_options options;
+    struct engine_shared *shared;
     struct pretrained files; /* the model's files; closed after the weights are read */
     char directory[PATH_MAX];
     struct model_text_ends ends;
-    struct device *device;
-    struct rank rank;
-    struct comm *holders;     /* the ranks that hold this model, the leader first; NULL: only this one */
-    int holder_count, holder; /* their number, and this rank's number among them; 0 leads */
     enum dtype dtype;
     struct model_plan plan;
     struct peft_bank *bank; /* NULL: no adapters can be loaded */
     struct base *base;      /* the model on this rank */
     struct inference_runner *runner;
+    size_t images;           /* bytes of the options' adapters and of adapter_memory on this rank */
     int64_t pages;           /* of the cache */
+    int64_t kept;            /* pages, and sequences, that only golden texts take (receipt.h); 0 without adapters */
+    int64_t sequences;       /* options.max_sequences, and those kept */
     int64_t max_pages;       /* of a sequence */
     int64_t window;          /* tokens that a row sees in every layer; 0: all before it */
     int64_t max_changes;     /* limit of changes of logits in a step */
@@ -123,10 +127,21 @@ struct engine {
     struct engine_follower *follower; /* NULL on the leader */
 };
 
+/* The part of an engine on this rank that its bases share. The first base's options say how it opens. */
+struct engine_shared {
+    struct device *device;
+    struct rank rank;
+    struct comm *holders;     /* the ranks that hold the models, the leader first; NULL: only this one */
+    int holder_count, holder; /* their number, and this rank's number among them; 0 leads */
+    int number;               /* of the rank, where it is only planned */
+    int count;
+    struct engine bases[]; /* [count] */
+};
+
 /* True when this rank makes the plans. It follows from the grid, so it holds also for an engine that is only
  * planned. */
 static inline bool engine_is_leader(const struct engine *engine) {
-    return engine->holder == 0;
+    return engine->shared->holder == 0;
 }
 /* Returns the pages that this number of tokens takes. */
 static inline int64_t engine_pages_of(int64_t tokens) {
@@ -137,24 +152,21 @@ static inline int engine_flights(const struct engine *engine) {
     return engine_depth(engine) + 1;
 }
 
+/* ---- engine.c ---- */
+
+/* Makes an engine with a base for each of the options' list, without opening any. *engine is the first one; free its
+ * `shared`. STATUS_MEMORY. */
+int engine_allocate(const struct engine_options *options, struct engine **engine);
+
 /* ---- engine_open.c ---- */
 
 /* The steps of the opening. A step returns the errors of what it opens. */
 extern const struct opening engine_opening;
+/* The opening of an engine that is only planned: the models' files, and a sketch of the device. */
+extern const struct opening engine_planned_opening;
+/* Its second part: sketches of rank `shared->number`, and of the banks and models on it. */
+extern const struct opening engine_sketch_opening;
 
-/* The following functions are steps that planning runs too, in this order. `engine` is a struct engine. */
-/* Opens the model's files, or chooses random weights, without tensors. Computes the sizes that follow from the options
- * and the model. Needs no rank. */
-int engine_find_model(void *engine);
-/* Finds the number of this rank, open or sketched, among the ranks that hold the model. */
-void engine_find_holders(struct engine *engine);
-/* Opens the rank's bank, if it needs one. */
-int engine_open_bank(void *engine);
-/* Sets the options of the rank's model, with the bank's hooks. */
-int engine_model_options(const struct engine *engine, struct model_options *options);
-/* Sketches the base and its runner, and plans them. engine_close_model closes them, even after a failure. */
-int engine_sketch_model(struct engine *engine);
-void engine_close_model(void *engine);
 /* Returns the host bytes of the arrays of steps, for an engine that is open or only planned. */
 size_t engine_array_bytes(const struct engine *engine);
 /* Returns the number of pages that this rank can hold, at most as many as all sequences need. */
@@ -164,8 +176,14 @@ int engine_check_pages(const struct engine *engine, int64_t pages);
 
 /* ---- engine_plan.c ---- */
 
-/* Fills the plan of an engine whose rank, bank and model are open or sketched. `images`: bytes of its images. */
-void engine_fill_plan(const struct engine *engine, int64_t pages, size_t images, struct engine_plan *plan);
+/* Fills the plan of all bases. Rank, banks and models are open or sketched, and `pages` and `images` are known. */
+void engine_fill_plan(const struct engine *engine, struct engine_plan *plan);
+
+/* ---- step.c ---- */
+
+/* Submits a step of golden texts and collects it, also while other steps are under way. */
+int engine_step_between(struct engine *engine, const struct engine_row *rows, int64_t count,
+                        struct engine_result *results);
 
 /* ---- sequence.c ---- */
 
@@ -188,8 +206,8 @@ int64_t engine_piece_bytes(void);
 /* A step of the opening: loads the options' adapters on all ranks together. */
 int engine_open_images(void *engine);
 void engine_close_images(void *engine);
-/* Adds up the bytes on this rank of the options' adapters and of adapter_memory. */
-int engine_plan_images(struct engine *engine, size_t *bytes);
+/* Computes engine->images. */
+int engine_plan_images(struct engine *engine);
 /* Run a follower's part of PLAN_BYTES and PLAN_LOAD. */
 int engine_take_bytes(struct engine *engine, const struct plan *plan);
 int engine_make_image(struct engine *engine);
@@ -219,5 +237,3 @@ int engine_send_plan(struct engine *engine, const struct plan *plan);
 /* Posts the leader's receive for a step's results. It must do so before it sends the plan: otherwise ranks that send
  * rows and results would wait for each other. */
 int engine_expect_results(struct engine *engine, struct flight *flight);
-
-#endif

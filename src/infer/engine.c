@@ -3,14 +3,31 @@
 
 #include <stdlib.h>
 
+int engine_allocate(const struct engine_options *options, struct engine **out) {
+    size_t count = 0;
+    for (const struct engine_options *at = options; at; at = at->next)
+        count++;
+    struct engine_shared *shared = calloc(1, sizeof *shared + count * sizeof *shared->bases);
+    TRY(status_allocated(shared));
+    for (const struct engine_options *at = options; at; at = at->next) {
+        struct engine *engine = &shared->bases[shared->count++];
+        *engine = (struct engine){.options = *at, .shared = shared};
+        engine->options.world = options->world;
+        engine->options.grid = options->grid;
+        engine->options.precision = options->precision;
+        engine->options.device_sharers = options->device_sharers;
+    }
+    *out = shared->bases;
+    return STATUS_OK;
+}
+
 int engine_open(const struct engine_options *options, struct engine **out) {
+    struct engine *engine;
     *out = NULL;
-    struct engine *engine = calloc(1, sizeof *engine);
-    TRY(status_allocated(engine));
-    engine->options = *options;
+    TRY(engine_allocate(options, &engine));
     int status = opening_run(&engine_opening, engine);
     if (status)
-        free(engine);
+        free(engine->shared);
     else
         *out = engine;
     return status;
@@ -20,7 +37,11 @@ void engine_close(struct engine *engine) {
     if (!engine)
         return;
     opening_undo(&engine_opening, engine);
-    free(engine);
+    free(engine->shared);
+}
+
+struct engine *engine_of_base(struct engine *engine, int number) {
+    return &engine->shared->bases[number];
 }
 
 const struct model_config *engine_config(const struct engine *engine) {
@@ -69,11 +90,11 @@ struct model_text_ends engine_text_ends(const struct engine *engine, const struc
 }
 
 int engine_depth(const struct engine *engine) {
-    return engine->rank.grid.pipeline;
+    return engine->shared->rank.grid.pipeline;
 }
 
 struct rank *engine_rank(struct engine *engine) {
-    return &engine->rank;
+    return &engine->shared->rank;
 }
 
 int engine_step_work(struct engine *engine, const struct model_step_shape *shape, struct work_list *list) {
@@ -81,7 +102,7 @@ int engine_step_work(struct engine *engine, const struct model_step_shape *shape
 }
 
 void engine_read_plan(const struct engine *engine, struct engine_plan *plan) {
-    engine_fill_plan(engine, engine->pages, engine->bank ? peft_bank_memory(engine->bank) : 0, plan);
+    engine_fill_plan(engine, plan);
 }
 
 size_t engine_planned_bytes(const struct engine *engine) {

@@ -1,7 +1,9 @@
 /* Inference: an engine on the ranks that hold a model.
  *
  * An engine owns a model opened from a directory, its packed weights, a cache of keys and values in pages, and a bank
- * of adapters. One of the ranks that hold the model leads. Only the leader has sequences. It submits steps: flat lists
+ * of adapters. It can have several such bases, which share ranks, device, stream and workspace. A struct engine is the
+ * engine as one of its bases: sequences, adapters and steps belong to that base, and steps of all bases may be under
+ * way together. One of the ranks that hold the model leads. Only the leader has sequences. It submits steps: flat lists
  * of rows that mix prefill and decode of any sequences with any adapters. The other ranks follow (engine_follow): they
  * run the plans that the leader sends. A step allocates no memory. On the CPU, and elsewhere with is_batch_invariant,
  * the bits of a row depend neither on the other rows of its step nor on how its sequence was divided into steps. One
@@ -9,8 +11,7 @@
  *
  * The engine's adapters and sequences are in images.h, slots.h and sequences.h; generate.h and score.h generate and
  * score texts. A scheduler (scheduler.h) uses the engine to run many requests at once. */
-#ifndef CAMBIUM_INFER_ENGINE_H
-#define CAMBIUM_INFER_ENGINE_H
+#pragma once
 
 #include "ckpt/ckpt.h"
 #include "infer/kv_pool.h"
@@ -52,7 +53,9 @@ struct engine_options {
     bool has_no_prefix_cache;
     bool has_no_graphs;      /* run every decode step anew, also on a device that records */
     bool is_batch_invariant; /* the bits of a row do not depend on the other rows, also on a device whose products do */
+    int receipts;            /* enum receipt_mode: what adapters without or with a receipt must prove */
     bool touches_cache;      /* allocate the cache's memory at the opening, not when steps first write to it */
+    const struct engine_options *next; /* the next base; ranks, device and precision are the first one's. NULL: none */
 };
 /* The maximum number of ids of a completion whose logits change, besides its tokens: biases, stop ids, ends (ask.h). */
 enum { ENGINE_MAX_BIASES = 1024 + 1022 + PROMPT_MAX_ENDS };
@@ -64,7 +67,10 @@ int engine_check(const struct engine_options *options, bool takes_data);
 /* Opens the engine; all ranks call it together, and return the first failure of any. STATUS_USAGE, STATUS_INVALID,
  * STATUS_NOT_FOUND, STATUS_IO, STATUS_MEMORY, STATUS_PEER. */
 int engine_open(const struct engine_options *options, struct engine **engine);
+/* Closes all bases; `engine` is the first. */
 void engine_close(struct engine *engine);
+/* Returns the engine as its base `number`, 0 being the first, which engine_open gives. */
+struct engine *engine_of_base(struct engine *engine, int number);
 
 /* ---- facts about an open engine ---- */
 
@@ -87,21 +93,21 @@ struct rank *engine_rank(struct engine *engine);
 int engine_step_work(struct engine *engine, const struct model_step_shape *shape, struct work_list *list);
 /* Returns how many steps may be under way at once. */
 int engine_depth(const struct engine *engine);
-/* The bytes that a rank takes at the opening, by memory and purpose. */
+/* The bytes that a rank takes at the opening for all bases, by memory and purpose. */
 struct engine_plan {
     size_t weights, cache, adapters, workspace; /* of the device; workspace: including activations */
     size_t transfers;                           /* of the host: buffers of copies from and to the device */
     size_t steps;                               /* of the host: arrays of steps and plans, and the pages' bookkeeping */
     size_t program;                             /* of the host: threads and tokenizer, beside what the process has */
-    int64_t pages, sequence_pages;              /* pages of keys and values; those of the longest sequence */
-    int threads;                                /* threads of this rank */
+    int64_t pages, sequence_pages; /* of the first base: pages of keys and values; those of the longest sequence */
+    int threads;                   /* threads of this rank */
 };
 /* Plans rank `number` of the options' grid without opening it. It ignores options.world, so any process can plan any
  * rank. It reads configuration and adapters, but no weights. Errors of engine_open that follow from the options and the
  * files. */
 int engine_plan_make(const struct engine_options *options, int number, struct engine_plan *plan);
-/* The same, and the work of each of `count` steps on this rank (model_step_work). The caller frees the lists
- * (work_free), even after a failure; they start zeroed. */
+/* The same, and the work of each of `count` steps of the first base on this rank (model_step_work). The caller frees
+ * the lists (work_free), even after a failure; they start zeroed. */
 int engine_plan_work(const struct engine_options *options, int number, const struct model_step_shape *shapes, int count,
                      struct engine_plan *plan, struct work_list *lists);
 /* Computes the bytes that an image of such an adapter takes on rank `number`, for options.adapter_memory. Errors of
@@ -111,7 +117,7 @@ int engine_plan_image(const struct engine_options *options, int number, const st
 /* Return the plan's total of the device and of the host. */
 size_t engine_plan_device_bytes(const struct engine_plan *plan);
 size_t engine_plan_host_bytes(const struct engine_plan *plan);
-/* Returns the plan of an open engine, and the bytes of its device. */
+/* Return the plan of an open engine, of all bases, and the bytes of its device. */
 void engine_read_plan(const struct engine *engine, struct engine_plan *plan);
 size_t engine_planned_bytes(const struct engine *engine);
 
@@ -128,10 +134,11 @@ struct engine_graphs engine_graphs(const struct engine *engine);
 
 /* ---- ranks: link.c ---- */
 
-/* Runs the leader's plans until it ends. Returns at once on the leader. STATUS_PEER, and errors of the model. */
+/* Runs the leader's plans of all bases until it ends. Returns at once on the leader. `engine` is the first base.
+ * STATUS_PEER, and errors of the model. */
 int engine_follow(struct engine *engine);
-/* Ends engine_follow on the other ranks; the leader calls it after its last step. It does nothing on the others.
- * STATUS_PEER. */
+/* Ends engine_follow on the other ranks; the leader calls it after the last step of any base. It does nothing on the
+ * others. `engine` is the first base. STATUS_PEER. */
 int engine_end(struct engine *engine);
 
 /* Returns the signs of life of a rank of the world. Any thread may call this. */
@@ -165,5 +172,3 @@ int engine_step(struct engine *engine, const struct engine_row *rows, int64_t co
 /* Opens a scheduler for the engine, which fills in its limits; `options` may set a smaller depth. STATUS_INVALID,
  * STATUS_MEMORY. */
 int engine_open_scheduler(struct engine *engine, const struct scheduler_options *options, struct scheduler **scheduler);
-
-#endif

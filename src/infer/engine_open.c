@@ -60,7 +60,7 @@ static struct plan_counts count_most(const struct engine *engine) {
     const struct engine_options *o = &engine->options;
     return (struct plan_counts){.rows = o->max_rows,
                                 .segments = o->max_rows,
-                                .pages = o->max_sequences * engine->max_pages,
+                                .pages = engine->sequences * engine->max_pages,
                                 .prefixes = o->max_rows,
                                 .places = o->max_rows,
                                 .logit_rows = o->max_logit_rows,
@@ -69,11 +69,15 @@ static struct plan_counts count_most(const struct engine *engine) {
 }
 
 static void find_sizes(struct engine *engine) {
-    const struct engine_options *o = &engine->options;
+    struct engine_options *o = &engine->options;
+    if (has_bank(engine) && o->max_logit_rows < RECEIPT_TOKENS) /* replaying receipts takes few steps */
+        o->max_logit_rows = o->max_rows < RECEIPT_TOKENS ? o->max_rows : RECEIPT_TOKENS;
     int64_t drawing = o->max_logit_rows < o->max_sequences ? o->max_logit_rows : o->max_sequences;
     engine->dtype = o->precision >= 0                   ? precision_dtype(o->precision)
                     : engine->files.dtype == DTYPE_BF16 ? DTYPE_BF16
                                                         : DTYPE_F32;
+    engine->kept = has_bank(engine) ? RECEIPT_TEXTS : 0;
+    engine->sequences = o->max_sequences + engine->kept;
     engine->max_pages = engine_pages_of(o->max_positions);
     engine->window = window_of(&engine->files.config);
     engine->max_changes = drawing * (o->max_positions + ENGINE_MAX_BIASES);
@@ -85,7 +89,9 @@ static void close_files(void *self) {
     pretrained_close(&engine->files);
 }
 
-int engine_find_model(void *self) {
+/* Opens the model's files, or chooses random weights, without tensors. Computes the sizes that follow from the options
+ * and the model. */
+static int find_model(void *self) {
     struct engine *engine = self;
     const struct engine_options *o = &engine->options;
     struct pretrained *base = &engine->files;
@@ -116,27 +122,33 @@ static int release_files(void *self) {
 static int open_device(void *self) {
     struct engine *engine = self;
     const struct engine_options *o = &engine->options;
-    int status = device_open(o->device, o->device_number, o->threads, &engine->device);
+    int status = device_open(o->device, o->device_number, o->threads, &engine->shared->device);
     if (!status)
-        rank_site_warn(engine->device, o->threads);
+        rank_site_warn(engine->shared->device, o->threads);
     return status;
+}
+
+static int sketch_device(void *self) {
+    struct engine *engine = self;
+    const struct device_facts facts = {.kind = engine->options.device, .threads = engine->options.threads};
+    return device_sketch(&facts, &engine->shared->device);
 }
 
 static void close_device(void *self) {
     struct engine *engine = self;
-    device_close(engine->device);
-    engine->device = NULL;
+    device_close(engine->shared->device);
+    engine->shared->device = NULL;
 }
 
 static int connect_ranks(void *self) {
     struct engine *engine = self;
     const struct engine_options *o = &engine->options;
-    return o->world ? rank_connect(o->world, engine->device, (enum collectives)o->collectives, 0) : STATUS_OK;
+    return o->world ? rank_connect(o->world, engine->shared->device, (enum collectives)o->collectives, 0) : STATUS_OK;
 }
 
 static int take_algorithms(void *self) {
     struct engine *engine = self;
-    return algorithms_take(engine->options.world, engine->device, engine->options.gemm_algorithms);
+    return algorithms_take(engine->options.world, engine->shared->device, engine->options.gemm_algorithms);
 }
 
 static void disconnect_ranks(void *self) {
@@ -145,50 +157,61 @@ static void disconnect_ranks(void *self) {
         rank_disconnect(engine->options.world);
 }
 
+/* Ranks are numbered by their place: first the tensor ranks of a stage, then those of the next stage. */
+static void find_holders(struct engine_shared *shared) {
+    const struct rank_grid *grid = &shared->rank.grid, *place = &shared->rank.place;
+    shared->holder_count = rank_grid_group_size(grid, GRID_TENSOR | GRID_PIPELINE);
+    shared->holder = place->pipeline * grid->tensor + place->tensor;
+}
+
 static int open_rank(void *self) {
     struct engine *engine = self;
     const struct engine_options *o = &engine->options;
-    int status = o->world ? rank_open(&engine->rank, &o->grid, o->world, engine->device, 0)
-                          : rank_open_single(&engine->rank, engine->device, 0);
+    int status = o->world ? rank_open(&engine->shared->rank, &o->grid, o->world, engine->shared->device, 0)
+                          : rank_open_single(&engine->shared->rank, engine->shared->device, 0);
     if (!status && o->precision == PRECISION_TF32)
-        status = rank_use_tf32(&engine->rank);
+        status = rank_use_tf32(&engine->shared->rank);
     if (!status && o->is_batch_invariant)
-        rank_make_batch_invariant(&engine->rank);
+        rank_make_batch_invariant(&engine->shared->rank);
     if (status)
-        rank_close(&engine->rank);
+        rank_close(&engine->shared->rank);
     return status;
+}
+
+static int sketch_rank(void *self) {
+    struct engine *engine = self;
+    struct engine_shared *shared = engine->shared;
+    rank_sketch(&shared->rank, &engine->options.grid, shared->number, shared->device);
+    if (engine->options.is_batch_invariant)
+        rank_make_batch_invariant(&shared->rank);
+    find_holders(shared);
+    return STATUS_OK;
 }
 
 static void close_rank(void *self) {
     struct engine *engine = self;
-    rank_close(&engine->rank);
-}
-
-/* Ranks are numbered by their place: first the tensor ranks of a stage, then those of the next stage. */
-void engine_find_holders(struct engine *engine) {
-    const struct rank_grid *grid = &engine->rank.grid, *place = &engine->rank.place;
-    engine->holder_count = rank_grid_group_size(grid, GRID_TENSOR | GRID_PIPELINE);
-    engine->holder = place->pipeline * grid->tensor + place->tensor;
+    rank_close(&engine->shared->rank);
 }
 
 static int open_holders(void *self) {
-    struct engine *engine = self;
-    engine_find_holders(engine);
-    if (engine->holder_count == 1)
+    const struct engine *engine = self;
+    struct engine_shared *shared = engine->shared;
+    find_holders(shared);
+    if (shared->holder_count == 1)
         return STATUS_OK;
     struct comm *world = engine->options.world;
-    int *ranks = malloc((size_t)engine->holder_count * sizeof *ranks);
+    int *ranks = malloc((size_t)shared->holder_count * sizeof *ranks);
     TRY(status_allocated(ranks));
-    rank_grid_group(&engine->rank.grid, GRID_TENSOR | GRID_PIPELINE, world->rank, ranks);
-    int status = comm_subgroup(world, ranks, engine->holder_count, &engine->holders);
+    rank_grid_group(&shared->rank.grid, GRID_TENSOR | GRID_PIPELINE, world->rank, ranks);
+    int status = comm_subgroup(world, ranks, shared->holder_count, &shared->holders);
     free(ranks);
     return status;
 }
 
 static void close_holders(void *self) {
     struct engine *engine = self;
-    comm_close(engine->holders);
-    engine->holders = NULL;
+    comm_close(engine->shared->holders);
+    engine->shared->holders = NULL;
 }
 
 static int open_part(void *self) {
@@ -216,7 +239,7 @@ static void close_part(void *self) {
 
 /* ---- the model ---- */
 
-int engine_model_options(const struct engine *engine, struct model_options *options) {
+static int model_options(const struct engine *engine, struct model_options *options) {
     const struct engine_options *o = &engine->options;
     *options = (struct model_options){
         .base.config = engine->files.config,
@@ -226,27 +249,28 @@ int engine_model_options(const struct engine *engine, struct model_options *opti
         .max_positions = o->max_positions,
         .infer.max_logit_rows = o->max_logit_rows,
         .infer.max_changes = engine->max_changes,
-        .infer.max_sequences = o->max_sequences,
+        .infer.max_sequences = engine->sequences,
         .infer.max_pages = engine->max_pages,
         .hooks = engine->bank ? peft_bank_hooks(engine->bank) : NULL,
         .base.chunk_count = 1,
     };
     struct pipeline_split split = {.layers = engine->files.config.num_layers,
-                                   .stages = engine->rank.grid.pipeline,
+                                   .stages = engine->shared->rank.grid.pipeline,
                                    .chunks = 1,
                                    .first = o->first_layers,
                                    .last = o->last_layers};
-    return pipeline_layers(&split, engine->rank.place.pipeline, 0, &options->base.chunks[0].first,
+    return pipeline_layers(&split, engine->shared->rank.place.pipeline, 0, &options->base.chunks[0].first,
                            &options->base.chunks[0].count);
 }
 
-int engine_open_bank(void *self) {
+/* Opens the rank's bank, if it needs one. */
+static int open_bank(void *self) {
     struct engine *engine = self;
     struct model_options options;
-    int status = has_bank(engine) ? engine_model_options(engine, &options) : STATUS_OK;
-    if (status || !has_bank(engine))
-        return status;
-    status = peft_bank_open(&options, &engine->rank, &engine->bank);
+    if (!has_bank(engine))
+        return STATUS_OK;
+    TRY(model_options(engine, &options));
+    int status = peft_bank_open(&options, &engine->shared->rank, &engine->bank);
     if (!status && !engine->options.random)
         peft_bank_set_directory(engine->bank, engine->directory);
     return status;
@@ -258,7 +282,7 @@ static void close_bank(void *self) {
     engine->bank = NULL;
 }
 
-void engine_close_model(void *self) {
+static void close_model(void *self) {
     struct engine *engine = self;
     inference_close(engine->runner);
     base_close(engine->base);
@@ -266,23 +290,27 @@ void engine_close_model(void *self) {
     engine->base = NULL;
 }
 
-int engine_sketch_model(struct engine *engine) {
+/* Sketches the base and its runner, and plans them. */
+static int sketch_model(void *self) {
+    struct engine *engine = self;
     struct model_options options;
     engine->plan = (struct model_plan){0};
-    int status = engine_model_options(engine, &options);
-    THEN(status, base_sketch(&options.base, &engine->rank, &engine->plan, &engine->base));
+    int status = model_options(engine, &options);
+    THEN(status, base_sketch(&options.base, &engine->shared->rank, &engine->plan, &engine->base));
     THEN(status, inference_sketch(&options, engine->base, &engine->plan, &engine->runner));
+    if (status)
+        close_model(engine);
     return status;
 }
 
-static int open_model(void *self) {
-    struct engine *engine = self;
-    int status = engine_sketch_model(engine);
-    THEN(status, inference_allocate(engine->runner));
-    THEN(status, rank_allocate_workspace(&engine->rank));
-    if (status)
-        engine_close_model(engine);
-    return status;
+static int allocate_model(void *self) {
+    const struct engine *engine = self;
+    return inference_allocate(engine->runner);
+}
+
+static int allocate_workspace(void *self) {
+    const struct engine *engine = self;
+    return rank_allocate_workspace(&engine->shared->rank);
 }
 
 static int read_parameter(struct param_store *store, struct stream *stream, const struct ckpt_tensors *tensors,
@@ -303,7 +331,7 @@ static int read_parameter(struct param_store *store, struct stream *stream, cons
 static int fill_parameter(void *self, int id) {
     struct engine *engine = self;
     struct param_store *store = base_store(engine->base);
-    struct stream *stream = engine->rank.exec.stream;
+    struct stream *stream = engine->shared->rank.exec.stream;
     TRY(stop_check("while the model was loaded"));
     return engine->files.tensors ? read_parameter(store, stream, engine->files.tensors, id)
                                  : param_initialise(store, stream, 1, id);
@@ -325,10 +353,10 @@ static void *take(struct arena *arena, int64_t count, size_t width) {
 
 static void place_leader(const struct engine *engine, struct engine_leader *leader, struct arena *arena) {
     const struct engine_options *o = &engine->options;
-    leader->sequences = take(arena, o->max_sequences, sizeof *leader->sequences);
-    int32_t *tokens = take(arena, o->max_sequences * KV_PAGE_TOKENS, sizeof *tokens);
-    int32_t *pages = take(arena, o->max_sequences * engine->max_pages, sizeof *pages);
-    for (int64_t i = 0; i < o->max_sequences && leader->sequences; i++)
+    leader->sequences = take(arena, engine->sequences, sizeof *leader->sequences);
+    int32_t *tokens = take(arena, engine->sequences * KV_PAGE_TOKENS, sizeof *tokens);
+    int32_t *pages = take(arena, engine->sequences * engine->max_pages, sizeof *pages);
+    for (int64_t i = 0; i < engine->sequences && leader->sequences; i++)
         leader->sequences[i] =
             (struct sequence){.pages = pages + i * engine->max_pages, .page_tokens = tokens + i * KV_PAGE_TOKENS};
     void *built = take(arena, (int64_t)plan_block_bytes(&engine->most), 1);
@@ -391,7 +419,8 @@ int64_t engine_count_pages(const struct engine *engine) {
         pages = engine_pages_of(o->cache_tokens);
     if (o->cache_bytes)
         pages = (int64_t)(o->cache_bytes / engine->plan.kv_page_bytes);
-    return pages < most ? pages : most;
+    pages = pages < most ? pages : most;
+    return pages > 0 ? pages + engine->kept : pages;
 }
 
 int engine_check_pages(const struct engine *engine, int64_t pages) {
@@ -401,16 +430,16 @@ int engine_check_pages(const struct engine *engine, int64_t pages) {
 }
 
 /* Lowers a number of pages that no option gives to what fits a device's own memory, beside the adapters that come
- * later. A tenth of it stays free: the driver and the kernels take some. */
+ * later. Bases share the memory in equal parts. A tenth of it stays free: the driver and the kernels take some. */
 static int fit_pages(struct engine *engine, int64_t *pages) {
     const struct engine_options *o = &engine->options;
-    size_t bytes, images, sharers = o->device_sharers > 1 ? (size_t)o->device_sharers : 1;
-    if (o->cache_tokens || o->cache_bytes || !device_memory(engine->device))
+    size_t bytes, sharers = (size_t)(o->device_sharers > 1 ? o->device_sharers : 1) * (size_t)engine->shared->count;
+    if (o->cache_tokens || o->cache_bytes || !device_memory(engine->shared->device))
         return STATUS_OK;
-    TRY(device_free_memory(engine->device, &bytes));
-    TRY(engine_plan_images(engine, &images));
+    TRY(device_free_memory(engine->shared->device, &bytes));
+    TRY(engine_plan_images(engine));
     bytes = bytes / sharers / 10 * 9;
-    int64_t fitting = bytes > images ? (int64_t)((bytes - images) / engine->plan.kv_page_bytes) : 0;
+    int64_t fitting = bytes > engine->images ? (int64_t)((bytes - engine->images) / engine->plan.kv_page_bytes) : 0;
     if (fitting <= 0)
         return status_fail(STATUS_MEMORY,
                            "KV cache: the device's memory holds no page of %d tokens beside model and adapters",
@@ -426,11 +455,11 @@ static int agree_on_pages(void *self) {
     int fitted = fit_pages(engine, &pages);
     pages = -pages;
     struct comm_data data = {.send = &pages, .receive = &pages, .count = 1, .dtype = DTYPE_I64};
-    int status = engine->holders ? comm_all_reduce(engine->holders, &data, COMM_MAX) : STATUS_OK;
+    int status = engine->shared->holders ? comm_all_reduce(engine->shared->holders, &data, COMM_MAX) : STATUS_OK;
     engine->pages = -pages;
     if (fitted)
         return fitted;
-    return status ? status : engine_check_pages(engine, engine->pages);
+    return status ? status : engine_check_pages(engine, engine->pages - engine->kept);
 }
 
 static int open_pool(void *self) {
@@ -459,8 +488,8 @@ static int open_pages(void *self) {
 
 /* Stages send rows while they work on the next step. Sums that pass the host are no work of a stream. */
 static bool can_record(const struct engine *engine) {
-    const struct rank *rank = &engine->rank;
-    return device_records(engine->device) && rank->grid.pipeline == 1 &&
+    const struct rank *rank = &engine->shared->rank;
+    return device_records(engine->shared->device) && rank->grid.pipeline == 1 &&
            (rank->grid.tensor == 1 || comm_records(rank->tensor));
 }
 
@@ -471,11 +500,11 @@ static int open_graphs(void *self) {
     if (engine->options.has_no_graphs || !can_record(engine))
         return STATUS_OK;
     double start = clock_seconds();
-    int status = device_free_memory(engine->device, &before);
+    int status = device_free_memory(engine->shared->device, &before);
     if (!status && engine->bank)
         status = peft_bank_step(engine->bank, NULL, 0);
     THEN(status, model_record_steps(engine->runner, &graphs->count));
-    THEN(status, device_free_memory(engine->device, &after));
+    THEN(status, device_free_memory(engine->shared->device, &after));
     if (status)
         return status_wrap(status, "recording decode steps");
     graphs->bytes = before > after ? before - after : 0;
@@ -493,18 +522,26 @@ static int agree(void *self, int status) {
     return engine->options.world ? comm_agree(engine->options.world, status) : status;
 }
 
+static void *next_base(void *self) {
+    struct engine *engine = self;
+    return engine + 1 < engine->shared->bases + engine->shared->count ? engine + 1 : NULL;
+}
+
 static const struct opening_step steps[] = {
-    {.open = engine_find_model, .close = close_files, .agrees = true},
+    {.open = find_model, .close = close_files, .agrees = true},
     {.open = open_device,
      .close = close_device,
-     .agrees = true}, /* before ranks form groups, in which they wait for each other */
-    {.open = connect_ranks, .close = disconnect_ranks, .agrees = true},
-    {.open = take_algorithms, .agrees = true},
-    {.open = open_rank, .close = close_rank, .agrees = true},
-    {.open = open_holders, .close = close_holders},
+     .agrees = true,
+     .is_shared = true}, /* before ranks form groups, in which they wait for each other */
+    {.open = connect_ranks, .close = disconnect_ranks, .agrees = true, .is_shared = true},
+    {.open = take_algorithms, .agrees = true, .is_shared = true},
+    {.open = open_rank, .close = close_rank, .agrees = true, .is_shared = true},
+    {.open = open_holders, .close = close_holders, .is_shared = true},
     {.open = open_part, .close = close_part, .agrees = true},
-    {.open = engine_open_bank, .close = close_bank},
-    {.open = open_model, .close = engine_close_model},
+    {.open = open_bank, .close = close_bank},
+    {.open = sketch_model, .close = close_model},
+    {.open = allocate_model},
+    {.open = allocate_workspace, .is_shared = true},
     {.open = load_weights},
     {.open = release_files, .agrees = true}, /* later steps may sum over ranks */
     {.open = open_arrays, .close = close_arrays},
@@ -516,4 +553,18 @@ static const struct opening_step steps[] = {
     {.open = open_graphs, .agrees = true},
 };
 
-const struct opening engine_opening = {steps, sizeof steps / sizeof *steps, agree};
+const struct opening engine_opening = {steps, sizeof steps / sizeof *steps, agree, next_base};
+
+static const struct opening_step planned_steps[] = {
+    {.open = find_model, .close = close_files},
+    {.open = sketch_device, .close = close_device, .is_shared = true},
+};
+static const struct opening_step sketch_steps[] = {
+    {.open = sketch_rank, .close = close_rank, .is_shared = true},
+    {.open = open_bank, .close = close_bank},
+    {.open = sketch_model, .close = close_model},
+};
+const struct opening engine_planned_opening = {planned_steps, sizeof planned_steps / sizeof *planned_steps, NULL,
+                                               next_base},
+                     engine_sketch_opening = {sketch_steps, sizeof sketch_steps / sizeof *sketch_steps, NULL,
+                                              next_base};

@@ -19,65 +19,60 @@ size_t engine_plan_host_bytes(const struct engine_plan *plan) {
     return plan->transfers + plan->steps;
 }
 
-void engine_fill_plan(const struct engine *engine, int64_t pages, size_t images, struct engine_plan *plan) {
+/* Adds the bytes of a base to the plan. */
+static void add_base(const struct engine *engine, struct engine_plan *plan) {
     const struct peft_bank *bank = engine->bank;
+    plan->weights += engine->plan.weights;
+    plan->cache += engine->plan.kv_page_bytes * (size_t)engine->pages;
+    plan->adapters += bank ? engine->images + peft_bank_fixed_bytes(bank) : 0;
+    /* The model uploads the bank's arrays in a block of its activations. */
+    plan->workspace += engine->plan.activations - (bank ? peft_bank_hooks(bank)->upload.bytes : 0);
+    plan->transfers += engine->plan.transfers;
+    plan->steps += engine_array_bytes(engine) + engine_link_bytes(engine) +
+                   (engine_is_leader(engine) ? kv_pool_bytes(engine->pages) : 0) +
+                   (bank ? peft_bank_list_bytes(bank) : 0);
+    plan->program += (size_t)engine->files.config.vocab_size * TOKENIZER_BYTES;
+}
+
+void engine_fill_plan(const struct engine *engine, struct engine_plan *plan) {
+    const struct engine_shared *shared = engine->shared;
+    int64_t widest = 0, hidden = 0;
     *plan = (struct engine_plan){
-        .weights = engine->plan.weights,
-        .cache = engine->plan.kv_page_bytes * (size_t)pages,
-        .adapters = bank ? images + peft_bank_fixed_bytes(bank) : 0,
-        /* The model uploads the bank's arrays in a block of its activations. */
-        .workspace = engine->plan.activations + work_scratch(&engine->rank.work) -
-                     (bank ? peft_bank_hooks(bank)->upload.bytes : 0),
-        .transfers = engine->plan.transfers,
-        .steps = engine_array_bytes(engine) + engine_link_bytes(engine) +
-                 (engine_is_leader(engine) ? kv_pool_bytes(pages) : 0) + (bank ? peft_bank_list_bytes(bank) : 0),
-        .program = rank_program_bytes(device_threads(engine->device), engine->files.config.ffn_hidden_size,
-                                      engine->files.config.hidden_size) +
-                   (size_t)engine->files.config.vocab_size * TOKENIZER_BYTES,
-        .pages = pages,
-        .sequence_pages = engine->max_pages,
-        .threads = device_threads(engine->device),
+        .workspace = work_scratch(&shared->rank.work),
+        .pages = shared->bases->pages - shared->bases->kept,
+        .sequence_pages = shared->bases->max_pages,
+        .threads = device_threads(shared->device),
     };
+    for (int i = 0; i < shared->count; i++) {
+        const struct model_config *config = &shared->bases[i].files.config;
+        add_base(&shared->bases[i], plan);
+        widest = config->ffn_hidden_size > widest ? config->ffn_hidden_size : widest;
+        hidden = config->hidden_size > hidden ? config->hidden_size : hidden;
+    }
+    plan->program += rank_program_bytes(plan->threads, widest, hidden);
 }
 
 /* ---- planning without opening ---- */
 
-static int sketch(struct engine *engine, int number) {
-    rank_sketch(&engine->rank, &engine->options.grid, number, engine->device);
-    if (engine->options.is_batch_invariant)
-        rank_make_batch_invariant(&engine->rank);
-    engine_find_holders(engine);
-    int status = engine_open_bank(engine);
-    return status ? status : engine_sketch_model(engine);
-}
-
-static void forget_sketch(struct engine *engine) {
-    engine_close_model(engine);
-    peft_bank_close(engine->bank);
-    rank_close(&engine->rank);
-    engine->bank = NULL;
-}
-
 /* Counts the pages: the smallest number of any rank of the model, because stages and shares differ in size. */
-static int plan_pages(struct engine *engine, int number, int64_t *pages) {
+static int plan_pages(struct engine *engine, int number) {
     const struct rank_grid grid = engine->options.grid, here = rank_grid_place(&grid, number);
-    int status = STATUS_OK;
-    *pages = INT64_MAX;
-    for (int i = 0; i < grid.tensor * grid.pipeline && !status; i++) {
+    struct engine_shared *shared = engine->shared;
+    for (int k = 0; k < shared->count; k++)
+        shared->bases[k].pages = INT64_MAX;
+    for (int i = 0; i < grid.tensor * grid.pipeline; i++) {
         struct rank_grid place = here;
         place.tensor = i % grid.tensor;
         place.pipeline = i / grid.tensor;
-        status = sketch(engine, rank_grid_rank(&grid, &place));
-        int64_t count = status ? 0 : engine_count_pages(engine);
-        *pages = count < *pages ? count : *pages;
-        forget_sketch(engine);
+        shared->number = rank_grid_rank(&grid, &place);
+        TRY(opening_run(&engine_sketch_opening, engine));
+        for (int k = 0; k < shared->count; k++) {
+            int64_t *pages = &shared->bases[k].pages, count = engine_count_pages(&shared->bases[k]);
+            *pages = count < *pages ? count : *pages;
+        }
+        opening_undo(&engine_sketch_opening, engine);
     }
-    return status;
-}
-
-static int open_sketch(struct engine *engine) {
-    const struct device_facts facts = {.kind = engine->options.device, .threads = engine->options.threads};
-    return device_sketch(&facts, &engine->device);
+    return STATUS_OK;
 }
 
 /* Steps whose work is listed. */
@@ -88,46 +83,46 @@ struct listing {
 };
 
 static int plan_on(struct engine *engine, int number, const struct listing *listing, struct engine_plan *plan) {
-    int64_t pages = 0;
-    size_t images = 0;
-    int status = open_sketch(engine);
-    THEN(status, plan_pages(engine, number, &pages));
-    THEN(status, sketch(engine, number));
-    THEN(status, engine_check_pages(engine, pages));
-    THEN(status, engine_plan_images(engine, &images));
+    struct engine_shared *shared = engine->shared;
+    int status = STATUS_OK;
+    TRY(plan_pages(engine, number));
+    shared->number = number;
+    TRY(opening_run(&engine_sketch_opening, engine));
+    for (int i = 0; i < shared->count; i++) {
+        THEN(status, engine_check_pages(&shared->bases[i], shared->bases[i].pages));
+        THEN(status, engine_plan_images(&shared->bases[i]));
+    }
     if (!status)
-        engine_fill_plan(engine, pages, images, plan);
+        engine_fill_plan(engine, plan);
     for (int i = 0; i < listing->count && !status; i++)
         status = model_step_work(engine->runner, &listing->shapes[i], &listing->lists[i]);
-    forget_sketch(engine);
+    opening_undo(&engine_sketch_opening, engine);
     return status;
 }
 
-/* Makes an engine that is only planned. The caller closes it with close_planned, even after a failure. */
-static int open_planned(const struct engine_options *options, struct engine **out) {
-    struct engine *engine = *out = calloc(1, sizeof *engine);
-    TRY(status_allocated(engine));
-    engine->options = *options;
-    engine->options.world = NULL;
-    if (!options->grid.tensor)
-        engine->options.grid = (struct rank_grid){1, 1, 1, 1, 1};
-    return engine_find_model(engine);
+/* Makes an engine that is only planned; close_planned closes it. */
+static int open_planned(struct engine_options options, struct engine **engine) {
+    options.world = NULL;
+    if (!options.grid.tensor)
+        options.grid = (struct rank_grid){1, 1, 1, 1, 1};
+    TRY(engine_allocate(&options, engine));
+    int status = opening_run(&engine_planned_opening, *engine);
+    if (status)
+        free((*engine)->shared);
+    return status;
 }
 
 static void close_planned(struct engine *engine) {
-    if (engine) {
-        device_close(engine->device);
-        pretrained_close(&engine->files);
-    }
-    free(engine);
+    opening_undo(&engine_planned_opening, engine);
+    free(engine->shared);
 }
 
 int engine_plan_work(const struct engine_options *options, int number, const struct model_step_shape *shapes, int count,
                      struct engine_plan *plan, struct work_list *lists) {
     const struct listing listing = {shapes, count, lists};
     struct engine *engine;
-    int status = open_planned(options, &engine);
-    THEN(status, plan_on(engine, number, &listing, plan));
+    TRY(open_planned(*options, &engine));
+    int status = plan_on(engine, number, &listing, plan);
     close_planned(engine);
     return status;
 }
@@ -137,15 +132,14 @@ int engine_plan_image(const struct engine_options *options, int number, const st
     struct engine_options with_bank = *options;
     struct engine *engine;
     with_bank.adapter_memory = 1;
-    int status = open_planned(&with_bank, &engine);
-    THEN(status, open_sketch(engine));
-    THEN(status, sketch(engine, number));
+    TRY(open_planned(with_bank, &engine));
+    engine->shared->number = number;
+    int status = opening_run(&engine_sketch_opening, engine);
     if (!status) {
         peft_bank_set_base(engine->bank, base_store(engine->base));
         status = peft_bank_image_bytes(engine->bank, adapter, bytes);
+        opening_undo(&engine_sketch_opening, engine);
     }
-    if (engine)
-        forget_sketch(engine);
     close_planned(engine);
     return status;
 }

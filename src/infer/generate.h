@@ -1,6 +1,5 @@
 /* Generation: completions of prompts. Only the leader calls these functions. */
-#ifndef CAMBIUM_INFER_GENERATE_H
-#define CAMBIUM_INFER_GENERATE_H
+#pragma once
 
 #include "infer/ask.h"
 
@@ -38,5 +37,3 @@ int generate(struct engine *engine, const struct tokenizer *tokenizer, const str
 int generate_all(struct engine *engine, const struct tokenizer *tokenizer, const struct generate_options *options,
                  int64_t count, struct generated *out);
 void generated_free(struct generated *generated);
-
-#endif

@@ -11,7 +11,7 @@ int64_t engine_piece_bytes(void) {
 }
 
 static int agree(const struct engine *engine, int status) {
-    return engine->holders ? comm_agree(engine->holders, status) : status;
+    return engine->shared->holders ? comm_agree(engine->shared->holders, status) : status;
 }
 
 /* ---- an image that is being made ---- */
@@ -136,35 +136,33 @@ static void forget_found(struct found *found) {
         file_list_free(found->names, found->name_count);
 }
 
-/* Adds the memory of the adapters that the options name to adapter_memory. */
-static int count_bytes(const struct engine *engine, const struct found *found, size_t *bytes) {
+/* Adds the memory of the adapters that the options name to adapter_memory, in engine->images. */
+static int count_bytes(struct engine *engine, const struct found *found) {
     int status = STATUS_OK;
-    *bytes = engine->options.adapter_memory;
+    engine->images = engine->options.adapter_memory;
     for (size_t i = 0; i < found->count && !status; i++) {
         struct peft_files *files;
         size_t one = 0;
         status = peft_files_open_bytes(&found->bytes[i], 1, &files);
         THEN(status, peft_bank_image_bytes(engine->bank, peft_files_configs(files), &one));
         peft_files_close(files);
-        *bytes += one;
+        engine->images += one;
     }
     return status;
 }
 
 static int allocate(struct engine *engine, const struct found *found) {
-    size_t bytes;
-    int status = count_bytes(engine, found, &bytes);
-    return status ? status : peft_bank_allocate(engine->bank, bytes);
+    TRY(count_bytes(engine, found));
+    return peft_bank_allocate(engine->bank, engine->images);
 }
 
-int engine_plan_images(struct engine *engine, size_t *bytes) {
+int engine_plan_images(struct engine *engine) {
     struct found found = {0};
-    *bytes = 0;
     if (!engine->bank)
         return STATUS_OK;
     peft_bank_set_base(engine->bank, base_store(engine->base));
     int status = engine->options.adapter_count ? find_adapters(engine, &found) : STATUS_OK;
-    THEN(status, count_bytes(engine, &found, bytes));
+    THEN(status, count_bytes(engine, &found));
     forget_found(&found);
     return status;
 }
@@ -186,12 +184,25 @@ int engine_open_images(void *self) {
     }
     if (!status && found.count && engine->leader)
         status = engine_slot_open(engine, images, (int)found.count, &engine->leader->opened_slot);
+    if (!status && found.count && engine->leader) { /* their receipts are replayed when all ranks are open */
+        engine->leader->opened = found.bytes;
+        engine->leader->opened_count = found.count;
+        found.bytes = NULL;
+    }
     forget_found(&found);
     return status;
 }
 
 void engine_close_images(void *self) {
-    end_loading(self);
+    struct engine *engine = self;
+    struct engine_leader *leader = engine->leader;
+    end_loading(engine);
+    for (size_t i = 0; leader && i < leader->opened_count; i++)
+        peft_bytes_free(&leader->opened[i]);
+    if (leader) {
+        free(leader->opened);
+        free(leader->base);
+    }
 }
 
 /* ---- loading while the engine runs ---- */
@@ -209,7 +220,7 @@ static int send_piece(struct engine *engine) {
 }
 
 static bool has_sent_all(const struct engine *engine) {
-    return !engine->holders || engine->leader->sent_bytes == engine->leader->sending->length;
+    return !engine->shared->holders || engine->leader->sent_bytes == engine->leader->sending->length;
 }
 
 int engine_image_begin(struct engine *engine, const struct peft_bytes *bytes) {

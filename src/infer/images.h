@@ -1,6 +1,5 @@
 /* Images of the engine: adapters in the memory of all ranks. Only the leader calls these functions. */
-#ifndef CAMBIUM_INFER_IMAGES_H
-#define CAMBIUM_INFER_IMAGES_H
+#pragma once
 
 #include "infer/engine.h"
 
@@ -23,5 +22,3 @@ size_t engine_adapter_bytes(const struct engine *engine);
 /* Return the bytes of an image on this rank, and the number of its virtual tokens. */
 size_t engine_image_bytes(const struct engine *engine, int image);
 int64_t engine_image_virtual_tokens(const struct engine *engine, int image);
-
-#endif

@@ -10,8 +10,7 @@
  *
  * A page whose parent was evicted can no longer be found and is evicted in its turn. This is rare when a sequence's
  * pages are released from the last to the first. Only opening allocates memory. One thread at a time may call. */
-#ifndef CAMBIUM_INFER_KV_POOL_H
-#define CAMBIUM_INFER_KV_POOL_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -68,5 +67,3 @@ void kv_pool_forget(struct kv_pool *pool, uint64_t slot_key);
 int64_t kv_pool_available(const struct kv_pool *pool);
 /* Returns how many pages sequences hold. */
 int64_t kv_pool_held(const struct kv_pool *pool);
-
-#endif

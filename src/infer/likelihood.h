@@ -3,8 +3,7 @@
  * Tokens and windows are those of EleutherAI's lm_eval 0.4.13 for models of Hugging Face. Both texts are encoded with
  * the tokens that the tokenizer puts around every text, and names of special tokens are these tokens, unless the
  * encoder keeps them as text. White space at the end of a context belongs to the continuation. */
-#ifndef CAMBIUM_INFER_LIKELIHOOD_H
-#define CAMBIUM_INFER_LIKELIHOOD_H
+#pragma once
 
 #include "infer/engine.h"
 
@@ -62,5 +61,3 @@ int likelihood_add_rolling(struct likelihood_encoder *encoder, struct likelihood
  * vocabulary, or a result that is not finite; errors of the engine. */
 int likelihood_compute(struct engine *engine, int slot, const int32_t *ids, struct likelihood *const *requests,
                        int64_t count);
-
-#endif

@@ -13,7 +13,7 @@ static struct comm_data data_of(const void *send, void *receive, size_t bytes) {
 /* ---- the leader ---- */
 
 static int followers(const struct engine *engine) {
-    return engine->holder_count - 1;
+    return engine->shared->holder_count - 1;
 }
 
 size_t engine_link_bytes(const struct engine *engine) {
@@ -49,7 +49,7 @@ static void close_messages(struct engine *engine) {
 int engine_open_link(void *self) {
     struct engine *engine = self;
     size_t bytes = plan_block_bytes(&engine->most);
-    if (!engine->holders)
+    if (!engine->shared->holders)
         return STATUS_OK;
     if (engine->leader) {
         int status = open_messages(engine, bytes);
@@ -79,7 +79,7 @@ static int wait_for(struct engine *engine, struct plan_message *message) {
 }
 
 int engine_send_plan(struct engine *engine, const struct plan *plan) {
-    if (!engine->holders)
+    if (!engine->shared->holders)
         return STATUS_OK;
     struct engine_leader *leader = engine->leader;
     struct plan_message *message = &leader->messages[leader->plan_number % engine_flights(engine)];
@@ -87,33 +87,48 @@ int engine_send_plan(struct engine *engine, const struct plan *plan) {
     if (status)
         return status;
     message->header = plan->header;
+    message->header.base = engine - engine->shared->bases;
     message->header.number = leader->plan_number++;
     plan_pack(plan, message->block);
     struct comm_data header = data_of(&message->header, NULL, sizeof message->header);
     struct comm_data block = data_of(message->block, NULL, plan_block_bytes(&plan->header.counts));
     for (int i = 0; i < followers(engine) && !status; i++) {
-        status = comm_send_start(engine->holders, &header, i + 1, &message->sent[2 * i]);
+        status = comm_send_start(engine->shared->holders, &header, i + 1, &message->sent[2 * i]);
         if (!status && block.count)
-            status = comm_send_start(engine->holders, &block, i + 1, &message->sent[2 * i + 1]);
+            status = comm_send_start(engine->shared->holders, &block, i + 1, &message->sent[2 * i + 1]);
     }
     return status;
 }
 
 int engine_expect_results(struct engine *engine, struct flight *flight) {
-    int from = (engine->rank.grid.pipeline - 1) * engine->rank.grid.tensor;
+    int from = (engine->shared->rank.grid.pipeline - 1) * engine->shared->rank.grid.tensor;
     struct comm_data data = data_of(NULL, flight->results, model_results_bytes(flight->wanted, flight->has_top));
-    return comm_receive_start(engine->holders, &data, from, &flight->arriving);
+    return comm_receive_start(engine->shared->holders, &data, from, &flight->arriving);
+}
+
+/* Waits until all that a base has sent, plans and rows, has arrived. */
+static int end_base(struct engine *engine) {
+    const struct engine_leader *leader = engine->leader;
+    int status = STATUS_OK;
+    for (int i = 0; leader && leader->messages && i < engine_flights(engine) && !status; i++)
+        status = wait_for(engine, &leader->messages[i]);
+    return status ? status : model_infer_end(engine->runner);
+}
+
+static int end_bases(struct engine_shared *shared) {
+    int status = STATUS_OK;
+    for (int i = 0; i < shared->count; i++)
+        THEN(status, end_base(&shared->bases[i]));
+    return status;
 }
 
 int engine_end(struct engine *engine) {
     struct engine_leader *leader = engine->leader;
     struct plan plan = {.header = {.kind = PLAN_END}};
     int status = leader && !leader->has_ended ? engine_send_plan(engine, &plan) : STATUS_OK;
-    for (int i = 0; leader && leader->messages && i < engine_flights(engine) && !status; i++)
-        status = wait_for(engine, &leader->messages[i]);
     if (leader)
         leader->has_ended = true;
-    return status ? status : model_infer_end(engine->runner);
+    return status ? status : end_bases(engine->shared);
 }
 
 struct comm_signs engine_signs_of(const struct engine *engine, int rank) {
@@ -127,16 +142,23 @@ static int send_results(struct engine *engine, const struct plan *plan) {
     int64_t wanted = plan->header.counts.logit_rows;
     size_t bytes = model_results_bytes(wanted, plan->header.has_top);
     struct comm_data data = data_of(engine->follower->made.token, NULL, bytes);
-    return wanted ? comm_send(engine->holders, &data, 0) : STATUS_OK;
+    return wanted ? comm_send(engine->shared->holders, &data, 0) : STATUS_OK;
 }
 
-static int receive_plan(struct engine *engine, struct plan *plan) {
-    struct comm_data header = data_of(NULL, &plan->header, sizeof plan->header);
-    TRY(comm_receive_patient(engine->holders, &header, 0));
-    TRY(plan_check(&plan->header, &engine->most));
-    plan_place(plan, &plan->header.counts, engine->follower->received);
-    struct comm_data block = data_of(NULL, engine->follower->received, plan_block_bytes(&plan->header.counts));
-    return block.count ? comm_receive(engine->holders, &block, 0) : STATUS_OK;
+/* Receives a plan; *engine is its base. */
+static int receive_plan(struct engine_shared *shared, struct plan *plan, struct engine **engine) {
+    struct plan_header *h = &plan->header;
+    struct comm_data header = data_of(NULL, h, sizeof *h);
+    TRY(comm_receive_patient(shared->holders, &header, 0));
+    if (h->base < 0 || h->base >= shared->count)
+        return status_fail(STATUS_INVALID, "plan %lld is of base %lld: its ranks do not run one program",
+                           (long long)h->number, (long long)h->base);
+    *engine = &shared->bases[h->base];
+    void *received = (*engine)->follower->received;
+    TRY(plan_check(h, &(*engine)->most));
+    plan_place(plan, &h->counts, received);
+    struct comm_data block = data_of(NULL, received, plan_block_bytes(&h->counts));
+    return block.count ? comm_receive(shared->holders, &block, 0) : STATUS_OK;
 }
 
 static int follow(struct engine *engine, const struct plan *plan) {
@@ -159,17 +181,18 @@ static int follow(struct engine *engine, const struct plan *plan) {
     case PLAN_DROP:
         return engine_forget_image(engine, plan->header.image);
     case PLAN_END:
-        return model_infer_end(engine->runner);
+        return end_bases(engine->shared);
     }
     return status_fail(STATUS_INVALID, "plan %lld is of no kind", (long long)plan->header.number);
 }
 
 int engine_follow(struct engine *engine) {
     struct plan plan = {.header = {.kind = PLAN_STEP}};
+    struct engine *base = engine;
     int status = STATUS_OK;
     while (engine->follower && plan.header.kind != PLAN_END && !status) {
-        status = receive_plan(engine, &plan);
-        THEN(status, follow(engine, &plan));
+        status = receive_plan(engine->shared, &plan, &base);
+        THEN(status, follow(base, &plan));
     }
     return status;
 }

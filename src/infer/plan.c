@@ -57,13 +57,12 @@ void plan_pack(const struct plan *plan, void *block) {
 }
 
 int plan_check(const struct plan_header *header, const struct plan_counts *most) {
-    const struct plan_counts *n = &header->counts;
-    const int64_t counts[][2] = {{n->rows, most->rows},       {n->segments, most->segments},
-                                 {n->pages, most->pages},     {n->prefixes, most->prefixes},
-                                 {n->places, most->places},   {n->logit_rows, most->logit_rows},
-                                 {n->changes, most->changes}, {n->bytes, most->bytes}};
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        if (counts[i][0] < 0 || counts[i][0] > counts[i][1])
+    struct plan unused;
+    struct plan_array arrays[ARRAYS], largest[ARRAYS];
+    list_arrays(&unused, &header->counts, arrays);
+    list_arrays(&unused, most, largest);
+    for (int i = 0; i < ARRAYS; i++)
+        if (arrays[i].count < 0 || arrays[i].count > largest[i].count)
             return status_fail(STATUS_INVALID,
                                "plan %lld is larger than plans can be: its ranks do not run one program",
                                (long long)header->number);

@@ -3,8 +3,7 @@
  * Only the first rank, the leader, has sequences, pages and samplers. It makes plans and runs them. The other ranks get
  * the plans as messages in the same order and run them; they have the model, the cache and a page table. A plan is a
  * header of fixed size and a block with its arrays, one after the other. */
-#ifndef CAMBIUM_INFER_PLAN_H
-#define CAMBIUM_INFER_PLAN_H
+#pragma once
 
 #include "model/model.h"
 #include "peft/bank.h"
@@ -28,7 +27,7 @@ struct plan_counts {
 };
 
 struct plan_header {
-    int64_t kind, number;
+    int64_t kind, base, number; /* base: of the engine's list */
     struct plan_counts counts;
     bool has_labels, draws, has_top; /* PLAN_STEP: true if it holds for any row */
     int32_t image;                   /* PLAN_DROP */
@@ -58,5 +57,3 @@ void plan_place(struct plan *plan, const struct plan_counts *counts, void *block
 void plan_pack(const struct plan *plan, void *block);
 /* Checks a received header. STATUS_INVALID when a count is negative or above `most`. */
 int plan_check(const struct plan_header *header, const struct plan_counts *most);
-
-#endif

@@ -1,6 +1,5 @@
 /* Rows of an engine's step, and their results. */
-#ifndef CAMBIUM_INFER_ROW_H
-#define CAMBIUM_INFER_ROW_H
+#pragma once
 
 #include "infer/sampler.h"
 
@@ -33,5 +32,3 @@ struct engine_result {
     const int32_t *top_token; /* [top_count] likeliest first; valid until the engine's next collect */
     const float *top_logprob; /* [top_count] */
 };
-
-#endif

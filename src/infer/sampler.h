@@ -3,8 +3,7 @@
  * The order of the changes is: logit_bias and banned ids, repetition penalty (ids of prompt and output), presence and
  * frequency penalties (counts of the output), temperature, top_k, top_p, min_p. A sampler lists the ids of one
  * completion whose logits change, each once, and is updated by each token. Only opening allocates memory. */
-#ifndef CAMBIUM_INFER_SAMPLER_H
-#define CAMBIUM_INFER_SAMPLER_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -53,5 +52,3 @@ int sampler_open(struct sampler *sampler, const struct sampler_options *options)
 void sampler_close(struct sampler *sampler);
 /* Adds a drawn token. */
 void sampler_add(struct sampler *sampler, int32_t token);
-
-#endif

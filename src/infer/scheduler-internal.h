@@ -1,6 +1,5 @@
 /* Internals of the scheduler: requests and their completions, steps under way, shares of clients, cost of steps. */
-#ifndef CAMBIUM_INFER_SCHEDULER_INTERNAL_H
-#define CAMBIUM_INFER_SCHEDULER_INTERNAL_H
+#pragma once
 
 #include "base/base.h"
 #include "infer/scheduler.h"
@@ -213,5 +212,3 @@ int scheduler_plan(struct scheduler *s);
 
 /* Frees a request whose completions have ended: scheduler_request.c. */
 void request_free(struct request *request);
-
-#endif

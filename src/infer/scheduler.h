@@ -19,8 +19,7 @@
  *
  * Only scheduler_open and scheduler_submit allocate memory. One thread at a time may call. Callbacks are made by
  * scheduler_step and scheduler_close; they may call scheduler_cancel, scheduler_pause and scheduler_resume. */
-#ifndef CAMBIUM_INFER_SCHEDULER_H
-#define CAMBIUM_INFER_SCHEDULER_H
+#pragma once
 
 #include "infer/row.h"
 
@@ -189,5 +188,3 @@ int scheduler_step(struct scheduler *scheduler);
 double scheduler_next_deadline(const struct scheduler *scheduler);
 /* Copies the current counters. */
 void scheduler_read_stats(const struct scheduler *scheduler, struct scheduler_stats *stats);
-
-#endif

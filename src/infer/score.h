@@ -1,6 +1,5 @@
 /* Scoring: log-probabilities of the tokens of texts. Only the leader calls these functions. */
-#ifndef CAMBIUM_INFER_SCORE_H
-#define CAMBIUM_INFER_SCORE_H
+#pragma once
 
 #include "infer/engine.h"
 
@@ -17,5 +16,3 @@ struct score_text {
 int score_texts(struct engine *engine, struct score_text *texts, int64_t count);
 /* Scores one text with the engine's opened slot. Errors as score_texts. */
 int score_tokens(struct engine *engine, const int32_t *tokens, int64_t count, float *logprobs);
-
-#endif

@@ -24,7 +24,7 @@ static void attach_pages(struct engine *engine, struct sequence *sequence, const
 }
 
 int engine_sequence_open(struct engine *engine, const struct sequence_beginning *beginning, int64_t *cached) {
-    for (int64_t i = 0; i < engine->options.max_sequences; i++) {
+    for (int64_t i = 0; i < engine->sequences; i++) {
         struct sequence *sequence = &engine->leader->sequences[i];
         if (sequence->is_used)
             continue;
@@ -39,8 +39,7 @@ int engine_sequence_open(struct engine *engine, const struct sequence_beginning 
             *cached = sequence->length;
         return (int)i;
     }
-    return status_fail(STATUS_MEMORY, "all %lld sequences of the engine are in use",
-                       (long long)engine->options.max_sequences);
+    return status_fail(STATUS_MEMORY, "all %lld sequences of the engine are in use", (long long)engine->sequences);
 }
 
 int engine_sequence_new(struct engine *engine) {
@@ -67,7 +66,7 @@ int64_t engine_sequence_length(const struct engine *engine, int sequence) {
 }
 
 int64_t engine_pages_available(const struct engine *engine) {
-    return kv_pool_available(&engine->leader->pool);
+    return kv_pool_available(&engine->leader->pool) - engine->kept;
 }
 
 int64_t engine_pages_needed(const struct engine *engine, int sequence, int64_t rows) {
@@ -76,5 +75,5 @@ int64_t engine_pages_needed(const struct engine *engine, int sequence, int64_t r
 }
 
 int64_t engine_pages(const struct engine *engine) {
-    return engine->leader->pool.count;
+    return engine->leader->pool.count - engine->kept;
 }

@@ -1,6 +1,5 @@
 /* Sequences of the engine, and the pages that hold their keys and values. Only the leader calls these functions. */
-#ifndef CAMBIUM_INFER_SEQUENCES_H
-#define CAMBIUM_INFER_SEQUENCES_H
+#pragma once
 
 #include "infer/engine.h"
 
@@ -17,5 +16,3 @@ int64_t engine_sequence_length(const struct engine *engine, int sequence);
 int64_t engine_pages_available(const struct engine *engine);
 int64_t engine_pages_needed(const struct engine *engine, int sequence, int64_t rows);
 int64_t engine_pages(const struct engine *engine);
-
-#endif

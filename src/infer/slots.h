@@ -1,6 +1,5 @@
 /* Slots of the engine: ordered sets of images that sequences use. Only the leader calls these functions. */
-#ifndef CAMBIUM_INFER_SLOTS_H
-#define CAMBIUM_INFER_SLOTS_H
+#pragma once
 
 #include "infer/engine.h"
 
@@ -18,5 +17,3 @@ int64_t engine_slot_virtual_tokens(const struct engine *engine, int slot);
 /* True when the last virtual token predicts the first token of a text. Virtual tokens of prefix tuning have no
  * logits. */
 bool engine_slot_predicts_first(const struct engine *engine, int slot);
-
-#endif

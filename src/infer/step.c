@@ -31,8 +31,7 @@ int engine_check_tokens(const struct engine *engine, int slot, const char *what,
 
 static int check_row(const struct engine *engine, const struct engine_row *row, int64_t number) {
     const struct model_config *config = engine_config(engine);
-    if (row->sequence < 0 || row->sequence >= engine->options.max_sequences ||
-        !engine->leader->sequences[row->sequence].is_used)
+    if (row->sequence < 0 || row->sequence >= engine->sequences || !engine->leader->sequences[row->sequence].is_used)
         return status_fail(STATUS_INVALID, "row %lld: no sequence %d", (long long)number, row->sequence);
     const struct sequence *sequence = &engine->leader->sequences[row->sequence];
     const struct slot *slot = engine_slot(engine, sequence->slot);
@@ -58,7 +57,7 @@ static int check_row(const struct engine *engine, const struct engine_row *row, 
                              (long long)engine_max_positions(engine));
 }
 
-static int check_sums(const struct engine *engine, int64_t wanted, int64_t changes, int64_t pages) {
+static int check_sums(const struct engine *engine, int64_t wanted, int64_t changes, int64_t pages, int64_t available) {
     const struct engine_options *o = &engine->options;
     if (wanted > o->max_logit_rows)
         return status_fail(STATUS_INVALID, "logits of %lld rows in an engine opened for %lld", (long long)wanted,
@@ -66,15 +65,14 @@ static int check_sums(const struct engine *engine, int64_t wanted, int64_t chang
     if (changes > engine->most.changes)
         return status_fail(STATUS_INVALID, "%lld changes of logits in a step that can have %lld", (long long)changes,
                            (long long)engine->most.changes);
-    if (pages > engine_pages_available(engine))
+    if (pages > available)
         return status_fail(STATUS_INVALID, "the KV cache has %lld free pages of %lld and %lld are needed",
-                           (long long)engine_pages_available(engine), (long long)engine->leader->pool.count,
-                           (long long)pages);
+                           (long long)available, (long long)engine_pages(engine), (long long)pages);
     return STATUS_OK;
 }
 
 /* Refuses rows that cannot run, before anything has changed. `length` is counted up over the rows and restored. */
-static int check_rows(struct engine *engine, const struct engine_row *rows, int64_t count) {
+static int check_rows(struct engine *engine, const struct engine_row *rows, int64_t count, int64_t available) {
     int64_t wanted = 0, changes = 0, pages = 0, done = 0;
     int status = STATUS_OK;
     if (count < 1 || count > engine->options.max_rows)
@@ -88,7 +86,7 @@ static int check_rows(struct engine *engine, const struct engine_row *rows, int6
     }
     for (int64_t i = 0; i < done; i++)
         engine->leader->sequences[rows[i].sequence].length--;
-    return status ? status : check_sums(engine, wanted, changes, pages);
+    return status ? status : check_sums(engine, wanted, changes, pages, available);
 }
 
 /* ---- rows into a plan ---- */
@@ -256,9 +254,9 @@ static int most_under_way(const struct engine *engine) {
     return model_gives_results(engine->runner) ? engine_depth(engine) + 1 : engine_depth(engine);
 }
 
-int engine_submit(struct engine *engine, const struct engine_row *rows, int64_t count) {
+static int submit(struct engine *engine, const struct engine_row *rows, int64_t count, int64_t available) {
     struct engine_leader *leader = engine->leader;
-    int status = check_rows(engine, rows, count);
+    int status = check_rows(engine, rows, count, available);
     if (!status && leader->submitted - leader->collected >= most_under_way(engine))
         status = status_fail(STATUS_INVALID, "%d steps are under way already", most_under_way(engine));
     if (status)
@@ -279,19 +277,30 @@ int engine_submit(struct engine *engine, const struct engine_row *rows, int64_t 
     flight->start = clock_seconds();
     flight->wanted = header->counts.logit_rows;
     flight->has_top = header->has_top;
+    flight->has_landed = false;
     leader->submitted++;
     return run(engine, flight);
 }
 
-int engine_collect(struct engine *engine, struct engine_result *results) {
-    struct engine_leader *leader = engine->leader;
-    if (leader->collected == leader->submitted)
-        return status_fail(STATUS_INVALID, "no step is under way");
-    struct flight *flight = flight_at(engine, leader->collected++);
+int engine_submit(struct engine *engine, const struct engine_row *rows, int64_t count) {
+    return submit(engine, rows, count, engine_pages_available(engine));
+}
+
+/* Waits for a step's results; they stay with the step until they are given. */
+static int land(struct engine *engine, struct flight *flight) {
     struct results_block block = results_at(flight->results, flight->wanted);
+    if (flight->has_landed)
+        return STATUS_OK;
     int status = flight->is_here ? engine_read_results(engine, &block) : comm_wait(&flight->arriving);
     flight->is_here = false;
-    leader->step_seconds = clock_seconds() - flight->start;
+    flight->has_landed = true;
+    engine->leader->step_seconds = clock_seconds() - flight->start;
+    return status;
+}
+
+static int give(struct engine *engine, struct flight *flight, struct engine_result *results) {
+    int status = land(engine, flight);
+    struct results_block block = results_at(flight->results, flight->wanted);
     for (int64_t i = 0; i < flight->wanted && !status; i++)
         results[flight->result_row[i]] = (struct engine_result){
             .token = block.token[i],
@@ -302,6 +311,24 @@ int engine_collect(struct engine *engine, struct engine_result *results) {
             .top_logprob = flight->has_top ? block.top_logprob + i * SAMPLE_MAX_TOP : NULL,
         };
     return status;
+}
+
+int engine_collect(struct engine *engine, struct engine_result *results) {
+    struct engine_leader *leader = engine->leader;
+    if (leader->collected == leader->submitted)
+        return status_fail(STATUS_INVALID, "no step is under way");
+    return give(engine, flight_at(engine, leader->collected++), results);
+}
+
+int engine_step_between(struct engine *engine, const struct engine_row *rows, int64_t count,
+                        struct engine_result *results) {
+    struct engine_leader *leader = engine->leader;
+    TRY(submit(engine, rows, count, kv_pool_available(&leader->pool)));
+    int status = STATUS_OK;
+    leader->submitted--;
+    for (int64_t i = leader->collected; i < leader->submitted && !status; i++) /* results arrive in order */
+        status = land(engine, flight_at(engine, i));
+    return status ? status : give(engine, flight_at(engine, leader->submitted), results);
 }
 
 double engine_step_seconds(const struct engine *engine) {

@@ -4,8 +4,7 @@
  * A request's stop strings are compiled once, and its completions share them; each completion has a writer. A
  * completion ends before its first stop string: of those that its tokens complete, the one that begins first. The cost
  * of a byte depends neither on the stop strings nor on the text. Any thread may use a writer, one at a time. */
-#ifndef CAMBIUM_INFER_WRITER_H
-#define CAMBIUM_INFER_WRITER_H
+#pragma once
 
 #include "base/base.h"
 
@@ -45,5 +44,3 @@ void writer_free(struct writer *writer);
 int writer_add(struct writer *writer, const void *bytes, size_t length, struct strbuf *out);
 /* Ends a completion that no stop string ended: releases the held bytes. STATUS_MEMORY. */
 int writer_end(struct writer *writer, struct strbuf *out);
-
-#endif

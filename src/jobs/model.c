@@ -1,6 +1,8 @@
 /* Opens a trained model on ranks. */
 #include "model.h"
 
+#include "infer/receipt.h"
+
 #include "base/beginning.h"
 #include "base/utf8.h"
 #include "pretrained/pretrained.h"
@@ -44,6 +46,7 @@ int job_model_plan(const struct job_model *job, struct comm *world, bool is_aske
     options->last_layers = job->last_layers;
     options->precision = job->precision - 1;
     options->has_no_graphs = job->cuda_graphs == 1;
+    options->receipts = job->receipts;
     options->is_batch_invariant = job->batch_invariant == 1;
     options->device = job->device;
     options->collectives = job->collectives;
@@ -62,7 +65,10 @@ int job_model_open(const struct job_model *job, struct comm *world, struct engin
     *engine = NULL;
     int status = job_model_plan(job, world, false, &options, memory);
     THEN(status, job_memory_check(world, memory));
+    if (!status && options.receipts == RECEIPTS_OFF)
+        log_warning("--receipts off: adapters are loaded without a proof");
     THEN(status, engine_open(&options, engine));
+    THEN(status, engine_replay_opened(*engine));
     THEN_IF(status, !device_uses_host_memory(job->device), job_memory_take(world, *engine, memory));
     return status;
 }
@@ -162,4 +168,36 @@ int job_share_ids(struct comm *world, struct token_buffer *ids) {
     for (int64_t i = 0; i < count && world->rank > 0 && !status; i++)
         status = token_buffer_add(ids, 0);
     return status ? status : job_share(world, ids->ids, count, DTYPE_I32);
+}
+
+/* ---- what a run leaves ---- */
+
+struct job_model job_model_of_run(const struct train_run *run, int tensor) {
+    const struct run_config *c = &run->config;
+    enum precision precision = c->train.precision == PRECISION_FP8 ? PRECISION_BF16 : c->train.precision;
+    return (struct job_model){.model = run->tuner ? run->model_directory : c->checkpoint.save,
+                              .device = c->device,
+                              .collectives = c->collectives,
+                              .gemm_algorithms = c->gemm_algorithms,
+                              .batch_invariant = c->batch_invariant,
+                              .threads = c->parallel.threads_per_rank,
+                              .precision = precision + 1,
+                              .grid = {.tensor = tensor, .context = 1, .expert = 1, .data = 1, .pipeline = 1}};
+}
+
+int job_on_tensor_ranks(struct comm *world, const struct train_run *run,
+                        int (*work)(struct comm *ranks, const struct train_run *run, void *context), void *context) {
+    int tensor = (int)run->config.parallel.tensor_model_parallel_size;
+    struct comm *ranks = NULL;
+    int *members = calloc((size_t)tensor, sizeof *members), status = status_allocated(members);
+    for (int i = 0; members && i < tensor; i++)
+        members[i] = i;
+    status = comm_agree(world, status);
+    if (!status && world->size > tensor)
+        status = comm_subgroup(world, members, world->rank < tensor ? tensor : 0, &ranks);
+    if (!status && world->rank < tensor)
+        status = work(ranks ? ranks : world, run, context);
+    comm_close(ranks);
+    free(members);
+    return status;
 }

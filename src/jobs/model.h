@@ -7,6 +7,7 @@
 #include "config/config.h"
 #include "infer/engine.h"
 #include "memory.h"
+#include "train/train.h"
 
 struct job_model {
     const char *model, *tokenizer; /* directories; tokenizer NULL: that of the model */
@@ -20,7 +21,8 @@ struct job_model {
     int64_t max_model_len;         /* tokens; 0: the model's positions */
     int64_t tensor, pipeline, first_layers, last_layers;
     int cuda_graphs;       /* index into model_on_off */
-    int batch_invariant;   /* index into model_off_on */
+    int batch_invariant;   /* 1: on */
+    int receipts;          /* enum receipt_mode */
     int precision;         /* index into model_precisions; one less is engine_options.precision */
     struct rank_grid grid; /* set when the number of ranks is known */
 };
@@ -62,3 +64,10 @@ int job_print_text(const char *bytes, size_t length);
 int job_share(struct comm *world, void *data, int64_t count, enum dtype dtype);
 /* Copies the first rank's `ids` to the buffers of all ranks. STATUS_MEMORY, STATUS_PEER. */
 int job_share_ids(struct comm *world, struct token_buffer *ids);
+
+/* Returns the base of a run, or what it wrote when it trains all weights, on `tensor` ranks. */
+struct job_model job_model_of_run(const struct train_run *run, int tensor);
+/* Calls `work` on the tensor ranks of one model: the first ranks of a run's world. The others return at once. All call
+ * it together. Errors of comm_subgroup and of `work`. */
+int job_on_tensor_ranks(struct comm *world, const struct train_run *run,
+                        int (*work)(struct comm *ranks, const struct train_run *run, void *context), void *context);

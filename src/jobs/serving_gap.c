@@ -40,17 +40,10 @@ static int write_record(const struct train_run *run, int64_t iteration, double g
     return status;
 }
 
-/* Runs on the tensor ranks of one model: the first ranks of the world. */
-static int compare(struct comm *ranks, const struct train_run *run, struct verify_serving *verify) {
-    const struct run_config *c = &run->config;
-    const char *output = c->checkpoint.save;
-    struct job_model model = {.model = run->tuner ? run->model_directory : output,
-                              .device = c->device,
-                              .collectives = c->collectives,
-                              .gemm_algorithms = c->gemm_algorithms,
-                              .threads = c->parallel.threads_per_rank,
-                              .precision = c->train.precision + 1,
-                              .grid = {.tensor = ranks->size, .context = 1, .expert = 1, .data = 1, .pipeline = 1}};
+static int compare(struct comm *ranks, const struct train_run *run, void *context) {
+    struct verify_serving *verify = context;
+    struct job_model model = job_model_of_run(run, ranks->size);
+    const char *output = run->config.checkpoint.save;
     if (run->tuner)
         model.adapters = (struct config_list){.items = &output, .count = 1};
     verify->model = &model;
@@ -58,30 +51,19 @@ static int compare(struct comm *ranks, const struct train_run *run, struct verif
 }
 
 int serving_gap_add(struct comm *world, const struct train_run *run, int64_t iteration) {
-    int tensor = (int)run->config.parallel.tensor_model_parallel_size;
     struct row_texts texts = {0};
     struct verify_serving verify = {.texts = texts.items, .is_quiet = true};
-    struct comm *ranks = NULL;
     if (!run->tuning->valid.count || !run->config.log.metrics_file || run->config.train.precision == PRECISION_FP8 ||
         run->config.train.skip_train || iteration == run->iteration || stop_requested())
         return STATUS_OK;
-    int *members = calloc((size_t)tensor, sizeof *members), status = status_allocated(members);
-    for (int i = 0; members && i < tensor; i++)
-        members[i] = i;
-    if (world->rank == 0)
-        THEN(status, read_rows(run->tuning, &texts));
-    verify.text_count = texts.count;
-    status = comm_agree(world, status);
+    int status = comm_agree(world, world->rank == 0 ? read_rows(run->tuning, &texts) : STATUS_OK);
     bool is_ready = !status;
-    if (is_ready && world->size > tensor)
-        status = comm_subgroup(world, members, world->rank < tensor ? tensor : 0, &ranks);
-    THEN_IF(status, world->rank < tensor, compare(ranks ? ranks : world, run, &verify));
+    verify.text_count = texts.count;
+    THEN(status, job_on_tensor_ranks(world, run, compare, &verify));
     if (is_ready && status && status != STATUS_INTERRUPTED && world->rank == 0)
         log_warning("serving_gap is not known: %s", status_text());
     if (is_ready && world->rank == 0)
         status = status ? STATUS_OK : write_record(run, iteration, verify.gap);
-    comm_close(ranks);
-    free(members);
     for (int64_t i = 0; i < texts.count; i++)
         free(texts.tokens[i]);
     return status;

@@ -1,7 +1,6 @@
 /* The families, one row each; each is defined in its file. A row's place is the family's number (model_config.family),
  * so a new row goes last. */
-#ifndef CAMBIUM_MODEL_FAMILY_INTERNAL_H
-#define CAMBIUM_MODEL_FAMILY_INTERNAL_H
+#pragma once
 
 #include "base/json_keys.h"
 #include "family.h"
@@ -24,5 +23,3 @@ void text_ends_read(struct json_keys *keys, const struct model_config *config, i
 /* Return the values of bos_token_id and eos_token_id, as new references. */
 json_t *text_ends_bos(const struct model_text_ends *ends);
 json_t *text_ends_eos(const struct model_text_ends *ends);
-
-#endif

@@ -3,8 +3,7 @@
  * A family is a file and a row. It gives the meaning of its config.json, the names of the model's parameters in its
  * files, and the default targets of adapters. Nothing outside its file uses any of these names. The parameters
  * themselves are the same for all families (describe.c). Rows are constant: any thread may read them. */
-#ifndef CAMBIUM_MODEL_FAMILY_H
-#define CAMBIUM_MODEL_FAMILY_H
+#pragma once
 
 #include "config/run.h"
 #include "parallel/linear.h"
@@ -146,5 +145,3 @@ int model_find_linear(const struct param_table *table, int64_t layer, enum attac
 bool model_claims_name(const struct param_table *table, const char *name, char reason[PARAM_REASON_BYTES]);
 /* Adds the model's rows to a table, with the family's names in files. STATUS_MEMORY. */
 int model_describe(const struct model_config *config, struct param_table *table);
-
-#endif

@@ -1,7 +1,6 @@
 /* Llama and its relatives: RMSNorm, rotation, a gated MLP and grouped queries. They share the keys of config.json and
  * the names of tensors; each family's file has its differences. */
-#ifndef CAMBIUM_MODEL_LLAMA_LIKE_H
-#define CAMBIUM_MODEL_LLAMA_LIKE_H
+#pragma once
 
 #include "family-internal.h"
 
@@ -80,5 +79,3 @@ void rope_read(struct json_keys *keys, bool has_partial_rotation, struct model_c
 void rope_write(const struct model_config *config, bool has_partial_rotation, json_t *object);
 /* The part of model_family.unfit that concerns the rotation. */
 const char *rope_unfit(const struct model_config *config, bool has_partial_rotation);
-
-#endif

@@ -1,7 +1,6 @@
 /* Inside the model: where the activations of a batch lie, and the parts of the forward and backward pass. Functions
  * that return a status return the device's or the communication's errors, and STATUS_MEMORY if they open something. */
-#ifndef CAMBIUM_MODEL_INTERNAL_H
-#define CAMBIUM_MODEL_INTERNAL_H
+#pragma once
 
 #include "kernels/algorithms.h"
 #include "model/model.h"
@@ -508,5 +507,3 @@ void step_close_fetches(struct inference_runner *inference);
 int step_check_fetches(const struct inference_runner *inference);
 /* Queues the copy of the step's results to the host, after the step. `record` ran it, or NULL. */
 int step_fetch(struct inference_runner *inference, const struct model_step *step, const struct step_record *record);
-
-#endif

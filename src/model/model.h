@@ -15,8 +15,7 @@
  * of the communication (STATUS_PEER). Comments name the others.
  *
  * Letters: N rows of a flat batch, C hidden, H heads, D head size, F feed-forward, V vocabulary, L layers. */
-#ifndef CAMBIUM_MODEL_MODEL_H
-#define CAMBIUM_MODEL_MODEL_H
+#pragma once
 
 #include "config/run.h"
 #include "model/family.h"
@@ -198,6 +197,9 @@ struct model_pass {
      * The order is: parameters after the layers (num_layers), each layer from the last down, then those before the
      * layers (-1), as far as the chunk has them. NULL: not called. */
     int (*layer_done)(void *context, int layer);
+    /* Called in the forward with the output of the embedding (-1) and of each layer: this rank's rows of the residual
+     * stream, of a batch of `rows` rows. NULL: not called. */
+    int (*layer_output)(void *context, int layer, const void *x, int64_t rows);
     void *context;
 };
 
@@ -348,6 +350,11 @@ int model_kv_change_pages(struct inference_runner *inference, const struct id_ch
 int model_infer(struct inference_runner *inference, const struct model_step *step);
 /* True on the rank that gives results: the first tensor rank of the last stage. */
 bool model_gives_results(const struct inference_runner *inference);
+/* Returns how many wanted rows a step may have for model_step_logits to find all of them. */
+int64_t model_step_logit_rows(const struct inference_runner *inference);
+/* Copies the logits [rows, V] of the last step's wanted rows, in fp32, to host memory, and waits. The step has run, and
+ * has drawn tokens. Only where model_gives_results. */
+int model_step_logits(struct inference_runner *inference, int64_t rows, float *logits);
 /* Waits for the oldest step whose results were not read yet, and returns them; the device may run the next step
  * meanwhile. At most MODEL_STEPS steps may have unread results. STATUS_INVALID when no step has any. */
 enum { MODEL_STEPS = 2 };
@@ -357,5 +364,3 @@ int model_infer_results(struct inference_runner *inference, const struct model_s
 int model_step_logits(struct inference_runner *inference, int64_t rows, float *logits);
 /* Called after the last step: waits until everything that was sent to the next stage has arrived. */
 int model_infer_end(struct inference_runner *inference);
-
-#endif

@@ -91,6 +91,11 @@ static size_t stream_bytes(const struct pass *pass) {
            dtype_bytes(training->run.base->options.dtype);
 }
 
+static int show_output(const struct pass *pass, int64_t layer, const void *x) {
+    const struct model_pass *asked = &pass->asked;
+    return asked->layer_output ? asked->layer_output(asked->context, (int)layer, x, pass->rows) : STATUS_OK;
+}
+
 /* Starts with the embedding, or with the output of the layer before; then come the blocks, if there are any. */
 int pass_forward(struct training_runner *training, const struct model_pass *asked, enum param_use use, const void *x,
                  void *y) {
@@ -102,6 +107,7 @@ int pass_forward(struct training_runner *training, const struct model_pass *aske
     if (chunk_has_embedding(training->run.base, pass.chunk)) {
         status = unit_begin(&pass, PARAM_UNIT_FIRST, use);
         THEN(status, unit_end(&pass, PARAM_UNIT_FIRST, embedding_pass_forward(&pass, first)));
+        THEN(status, show_output(&pass, PARAM_UNIT_FIRST, first));
     } else if (!training->run.rank->is_planning) {
         status = stream_copy(training->run.rank->exec.stream, first, x, stream_bytes(&pass));
     }
@@ -110,6 +116,7 @@ int pass_forward(struct training_runner *training, const struct model_pass *aske
         block.measures = use == PARAM_FORWARD;
         status = unit_begin(&pass, block.layer, use);
         THEN(status, unit_end(&pass, block.layer, block_forward(&block)));
+        THEN(status, show_output(&pass, block.layer, block.out));
     }
     training->kept.fresh = pass.stash;
     param_check_returned(&training->run.base->store, "a forward");

@@ -91,11 +91,16 @@ int model_infer_results(struct inference_runner *inference, const struct model_s
     return status;
 }
 
+int64_t model_step_logit_rows(const struct inference_runner *inference) {
+    int64_t wanted = inference->options.max_logit_rows, most = model_sizes(&inference->run)->step_rows;
+    return wanted < most ? wanted : most;
+}
+
 int model_step_logits(struct inference_runner *inference, int64_t rows, float *logits) {
     const struct base *base = inference->run.base;
     struct rank *rank = inference->run.rank;
     bool is_cut = rank->grid.tensor > 1;
-    int64_t vocab = base->options.config.vocab_size, most = model_sizes(&inference->run)->step_rows;
+    int64_t vocab = base->options.config.vocab_size, most = model_step_logit_rows(inference);
     const struct logits_view view = {.logits = is_cut ? inference->step.whole : inference->step.logits,
                                      .type = DTYPE_F32,
                                      .rows = rows,

@@ -39,7 +39,7 @@ struct optimizer {
     float *master;             /* [local_elements]; NULL in fp32, where the weights are the master */
     float *m, *v;              /* [local_elements] */
     void *scalars;             /* device: sum of squares, norm, factor */
-    void *norm;                /* host memory: the norm, once the stream has run */
+    float *norm;               /* [2] host memory: the norm and the clip factor, once the stream has run */
     struct flat_range *ranges; /* device: this rank's part of each parameter, relative to its piece; turn after turn */
     int64_t *turn_end;         /* [pieces] the number of ranges up to the end of each turn */
     int64_t step;              /* updates done; the bias correction's exponent */

@@ -90,13 +90,14 @@ int optimizer_open(struct optimizer *optimizer, const struct optimizer_options *
     *optimizer = (struct optimizer){
         .options = *options, .rank = sync->rank, .store = store, .sync = sync, .weights_type = store->map.type};
     size_t local = (size_t)sync->local_elements * sizeof(float);
-    void *block[3] = {0};
+    void *block[3] = {0}, *norm = NULL;
     int status = STATUS_OK;
     for (int i = 0; i < (optimizer->weights_type == DTYPE_F32 ? 2 : 3) && !status; i++)
         status = device_alloc_zeroed(device, local, &block[i]);
     THEN(status, device_alloc(device, sizeof(struct scalars), &optimizer->scalars));
     THEN(status, make_ranges(optimizer));
-    THEN(status, device_host_alloc(device, sizeof(float), &optimizer->norm));
+    THEN(status, device_host_alloc(device, 2 * sizeof(float), &norm));
+    optimizer->norm = norm;
     optimizer->m = block[0];
     optimizer->v = block[1];
     optimizer->master = block[2];
@@ -223,7 +224,7 @@ static int sum_squares(struct optimizer *optimizer, bool of_copies, double *sum)
     return status;
 }
 
-/* Computes the norm and the clip factor on the device, and queues a copy of the norm to the host. */
+/* Computes the norm and the clip factor on the device, and queues a copy of both to the host. */
 static int measure_norm(struct optimizer *optimizer) {
     struct rank *rank = optimizer->rank;
     struct scalars *scalars = optimizer->scalars;
@@ -241,7 +242,7 @@ static int measure_norm(struct optimizer *optimizer) {
     THEN_IF(status, optimizer->sync->is_sharded, rank_sum(rank, RANK_DATA, &scalars->sum_of_squares, 1, DTYPE_F64));
     THEN(status, rank_sum(rank, RANK_PIPELINE, &scalars->sum_of_squares, 1, DTYPE_F64));
     THEN(status, rank_run(rank, PHASE_OPTIMIZER, clip_factor, &clip));
-    return status ? status : stream_copy_to_host(rank->exec.stream, optimizer->norm, &scalars->norm, sizeof(float));
+    return status ? status : stream_copy_to_host(rank->exec.stream, optimizer->norm, &scalars->norm, 2 * sizeof(float));
 }
 
 /* Updates the piece of a turn. */
@@ -288,7 +289,7 @@ int optimizer_start(struct optimizer *optimizer, double lr) {
 }
 
 int optimizer_finish(struct optimizer *optimizer, double *norm) {
-    *norm = (double)*(float *)optimizer->norm;
+    *norm = (double)optimizer->norm[0];
     if (!isfinite(*norm)) /* the device has updated nothing */
         return status_fail(STATUS_INVALID, "the gradient norm is %g", *norm);
     optimizer->step++;

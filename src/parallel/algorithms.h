@@ -1,6 +1,5 @@
 /* How a GPU's library computes the products of a rank. */
-#ifndef CAMBIUM_PARALLEL_ALGORITHMS_H
-#define CAMBIUM_PARALLEL_ALGORITHMS_H
+#pragma once
 
 #include "parallel/rank.h"
 
@@ -17,5 +16,3 @@ int algorithms_write(const struct device *device, const char *path);
  * nothing. All ranks return the first failure of any. STATUS_UNSUPPORTED for a device without algorithms;
  * STATUS_INVALID for a damaged file or one of another GPU or library; the errors of reading it. */
 int algorithms_take(struct comm *world, struct device *device, const char *path);
-
-#endif

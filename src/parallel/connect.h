@@ -1,6 +1,5 @@
 /* How device memory travels between the ranks of a run. */
-#ifndef CAMBIUM_PARALLEL_CONNECT_H
-#define CAMBIUM_PARALLEL_CONNECT_H
+#pragma once
 
 #include "comm/comm.h"
 
@@ -19,5 +18,3 @@ enum collectives {
 int rank_connect(struct comm *world, struct device *device, enum collectives collectives, int most_blocks);
 /* Ends that; the groups are closed. All ranks call it together, unless the run has failed. */
 void rank_disconnect(struct comm *world);
-
-#endif

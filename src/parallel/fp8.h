@@ -1,7 +1,6 @@
 /* FP8 operands of a linear: casts of its input, its weight and the gradient of its output, each with a scale that was
  * known before (delayed scaling). The model owns scales and memory; a linear casts, and multiplies. */
-#ifndef CAMBIUM_PARALLEL_FP8_H
-#define CAMBIUM_PARALLEL_FP8_H
+#pragma once
 
 #include "parallel/rank.h"
 
@@ -40,5 +39,3 @@ struct fp8_output fp8_output_of(const struct fp8_linear *fp8, struct fp8_cast_of
 int fp8_cast(struct rank *rank, const struct fp8_linear *fp8, struct fp8_cast_of cast, struct matrix_view *matrix);
 /* The same for the weight, which is cast only if its memory is old. */
 int fp8_cast_weight(struct rank *rank, struct fp8_linear *fp8, bool measures, struct matrix_view *weight);
-
-#endif

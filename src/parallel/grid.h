@@ -1,8 +1,7 @@
 /* The rank grid: the place of each rank, and the groups that it is in.
  *
  * Pure arithmetic: no communication, no device; any thread. */
-#ifndef CAMBIUM_PARALLEL_GRID_H
-#define CAMBIUM_PARALLEL_GRID_H
+#pragma once
 
 #include "base/base.h"
 
@@ -43,5 +42,3 @@ int rank_grid_embedding_group(const struct rank_grid *grid, int rank, int ranks[
 
 /* Sets grid->data to `ranks` divided by the other axes' sizes. STATUS_USAGE if these do not divide it. */
 int rank_grid_fill(struct rank_grid *grid, int ranks);
-
-#endif

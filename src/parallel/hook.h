@@ -4,8 +4,7 @@
  * values before a layer's segments. A struct token_hook gives tokens beyond the vocabulary. A method fills the table
  * once. The model asks for the list of a place, and never names a method. Lists run in order forward, and in reverse
  * order backward. */
-#ifndef CAMBIUM_PARALLEL_HOOK_H
-#define CAMBIUM_PARALLEL_HOOK_H
+#pragma once
 
 #include "parallel/rank.h"
 #include "parallel/upload.h"
@@ -175,5 +174,3 @@ int hook_list_forward(const struct hook_list *list, enum hook_side side, const s
 /* Run the two halves of the backward, in reverse order. Return the first error of a hook. */
 int hook_list_backward_output(const struct hook_list *list, enum hook_side side, const struct hook_call *call);
 int hook_list_backward_input(const struct hook_list *list, enum hook_side side, const struct hook_call *call);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Pure arithmetic: no communication, no device; any thread. Failures are STATUS_USAGE. They name the configuration's
  * keys with their values, and suggest the nearest values. */
-#ifndef CAMBIUM_PARALLEL_LAYOUT_H
-#define CAMBIUM_PARALLEL_LAYOUT_H
+#pragma once
 
 #include "parallel/grid.h"
 
@@ -46,5 +45,3 @@ const char *parallel_layout_obstacle(const struct parallel_layout *layout);
 /* Refuses an impossible layout, with the first number that does not divide. It suggests the nearest layouts of as many
  * ranks that work, or the nearest number of ranks that has one. STATUS_USAGE. */
 int parallel_layout_check(const struct parallel_layout *layout);
-
-#endif

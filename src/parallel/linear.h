@@ -1,7 +1,6 @@
 /* The one linear, which every projection of the model goes through. Hooks, the type and layout of the weight, and the
  * tensor- and sequence-parallel collectives are handled here and nowhere else. */
-#ifndef CAMBIUM_PARALLEL_LINEAR_H
-#define CAMBIUM_PARALLEL_LINEAR_H
+#pragma once
 
 #include "parallel/fp8.h"
 #include "parallel/hook.h"
@@ -67,5 +66,3 @@ struct fp8_output linear_gradient(const struct linear *linear, const struct line
 int linear_forward(const struct linear *linear, const struct linear_call *call);
 /* Computes dx, and adds to the gradients of weight and bias if they train. Errors as linear_forward. */
 int linear_backward(const struct linear *linear, const struct linear_call *call);
-
-#endif

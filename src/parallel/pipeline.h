@@ -4,8 +4,7 @@
  * Activations and gradients are messages of one size. Receives are posted ahead (double-buffered, see schedule.h), and
  * sends run beside later steps. Activations and gradients each have a group, so that neither waits for the other. Over
  * a device channel that holds messages back, they are posted in rounds instead (rounds.h). */
-#ifndef CAMBIUM_PARALLEL_PIPELINE_H
-#define CAMBIUM_PARALLEL_PIPELINE_H
+#pragma once
 
 #include "parallel/rank.h"
 #include "parallel/rounds.h"
@@ -60,5 +59,3 @@ void pipeline_close(struct pipeline *pipeline);
 /* Runs all steps of a global batch, or only the forward ones. All stages call this together. When it returns, no
  * message is under way, except after an error. The errors of the worker and of messages. */
 int pipeline_run(struct pipeline *pipeline, bool is_forward_only, const struct pipeline_worker *worker);
-
-#endif

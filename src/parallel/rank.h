@@ -1,8 +1,7 @@
 /* The data of a rank: its place on the grid, device, stream, scratch memory and seed. It is passed along instead of
  * globals. One thread uses it at a time. The same code plans and runs: while `is_planning`, operations and collectives
  * are only added to the list of the rank's work. */
-#ifndef CAMBIUM_PARALLEL_RANK_H
-#define CAMBIUM_PARALLEL_RANK_H
+#pragma once
 
 #include "comm/comm.h"
 #include "kernels/ops.h"
@@ -162,5 +161,3 @@ static inline int64_t rank_stream_rows(const struct rank *rank, int64_t rows) {
 static inline int64_t rank_first_stream_row(const struct rank *rank, int64_t rows) {
     return rank->is_sequence_parallel ? rank->place.tensor * rank_stream_rows(rank, rows) : 0;
 }
-
-#endif

@@ -6,8 +6,7 @@
  *
  * The rounds come from a run of all stages in which each step takes the same time. A message goes to its receiver as
  * soon as it is made and the receiver has a buffer for it. Pure arithmetic; any thread. */
-#ifndef CAMBIUM_PARALLEL_ROUNDS_H
-#define CAMBIUM_PARALLEL_ROUNDS_H
+#pragma once
 
 #include "parallel/schedule.h"
 
@@ -31,5 +30,3 @@ int pipeline_rounds_make(const struct pipeline_shape *shape, int stage, int send
                          struct pipeline_rounds *rounds);
 /* Frees the posts; zeroed rounds are allowed. */
 void pipeline_rounds_free(struct pipeline_rounds *rounds);
-
-#endif

@@ -14,8 +14,7 @@
  *
  * In every chunk the micro batches go forward in order 0 .. m-1, and backward in the same order. The backward of micro
  * batch m-1 is therefore the chunk's last, after which its gradients are whole. */
-#ifndef CAMBIUM_PARALLEL_SCHEDULE_H
-#define CAMBIUM_PARALLEL_SCHEDULE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -74,5 +73,3 @@ int pipeline_receive_buffers(const struct pipeline_shape *shape, int stage, enum
  * all chunks together. The latter is the number of stashes; 0 when no place of the stage has a backward. Counted from
  * the list. */
 int pipeline_in_flight(const struct pipeline_step *steps, int count, int chunk);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * All ranks of a data group unshard the same units in the same order. They need struct param_sharing, and layers that
  * are cut into shards (param_store_options.layer_shards). A storage is used by its rank's thread. */
-#ifndef CAMBIUM_PARALLEL_SHARDED_H
-#define CAMBIUM_PARALLEL_SHARDED_H
+#pragma once
 
 #include "parallel/rank.h"
 #include "tensor/tensor.h"
@@ -35,5 +34,3 @@ struct sharded_counts {
 };
 /* Returns the counts of an opened store; zeros for other storages. */
 struct sharded_counts sharded_counts(const struct param_store *store);
-
-#endif

@@ -3,8 +3,7 @@
  * Ranks that were started with the same cores share them. If no number of threads is given, each computes with one. If
  * the cores suffice for all, each rank is bound to its own cores. A rank whose cores no other rank has (alone, or
  * bound by mpirun or srun) computes with all of them, and its binding does not change. */
-#ifndef CAMBIUM_PARALLEL_SITE_H
-#define CAMBIUM_PARALLEL_SITE_H
+#pragma once
 
 #include "comm/comm.h"
 
@@ -61,5 +60,3 @@ struct rank_seat {
 /* Fills seats [ranks], and binds nothing. `world` has processes that will each be a rank, and that all call this. If it
  * is NULL, the ranks will be threads of this process. STATUS_MEMORY, and the errors of collectives. */
 int rank_site_survey(struct comm *world, int ranks, int threads, struct rank_seat *seats);
-
-#endif

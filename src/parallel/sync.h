@@ -12,8 +12,7 @@
  *
  * The order of the calls on the group is the same on all of its ranks. A rank without others in its data group has
  * nothing to sum, and its pieces hold everything. */
-#ifndef CAMBIUM_PARALLEL_SYNC_H
-#define CAMBIUM_PARALLEL_SYNC_H
+#pragma once
 
 #include "parallel/rank.h"
 #include "tensor/tensor.h"
@@ -97,5 +96,3 @@ int gradient_sync_gather_start(struct gradient_sync *sync, int turn);
 int gradient_sync_gather_wait(struct gradient_sync *sync, int layer);
 /* Does both, for all pieces. */
 int gradient_sync_gather_weights(struct gradient_sync *sync);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Pure arithmetic: no memory of a device, no communication; any thread. The same calls give the same answers, so all
  * ranks of a group fetch the same units in the same order. */
-#ifndef CAMBIUM_PARALLEL_UNIT_SLOTS_H
-#define CAMBIUM_PARALLEL_UNIT_SLOTS_H
+#pragma once
 
 #include "tensor/param_map.h"
 
@@ -48,5 +47,3 @@ void unit_slots_forget(struct unit_slots *slots);
  * [unit_slots_count(of_layers)] is scratch. */
 void unit_slots_count_fetches(int units, int of_layers, const int *order, int64_t count, struct unit_slot *memory,
                               int64_t *fetches);
-
-#endif

@@ -3,8 +3,7 @@
  * Arrays are added between begin and end, and the caller may reuse them at once. Until they have arrived, they are in
  * one of two blocks of host memory, which alternate. Each array gets a place in `block`, device memory of the caller,
  * whose size is that of the upload rounded up to ARENA_ALIGNMENT. */
-#ifndef CAMBIUM_PARALLEL_UPLOAD_H
-#define CAMBIUM_PARALLEL_UPLOAD_H
+#pragma once
 
 #include "base/base.h"
 #include "kernels/device.h"
@@ -33,5 +32,3 @@ void *upload_place(const struct upload *upload, const void *taken);
 void *upload_add(struct upload *upload, const void *from, size_t bytes);
 /* Queues the copy to the device. The device's failure. */
 int upload_end(struct upload *upload, struct stream *stream);
-
-#endif

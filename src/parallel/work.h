@@ -4,8 +4,7 @@
  *
  * Equal items are one item with a count, so a model of any depth has about a hundred. The list belongs to its rank, and
  * the rank's thread uses it. */
-#ifndef CAMBIUM_PARALLEL_WORK_H
-#define CAMBIUM_PARALLEL_WORK_H
+#pragma once
 
 #include "kernels/work.h"
 
@@ -75,5 +74,3 @@ struct work_sum work_sum(const struct work_list *list, enum work_part part);
 double work_model_flops(const struct work_list *list, enum work_part part);
 /* Returns the bytes of this rank's operands in the collectives of a group. */
 double work_group_bytes(const struct work_list *list, enum work_part part, enum rank_group group);
-
-#endif

@@ -15,8 +15,9 @@ static int read_global_batch(struct trainer *trainer, enum data_split split, int
         struct gpt_batch *batch = &trainer->micros[m];
         int64_t size = trainer->run.config.train.micro_batch_size;
         int64_t sample = gpt_batch_first(first, m, size, group->rank, group->size);
-        TRY(trainer->rows ? tuning_batch_read(batch, trainer->rows, split, sample)
-                          : gpt_batch_read(batch, &trainer->data.splits[split], sample));
+        TRY(trainer->run.source ? trainer->run.source->read(trainer->run.source, batch, sample)
+            : trainer->rows     ? tuning_batch_read(batch, trainer->rows, split, sample)
+                                : gpt_batch_read(batch, &trainer->data.splits[split], sample));
         counts[ROWS_TOKENS] += batch->rows - batch->padding;
         for (int64_t i = 0; i < batch->rows; i++)
             counts[ROWS_LABELS] += batch->loss_mask[i] != 0;
@@ -48,6 +49,11 @@ static struct model_batch view_batch(const struct gpt_batch *batch) {
     };
 }
 
+static int watch_output(void *context, int layer, const void *x, int64_t rows) {
+    struct train_watch *watch = ((struct trainer *)context)->watch;
+    return watch->output(watch, layer, x, rows);
+}
+
 /* Starts the sums of a layer's gradients, which are final. A tuner's gradients may change until its `end`, so their
  * sums, which are small, start after it. */
 static int start_sums(void *context, int layer) {
@@ -58,12 +64,20 @@ static int start_sums(void *context, int layer) {
     return gradient_sync_layer(&trainer->sync, layer);
 }
 
+static int watch_gradients(void *context, int layer) {
+    struct trainer *trainer = context;
+    TRY(trainer->watch->gradients(trainer->watch, layer));
+    return trainer->watch->micro_batch + 1 == trainer->micro_count ? start_sums(trainer, layer) : STATUS_OK;
+}
+
 /* Finishes the gradients of a global batch, and everything that its passes share. The passes have summed the model's
  * whole gradients over the tensor ranks. */
 static int finish_gradients(struct trainer *trainer) {
     const struct tuner *tuner = trainer->run.tuner;
     bool sums = tuner || param_cuts_gradients(trainer->store);
     int status = tuner ? tuner->end(trainer->model.tuner.self) : param_settle_gradients(trainer->store);
+    if (tuner && trainer->watch && !status)
+        status = trainer->watch->gradients(trainer->watch, WATCH_ALL_LAYERS);
     if (sums && !status)
         status = gradient_sum_all_over_tensor(&trainer->rank, trainer->store);
     return status || tuner ? status : model_sum_tied_gradients(trainer->model.runner);
@@ -85,6 +99,11 @@ static int train_micro_batch(void *context, const struct pipeline_step *step, co
                               .layer_needed = await_weights,
                               .layer_done = is_last ? start_sums : NULL,
                               .context = trainer};
+    if (trainer->watch) {
+        trainer->watch->micro_batch = step->micro_batch;
+        pass.layer_output = watch_output;
+        pass.layer_done = watch_gradients;
+    }
     if (step->kind == PIPELINE_BACKWARD) {
         double start = clock_seconds();
         int status = model_backward(trainer->model.runner, &pass, in, out);

@@ -3,8 +3,7 @@
  * A file is a sequence of TFRecords (u64 length, masked CRC-32C of it, data, masked CRC-32C of the data) that each hold
  * one protobuf Event of proto/tensorboard.proto. Each record is one write(2). A resumed run writes a new file. Its
  * first event makes TensorBoard drop that step and later ones from earlier files of the directory. */
-#ifndef CAMBIUM_TRAIN_EVENTS_H
-#define CAMBIUM_TRAIN_EVENTS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -30,5 +29,3 @@ struct event_scalar {
 enum { EVENTS_MAX_SCALARS = 8 };
 /* Writes one event with the values of up to EVENTS_MAX_SCALARS curves at `step`. STATUS_IO. */
 int events_write(struct event_file *events, int64_t step, const struct event_scalar *scalars, size_t count);
-
-#endif

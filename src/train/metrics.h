@@ -7,8 +7,7 @@
  *
  * A resumed run continues the same file. It first cuts off the records after its checkpoint, so each iteration occurs
  * once. A file that cannot belong to this run is refused, and so is one that another process writes to. */
-#ifndef CAMBIUM_TRAIN_METRICS_H
-#define CAMBIUM_TRAIN_METRICS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -60,5 +59,3 @@ int metrics_write_train(struct metrics_file *metrics, const struct train_record 
 int metrics_write_validation(struct metrics_file *metrics, const struct validation_record *record);
 /* `gap`: the largest difference between log-probabilities of training and serving. */
 int metrics_write_gap(struct metrics_file *metrics, int64_t iteration, double gap);
-
-#endif

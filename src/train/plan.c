@@ -17,7 +17,7 @@ static size_t batch_bytes(const struct train_run *run, int data_ranks) {
 static int measure_data(const struct train_run *run, const struct gpt_data *data, struct gpt_data_bytes *bytes) {
     const struct gpt_data_options options = train_data_options(run);
     *bytes = (struct gpt_data_bytes){0};
-    return run->tuning || !data ? STATUS_OK : gpt_data_measure(data, &options, bytes);
+    return run->tuning || run->source || !data ? STATUS_OK : gpt_data_measure(data, &options, bytes);
 }
 
 /* Adds the elements of units that a global batch gathers, where weights are cut. */

@@ -1,8 +1,7 @@
 /* The memory plan of a run, made before anything is allocated. It has the bytes of each purpose at one rank, and the
  * sum of all ranks on this host. A run that needs more memory than there is is refused. Planning allocates none of the
  * memory that it counts. */
-#ifndef CAMBIUM_TRAIN_PLAN_H
-#define CAMBIUM_TRAIN_PLAN_H
+#pragma once
 
 #include "base/memory.h"
 #include "comm/comm.h"
@@ -78,5 +77,3 @@ void train_plan_print(const struct train_plan *plan, const char *prefix, FILE *o
 /* Refuses a plan that takes more host memory than the limit, or more than a device has. STATUS_MEMORY; the message
  * names the options that would help. */
 int train_plan_check(const struct train_run *run, const struct train_plan *plan, const struct memory_limit *limit);
-
-#endif

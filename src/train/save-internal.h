@@ -1,6 +1,5 @@
 /* Shared by saving and loading: the optimizer's state as arrays of a checkpoint. */
-#ifndef CAMBIUM_TRAIN_SAVE_INTERNAL_H
-#define CAMBIUM_TRAIN_SAVE_INTERNAL_H
+#pragma once
 
 #include "train-internal.h"
 
@@ -41,5 +40,3 @@ int train_fp8_load(struct trainer *trainer);
 
 /* Returns the rank that owns the elements of which this rank's data group has copies. */
 int train_first_copy(const struct trainer *trainer);
-
-#endif

@@ -1,6 +1,8 @@
 /* Plans all ranks of a run in one process: finds the rank that takes most memory, and the sum of this host. */
 #include "train-internal.h"
 
+#include "parallel/algorithms.h"
+
 #include <stdlib.h>
 
 /* The input and the result of planning a run's ranks. */
@@ -50,6 +52,8 @@ static int plan_sketched(const struct train_run *run, const struct rank_grid *gr
                          const struct gpt_data *data, struct sketched *sketched) {
     *sketched = (struct sketched){0};
     rank_sketch(&sketched->rank, grid, number, device);
+    if (run->config.batch_invariant)
+        rank_make_batch_invariant(&sketched->rank);
     return train_plan_fill(run, &sketched->rank, data, &sketched->model, &sketched->plan);
 }
 

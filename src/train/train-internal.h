@@ -1,6 +1,5 @@
 /* Inside the trainer. Functions that return a status have the errors of train.h. */
-#ifndef CAMBIUM_TRAIN_INTERNAL_H
-#define CAMBIUM_TRAIN_INTERNAL_H
+#pragma once
 
 #include "train/plan.h"
 #include "train/train.h"
@@ -21,8 +20,20 @@ struct train_model {
     struct training_runner *runner;
 };
 
+/* An observer of a rank's passes. It is called on the rank's thread, and a status that it returns ends the step. */
+struct train_watch {
+    int micro_batch; /* of the pass, set by the trainer */
+    /* After the embedding (-1) and each layer of a forward; see model_pass.layer_output. */
+    int (*output)(struct train_watch *watch, int layer, const void *x, int64_t rows);
+    /* When a backward has added to the gradients of a layer; see model_pass.layer_done. With a tuner it is called once,
+     * with WATCH_ALL_LAYERS. The gradients are not summed over the data ranks yet. */
+    int (*gradients)(struct train_watch *watch, int layer);
+};
+enum { WATCH_ALL_LAYERS = INT_MAX };
+
 struct trainer {
     struct train_run run;
+    struct train_watch *watch; /* NULL: none */
     struct train_plan plan;
     struct comm *world;
     struct comm *own_world; /* opened if the caller has none */
@@ -163,5 +174,3 @@ void report_validation(struct report *report, const struct validation_record *re
 void report_pause(struct report *report);
 /* Writes the last line: iterations and time. */
 void report_end(struct report *report);
-
-#endif

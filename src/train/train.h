@@ -15,8 +15,7 @@
  *
  * Functions that return a status may return STATUS_MEMORY, STATUS_IO, STATUS_PEER when another rank failed, and the
  * device's errors. Comments name the others. */
-#ifndef CAMBIUM_TRAIN_TRAIN_H
-#define CAMBIUM_TRAIN_TRAIN_H
+#pragma once
 
 #include "ckpt/ckpt.h"
 #include "comm/comm.h"
@@ -78,10 +77,17 @@ struct train_progress {
     double best_loss;
 };
 
+/* Samples from another source than files. Any number of threads may read at once. */
+struct train_source {
+    /* Reads samples [first, first + batch->samples), as tuning_batch_read does. */
+    int (*read)(const struct train_source *source, struct gpt_batch *batch, int64_t first);
+};
+
 /* A run that is ready to be planned and opened. */
 struct train_run {
     const struct tuner *tuner;           /* NULL: the model trains */
     const struct tuning_options *tuning; /* the rows to train on; NULL: data.data_path */
+    const struct train_source *source;   /* samples in place of files; NULL: none. It outlives the trainer */
     size_t tuning_bytes;                 /* of the rows at each rank, for the plan, as far as the caller knows */
     struct run_config config;            /* resolved; the caller owns its strings */
     struct tokenizer_files *tokenizer;   /* as read when the run was prepared; copied into checkpoints; NULL: none */
@@ -181,5 +187,3 @@ int trainer_tell_memory(struct trainer *trainer, size_t program);
  * checkpoint.save/best.
  * STATUS_INVALID when a loss is not finite; STATUS_USAGE. */
 int trainer_run(struct trainer *trainer);
-
-#endif

@@ -54,6 +54,8 @@ static int open_data_of_host(void *self) {
     struct trainer *trainer = self;
     if (trainer->run.tuning)
         return open_rows(trainer);
+    if (trainer->run.source)
+        return STATUS_OK;
     const struct gpt_data_options options = train_data_options(&trainer->run);
     return trainer->site.is_first_on_host ? gpt_data_open(&trainer->data, &options) : STATUS_OK;
 }
@@ -68,7 +70,7 @@ static void close_data(void *self) {
 static int open_data_of_process(void *self) {
     struct trainer *trainer = self;
     const struct rank_site *site = &trainer->site;
-    if (trainer->run.tuning || site->is_first_on_host || !site->is_first_in_process)
+    if (trainer->run.tuning || trainer->run.source || site->is_first_on_host || !site->is_first_in_process)
         return STATUS_OK;
     const struct gpt_data_options options = train_data_options(&trainer->run);
     return gpt_data_open(&trainer->data, &options);
@@ -78,7 +80,7 @@ static int open_data_of_process(void *self) {
 static int share_data(void *self) {
     struct trainer *trainer = self;
     struct comm *world = trainer->world;
-    if (trainer->run.tuning || world->size == 1)
+    if (trainer->run.tuning || trainer->run.source || world->size == 1)
         return STATUS_OK;
     int users = trainer->site.is_first_in_process ? trainer->site.in_process : 0;
     struct gpt_data *all = calloc((size_t)world->size, sizeof *all);
@@ -149,11 +151,14 @@ static int open_rank(void *self) {
     int status = rank_open(&trainer->rank, &trainer->grid, trainer->world, trainer->device, (uint64_t)run->train.seed);
     if (!status && run->train.precision == PRECISION_TF32)
         status = rank_use_tf32(&trainer->rank);
-    if (status)
+    if (status) {
         rank_close(&trainer->rank);
-    else
-        trainer->rank.gemm_sm_margin = (int)run->parallel.gemm_sm_margin;
-    return status;
+        return status;
+    }
+    trainer->rank.gemm_sm_margin = (int)run->parallel.gemm_sm_margin;
+    if (run->batch_invariant)
+        rank_make_batch_invariant(&trainer->rank);
+    return STATUS_OK;
 }
 
 static void close_rank(void *self) {
@@ -299,34 +304,33 @@ static int agree(void *self, int status) {
     return is_known ? status : comm_agree(trainer->world, status);
 }
 
-/* The functions that open and close each step; true if the ranks agree after it. */
 static const struct opening_step steps[] = {
-    {open_world, close_world, false},
-    {open_claim, close_claim, true},
-    {heed_signals, NULL, true},
-    {find_site, NULL, true},
-    {open_data_of_host, close_data, true},
-    {open_data_of_process, NULL, true},
-    {share_data, NULL, false},
-    {check_validations, NULL, false},
-    {open_device, close_device, true},
-    {connect_ranks, disconnect_ranks, true},
-    {take_algorithms, NULL, true},
-    {heed_signals, NULL, true},
-    {open_rank, close_rank, false},
-    {open_plan, close_plan, false},
-    {open_batches, close_batches, false},
-    {open_model, NULL, false},
-    {open_pipeline, close_pipeline, false},
-    {open_order, close_order, false},
-    {open_sync, close_sync, true},
-    {load_base, NULL, false},
-    {open_optimizer, close_optimizer, true},
-    {load, NULL, false},
-    {open_saver, close_saver, true},
-    {heed_signals, NULL, true},
+    {.open = open_world, .close = close_world},
+    {.open = open_claim, .close = close_claim, .agrees = true},
+    {.open = heed_signals, .agrees = true},
+    {.open = find_site, .agrees = true},
+    {.open = open_data_of_host, .close = close_data, .agrees = true},
+    {.open = open_data_of_process, .agrees = true},
+    {.open = share_data},
+    {.open = check_validations},
+    {.open = open_device, .close = close_device, .agrees = true},
+    {.open = connect_ranks, .close = disconnect_ranks, .agrees = true},
+    {.open = take_algorithms, .agrees = true},
+    {.open = heed_signals, .agrees = true},
+    {.open = open_rank, .close = close_rank},
+    {.open = open_plan, .close = close_plan},
+    {.open = open_batches, .close = close_batches},
+    {.open = open_model},
+    {.open = open_pipeline, .close = close_pipeline},
+    {.open = open_order, .close = close_order},
+    {.open = open_sync, .close = close_sync, .agrees = true},
+    {.open = load_base},
+    {.open = open_optimizer, .close = close_optimizer, .agrees = true},
+    {.open = load},
+    {.open = open_saver, .close = close_saver, .agrees = true},
+    {.open = heed_signals, .agrees = true},
 };
-const struct opening train_opening = {steps, sizeof steps / sizeof *steps, agree};
+const struct opening train_opening = {.steps = steps, .count = sizeof steps / sizeof *steps, .agree = agree};
 
 static struct schedule schedule_of_run(const struct run_config *run) {
     static const enum schedule_decay decays[] = {

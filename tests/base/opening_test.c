@@ -5,8 +5,10 @@
 
 enum { STEPS = 5, NEVER = -1 };
 
-/* Writes down its calls: A to E open, a to e close, ! fails, + and - are votes for and against. */
+/* Writes down its calls: A to E open, a to e close, ! fails, + and - are votes for and against. Of a list, the first
+ * thing writes for all. */
 struct thing {
+    struct thing *first, *next;
     int fails_at;   /* a step; NEVER */
     int peer_fails; /* the number of an agreement at which another rank votes against; NEVER */
     int votes;      /* so far */
@@ -14,6 +16,7 @@ struct thing {
 };
 
 static void note(struct thing *thing, char call) {
+    thing = thing->first ? thing->first : thing;
     size_t length = strlen(thing->calls);
     assert_true(length + 1 < sizeof thing->calls);
     thing->calls[length] = call;
@@ -51,10 +54,14 @@ CLOSE(4)
 
 /* The third step has nothing to undo; ranks agree after the second and the fourth. */
 static const struct opening_step steps[STEPS] = {
-    {open_0, close_0, false}, {open_1, close_1, true},  {open_2, NULL, false},
-    {open_3, close_3, true},  {open_4, close_4, false},
+    {.open = open_0, .close = close_0},
+    {.open = open_1, .close = close_1, .agrees = true},
+    {.open = open_2},
+    {.open = open_3, .close = close_3, .agrees = true},
+    {.open = open_4, .close = close_4},
 };
-static const struct opening alone = {steps, STEPS, NULL}, together = {steps, STEPS, agree};
+static const struct opening alone = {.steps = steps, .count = STEPS},
+                            together = {.steps = steps, .count = STEPS, .agree = agree};
 
 static void check(const struct opening *opening, int fails_at, int peer_fails, int expected, const char *calls) {
     struct thing thing = {.fails_at = fails_at, .peer_fails = peer_fails};
@@ -92,12 +99,44 @@ static void a_rank_closes_its_steps_when_another_failed(void **state) {
     check(&together, NEVER, 1, STATUS_PEER, "AB+CD+dba");
 }
 
+static void *next_thing(void *self) {
+    return ((struct thing *)self)->next;
+}
+
+/* The second step is shared, and opens once. */
+static const struct opening_step list_steps[] = {
+    {.open = open_0, .close = close_0},
+    {.open = open_1, .close = close_1, .agrees = true, .is_shared = true},
+    {.open = open_3, .close = close_3, .agrees = true},
+};
+static const struct opening list = {list_steps, 3, agree, next_thing};
+
+/* Opens two things, of which the second fails at a step. */
+static void check_list(int fails_at, const char *calls) {
+    struct thing first = {.fails_at = NEVER, .peer_fails = NEVER};
+    struct thing second = {.first = &first, .fails_at = fails_at, .peer_fails = NEVER};
+    first.next = &second;
+    int status = opening_run(&list, &first);
+    assert_int_equal(status, fails_at == NEVER ? STATUS_OK : STATUS_IO);
+    if (!status)
+        opening_undo(&list, &first);
+    assert_string_equal(first.calls, calls);
+}
+
+static void each_step_opens_all_of_a_list_or_none(void **state) {
+    (void)state;
+    check_list(NEVER, "AAB+D+D+ddbaa");
+    check_list(0, "A!a-");
+    check_list(3, "AAB+D+!-dbaa");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(closing_undoes_the_steps_in_reverse),
         cmocka_unit_test(a_step_that_fails_closes_those_before_it),
         cmocka_unit_test(a_rank_that_failed_meets_the_others_at_the_next_agreement),
         cmocka_unit_test(a_rank_closes_its_steps_when_another_failed),
+        cmocka_unit_test(each_step_opens_all_of_a_list_or_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

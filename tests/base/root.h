@@ -1,6 +1,5 @@
 /* A fresh directory for each test of files, and the paths of names in it. */
-#ifndef CAMBIUM_TESTS_BASE_ROOT_H
-#define CAMBIUM_TESTS_BASE_ROOT_H
+#pragma once
 
 #include "support/test.h"
 
@@ -25,5 +24,3 @@ static const char *at(const char *name) {
     assert_in_range(snprintf(path, PATH_MAX, "%s/%s", root, name), 1, PATH_MAX - 1);
     return path;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* The parameter table of the golden directories (2 layers, hidden 16, feed-forward 24, vocabulary 40, positions 12),
  * values for it, and arrays over plain memory. The fused rows stand as v, q, k, unlike the file, so that slices are
  * told apart. */
-#ifndef CAMBIUM_TESTS_CKPT_TINY_GPT2_H
-#define CAMBIUM_TESTS_CKPT_TINY_GPT2_H
+#pragma once
 
 #include "ckpt/ckpt.h"
 #include "support/test.h"
@@ -258,5 +257,3 @@ static inline void assert_same_files(const char *a, const char *b, const char *n
     strbuf_free(&x);
     strbuf_free(&y);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* Properties of every backend's collectives, checked with ranks as threads (comm_test.c) and as processes
  * (mpi_ranks.c). Ranks do not run on the test's own thread, so the checks return a status instead of ending the
  * test. */
-#ifndef CAMBIUM_TESTS_COMM_CASES_H
-#define CAMBIUM_TESTS_COMM_CASES_H
+#pragma once
 
 #include "comm/comm.h"
 
@@ -41,5 +40,3 @@ struct device_cases {
 };
 /* `context`: struct device_cases. */
 int cases_on_device(struct comm *world, void *context);
-
-#endif

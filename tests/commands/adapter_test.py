@@ -238,6 +238,16 @@ class Adapter(unittest.TestCase):
         support.write_safetensors(other / "model.safetensors", changed)
         tune = ["finetune", "--data", data, "--optim.lr=1e-3", "--train.train_iters=1", "--train.global_batch_size=2"]
         run(*tune, "--model", base, "--peft", "lora", "--output", self.root / "noted")
+        for words in (["score", "--input", self.texts, "--adapter"], ["generate", "--prompt", "ab", "--max-new-tokens", "1", "--adapter"],
+                      ["merge", "--output", self.root / "none", "--adapter"], [*tune, "--output", self.root / "none", "--init-adapter"]):
+            done = subprocess.run([support.CAMBIUM, *map(str, words), self.root / "noted", "--model", other],
+                                  capture_output=True, text=True, timeout=120)
+            self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
+            self.assertIn("noted: tensor 'transformer.h.1.mlp.c_fc.weight' of the base ", done.stderr)
+            self.assertIn("is not the one in its receipt (1 of 28 differ)", done.stderr)
+        self.assertIn("receipt: of cambium ", run("adapter", "show", self.root / "noted")[0].decode())
+        run("merge", "--output", self.root / "forced", "--model", other, "--adapter", self.root / "noted", "--receipts", "off")
+        (self.root / "noted/cambium_receipt.json").unlink()  # without one there is a warning
         warning = "noted was trained on another base than "
         for name, words in {"score": ["score", "--input", self.texts, "--adapter"],
                             "generate": ["generate", "--prompt", "ab", "--max-new-tokens", "1", "--adapter"],

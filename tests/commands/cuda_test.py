@@ -266,6 +266,29 @@ class Tuning(finetune_support.Tuning):
                 for ours, one in zip(found, expected, strict=True):
                     self.assertLess(abs(ours - one), 1e-5 * one)
 
+    @unittest.skipIf(SANITIZED, "the stand-in is several times slower")
+    def test_training_and_serving_have_the_same_bits(self):
+        """With --batch-invariant on; the stand-in's algorithms follow the number of rows."""
+        with unittest.mock.patch.dict(os.environ, CAMBIUM_CUDA_ALGORITHMS="rows"):
+            for method, precision, *layout in (("lora ia3", "bf16"), ("adapter", "fp32"), ("full", "bf16"),
+                                               ("lora", "bf16", "--ranks", "2", "--parallel.tensor_model_parallel_size=2")):
+                gaps = {}
+                for switch in ("on", "off"):
+                    with self.subTest(method=method, precision=precision, layout=layout, switch=switch):
+                        name = f"{method}-{len(layout)}-{switch}"
+                        self.tune(name, method, "--valid-data", self.data, "--train.eval_interval=8", "--batch-invariant", switch,
+                                  f"--train.precision={precision}", *layout, *CUDA)
+                        gaps[switch] = self.lines(name)[-1]["serving_gap"]
+                self.assertEqual(gaps["on"], 0)
+                self.assertGreater(gaps["off"], 0)
+            texts = "".join(json.dumps({"tokens": [7 * i % 250 for i in range(n)]}) + "\n" for n in (3, 40, 17)).encode()
+            (self.root / "texts.jsonl").write_bytes(texts)
+            words = ["--model", self.base, "--adapter", self.root / "lora ia3-0-on", "--input", self.root / "texts.jsonl", *CUDA]
+            for precision in ("fp32", "bf16", "tf32"):
+                *paths, summary = rows(run("verify", "serving", *words, "--precision", precision, "--batch-invariant", "on")[0])
+                self.assertEqual((summary["equal"], summary["device"], len(paths)), (True, "cuda", 6))
+            run("verify", "serving", *words, "--precision", "bf16", expect=1)
+
 
 class Completions(unittest.TestCase):
     def assert_scores_are_the_cpus(self, *words, line):

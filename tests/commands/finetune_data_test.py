@@ -12,6 +12,7 @@ import time
 import unittest
 
 import model_support as support
+from finetune_support import hash_tree
 from model_support import run
 from pretrain_support import LONG, wait_for
 
@@ -310,7 +311,7 @@ class Faults(Finetune):
         return {str(p): p.read_bytes() for p in (self.root / name).rglob("*") if p.is_file()}
 
     def adapter(self, name):
-        return {p.name: p.read_bytes() for p in (self.root / name).iterdir() if p.is_file()}
+        return hash_tree(self.root / name, "*")
 
     def go_on(self, name, method):
         words = [f"--checkpoint.load={self.root / name}"]

@@ -20,7 +20,7 @@ def commands():
     """The words of every command."""
     overview = text("--help")
     names = re.findall(r"(?m)^  ([a-z]+) {2,}", overview)
-    return [[name, *WORDS.get(name, [])] for name in names] + [["bench", "serve"], ["plan", "show"]]
+    return [[name, *WORDS.get(name, [])] for name in names] + [["bench", "serve"], ["plan", "show"], ["verify", "layout"]]
 
 
 def suggestion(words, option):

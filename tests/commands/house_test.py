@@ -47,6 +47,7 @@ ENDING_AND_ENVIRONMENT = {
     ("bench/report.c", "_exit"): "the end of a child process that was started to be measured",
     ("src/commands/line_history.c", "getenv"): "XDG_STATE_HOME and HOME, as every program that keeps lines of a person",
     ("bench/training.c", "getenv"): "TMPDIR, as every program that needs files for a while",
+    ("src/commands/verify_layout.c", "getenv"): "TMPDIR, as every program that needs files for a while",
 }
 CGROUP_FILES = {"src/base/cgroup.h", "src/base/cores.c"}  # a controller's name is "cpu" too
 # Names of a family of models stand in its file alone, or in those of its variants; who else may say some of them, and why.

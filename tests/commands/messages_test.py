@@ -38,6 +38,7 @@ class Messages(unittest.TestCase):
 
     def refuse(self, part, *words, expect=1):
         errors = self.generate(*words, expect=expect)
+        errors = "".join(line for line in errors.splitlines(True) if "warning: adapter_changes_nothing: " not in line)
         self.assertEqual(errors.count("\n"), 1, errors)
         self.assertIn(part, errors)
 

@@ -153,7 +153,7 @@ def llama_config(**more):
 
 
 def llama_shapes(config):
-    """Names and shapes of a tied Llama, as in its files."""
+    """Names and shapes of a tied Llama, as in its files; of a Mistral, Qwen2, Qwen3 or Phi-3 where model_type says so."""
     width, inner = config["hidden_size"], config["intermediate_size"]
     q, kv = (config[key] * config["head_dim"] for key in ("num_attention_heads", "num_key_value_heads"))
     shapes = {"model.embed_tokens.weight": (config["vocab_size"], width), "model.norm.weight": (width,)}
@@ -162,6 +162,15 @@ def llama_shapes(config):
             "input_layernorm": (width,), "post_attention_layernorm": (width,), "self_attn.q_proj": (q, width),
             "self_attn.k_proj": (kv, width), "self_attn.v_proj": (kv, width), "self_attn.o_proj": (width, q),
             "mlp.gate_proj": (inner, width), "mlp.up_proj": (inner, width), "mlp.down_proj": (width, inner)}.items()}
+        attention, mlp = f"model.layers.{layer}.self_attn.", f"model.layers.{layer}.mlp."
+        if config["model_type"] == "qwen2":
+            shapes |= {f"{attention}{name}_proj.bias": (rows,) for name, rows in (("q", q), ("k", kv), ("v", kv))}
+        elif config["model_type"] == "qwen3":
+            shapes |= {f"{attention}{name}_norm.weight": (config["head_dim"],) for name in "qk"}
+        elif config["model_type"] == "phi3":
+            for name in (attention + "q_proj", attention + "k_proj", attention + "v_proj", mlp + "gate_proj", mlp + "up_proj"):
+                del shapes[name + ".weight"]
+            shapes |= {attention + "qkv_proj.weight": (q + 2 * kv, width), mlp + "gate_up_proj.weight": (2 * inner, width)}
     return shapes
 
 

@@ -36,7 +36,7 @@ ServerInfoRequest{} ServerInfoResponse{s version=1;*s models=2;u max_model_len=3
 LoadAdapterRequest{s name=1;s path=2;b pinned=3} ReplaceAdapterRequest{s name=1;s path=2;U if_generation=3}
 UnloadAdapterRequest{s name=1} UnloadAdapterResponse{} ListAdaptersRequest{} DrainResponse{}
 Adapter{s name=1;*s methods=2;U generation=3;s digest=4;U parameters=5;U bytes=6;u virtual_tokens=7;s state=8;b pinned=9;
-  u running=10;u waiting=11}
+  u running=10;u waiting=11;s receipt=12;d receipt_gap=13}
 ListAdaptersResponse{*Adapter adapters=1} DrainRequest{?u timeout_s=1;?u delay_s=2}
 """
 TYPES = {1: "d", 2: "f", 4: "U", 5: "i", 8: "b", 9: "s", 13: "u"}

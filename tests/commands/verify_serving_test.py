@@ -12,10 +12,12 @@ from model_support import CAMBIUM, PRECISIONS, read_safetensors, rows, run, writ
 PATHS = ["training", "prefill", "chunked", "decode", "prefix_hit", "mixed"]
 KINDS = {"lora": "lora", "dora": "lora", "rslora": "lora", "ia3": "ia3", "houlsby": "adapter", "pfeiffer": "adapter",
          "parallel": "adapter", "prompt": "prompt", "ptuning": "ptuning", "prefix": "prefix", "projected": "prefix",
-         "stack": "lora ia3"}
+         "stack": "lora ia3", "full": "full"}
 WORDS = {"dora": ["--peft.use_dora=true"], "rslora": ["--peft.use_rslora=true"],
          "houlsby": ["--peft.adapter_style=houlsby"], "pfeiffer": ["--peft.adapter_style=pfeiffer"],
          "parallel": ["--peft.adapter_style=parallel"], "projected": ["--peft.prefix_projection=true"]}
+FAMILIES = {"llama": {}, "mistral": {"sliding_window": 9}, "qwen2": {}, "qwen3": {}, "phi3": {"num_attention_heads": 4, "head_dim": 8}}
+WITHOUT = {"mistral": {"prefix", "projected"}, "phi3": {"ia3", "stack"}}  # no prefix before a window; no targets of its own
 TENSOR = lambda ranks: ["--ranks", ranks, f"{P}tensor_model_parallel_size={ranks}"]
 
 
@@ -23,12 +25,13 @@ class Verify(Tuning):
     @classmethod
     def write_base(cls):
         write_byte_model(cls.base, n_layer=2, n_head=4, n_embd=32, n_positions=96)
-        cls.llama = cls.root / "llama"
-        write_byte_llama(cls.llama, num_hidden_layers=2, max_position_embeddings=96)
+        cls.models = {"gpt2": cls.base} | {family: cls.root / family for family in FAMILIES}
+        for family, more in FAMILIES.items():
+            write_byte_llama(cls.models[family], model_type=family, num_hidden_layers=2, max_position_embeddings=96, **more)
 
-    def verify(self, *words, expect=None, model=None):
+    def verify(self, *words, expect=None):
         """Returns the lines of the paths, and the summary."""
-        done = subprocess.run([CAMBIUM, "verify", "serving", "--model", model or self.base, *map(str, words)], capture_output=True, timeout=300)
+        done = subprocess.run([CAMBIUM, "verify", "serving", *map(str, words)], capture_output=True, timeout=300)
         *paths, summary = rows(done.stdout)
         self.assertEqual([path["path"] for path in paths], PATHS)
         self.assertEqual(summary["equal"], not any(path["differ"] for path in paths))
@@ -45,36 +48,39 @@ class Verify(Tuning):
             self.assertEqual((path["differ"], path["max_abs"]), (0, 0.0), path)
             self.assertNotIn("first", path)
 
-    def tuned(self, kind, model, name):
-        """Returns the words for an adapter on the model; none for the base."""
+    def tuned(self, kind, family="gpt2"):
+        """Returns the words for a kind of tuning of the family's model."""
+        name, targets = f"{family}-{kind}", ["--peft.target_modules=all-linear"] if family == "phi3" and KINDS.get(kind) == "lora" else []
         if kind == "base":
-            return []
-        base, self.base = self.base, model
-        self.tune(name, KINDS[kind], *WORDS.get(kind, []), "--optim.lr=3e-2")
-        self.base = base
-        return ["--adapter", self.root / name]
+            return ["--model", self.models[family]]
+        self.base = self.models[family]
+        if not (self.root / name).exists():
+            self.tune(name, KINDS[kind], *WORDS.get(kind, []), *targets, "--optim.lr=3e-2")
+        del self.base  # the class's again
+        return ["--model", self.root / name] if kind == "full" else ["--model", self.models[family], "--adapter", self.root / name]
 
     def test_every_kind(self):
-        for family, model in (("gpt2", self.base), ("llama", self.llama)):
+        for family in self.models if LONG else ("gpt2", "llama"):
             for kind in ("base", *KINDS) if LONG or family == "gpt2" else ("base", "stack"):
-                words = self.tuned(kind, model, f"{family}-{kind}")
-                for precision in PRECISIONS:
+                words = self.tuned(kind, family) if kind not in WITHOUT.get(family, ()) else None
+                for precision in PRECISIONS if words else ():
                     for ranks in (1, 2) if LONG else (1,):
                         with self.subTest(family=family, kind=kind, precision=precision, ranks=ranks):
-                            paths, summary = self.verify(*words, "--precision", precision, *TENSOR(ranks), model=model)
+                            paths, summary = self.verify(*words, "--precision", precision, *TENSOR(ranks))
+                            print(family, kind, json.dumps(summary), flush=True)
                             self.assertEqual((summary["precision"], summary["tensor"]), (precision, ranks))
                             self.check_paths(paths)
 
     def test_tensor_ranks(self):
-        paths, summary = self.verify(*TENSOR(2), "--precision", "fp32")
+        paths, summary = self.verify(*self.tuned("base"), *TENSOR(2), "--precision", "fp32")
         self.assertEqual(summary["tensor"], 2)
         self.check_paths(paths)
-        paths, summary = self.verify(*TENSOR(4), *self.tuned("stack", self.base, "ranks"))
+        paths, summary = self.verify(*self.tuned("stack"), *TENSOR(4))
         self.assertEqual(summary["tensor"], 4)
         self.check_paths(paths)
 
     def test_the_dump_has_the_numbers_of_score(self):
-        texts, words = self.root / "texts.jsonl", self.tuned("prompt", self.base, "dumped")
+        texts, words = self.root / "texts.jsonl", self.tuned("prompt")
         lines = [{"text": "to 4: 0 1 2"}, {"tokens": [1, 2, 3, 4, 5] * 8}]
         texts.write_text("".join(json.dumps(line) + "\n" for line in lines))
         for number, ranks in enumerate((1, 2)):
@@ -82,7 +88,7 @@ class Verify(Tuning):
             paths, summary = self.verify(*words, "--input", texts, "--dump", dump, *TENSOR(ranks))
             self.assertEqual([path["texts"] for path in paths], [2] * len(PATHS))
             self.assertEqual(sorted(file.name for file in dump.iterdir()), ["serving.safetensors", "training.safetensors"])
-            scored = rows(run("score", "--model", self.base, *words, "--input", texts, *TENSOR(ranks))[0])
+            scored = rows(run("score", *words, "--input", texts, *TENSOR(ranks))[0])
             dumps = {name: read_safetensors(dump / f"{name}.safetensors") for name in ("training", "serving")}
             self.assertEqual(dumps["training"] == dumps["serving"], summary["equal"])
             for i, line in enumerate(scored):

@@ -1,6 +1,5 @@
 /* A command with an option of every type and a run's sections. */
-#ifndef CAMBIUM_TESTS_CONFIG_OPTIONS_H
-#define CAMBIUM_TESTS_CONFIG_OPTIONS_H
+#pragma once
 
 #include "config/run.h"
 
@@ -104,5 +103,3 @@ static inline int parse(struct options *options, struct config **config, bool ta
     return config_parse(&command, argc, argv, options, config, &is_answered);
 }
 #define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
-
-#endif

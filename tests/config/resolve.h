@@ -1,6 +1,5 @@
 /* A command that takes a run's configuration and nothing else, and what is read, resolved and dumped with it. */
-#ifndef CAMBIUM_TESTS_CONFIG_RESOLVE_H
-#define CAMBIUM_TESTS_CONFIG_RESOLVE_H
+#pragma once
 
 #include "config/run.h"
 
@@ -95,5 +94,3 @@ static inline int forget_directory(void **state) {
     free(directory);
     return 0;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Every direction of conversion, each with a small source. Sources are recorded directories; a GGUF file is made of one
  * of them. */
-#ifndef CAMBIUM_TESTS_DIRECTIONS_H
-#define CAMBIUM_TESTS_DIRECTIONS_H
+#pragma once
 
 #include "convert/convert.h"
 
@@ -60,5 +59,3 @@ static void remove_output(void) {
     else
         assert_int_equal(remove(places.output), 0);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Small indexed datasets for the tests of this room. */
-#ifndef CAMBIUM_TESTS_DATA_FILES_H
-#define CAMBIUM_TESTS_DATA_FILES_H
+#pragma once
 
 #include "data/data.h"
 #include "support/test.h"
@@ -51,5 +50,3 @@ static inline size_t count_files(const char *directory) {
     file_list_free(names, count);
     return count;
 }
-
-#endif

@@ -3,8 +3,7 @@
  * The tokenizer knows the 256 bytes, <|endoftext|> and, on request, chatml's two marks. It merges nothing, so batches
  * can be read as text. A row is shown as its tokens. "[...]" encloses trained tokens, "~" is a virtual token, "$" the
  * end-of-text, "<" and ">" chatml's marks; " | " separates segments. */
-#ifndef CAMBIUM_TESTS_DATA_TUNING_H
-#define CAMBIUM_TESTS_DATA_TUNING_H
+#pragma once
 
 #include "data/tuning.h"
 #include "text/text.h"
@@ -154,5 +153,3 @@ static inline void check_rows(const char *text, struct tuning_options options, c
 }
 
 #define ROWS(...) ((const char *const[]){__VA_ARGS__, NULL})
-
-#endif

@@ -1,6 +1,5 @@
 /* Marks that libutf8proc knows and `tokenizers`, whose normal form is Unicode 9's, does not. */
-#ifndef CAMBIUM_TESTS_NEW_MARKS_H
-#define CAMBIUM_TESTS_NEW_MARKS_H
+#pragma once
 
 #include "base/utf8.h"
 
@@ -28,5 +27,3 @@ static inline bool has_new_mark(const uint8_t *data, size_t size) {
     }
     return false;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* The result of parsing bytes as HTTP/1.1, as a text. The test and the fuzz target use it to compare ways of splitting
  * the bytes. */
-#ifndef CAMBIUM_TESTS_SERVE_HTTP1_TRANSCRIPT_H
-#define CAMBIUM_TESTS_SERVE_HTTP1_TRANSCRIPT_H
+#pragma once
 
 #include "http/http1_parser.h"
 
@@ -78,5 +77,3 @@ static inline void http1_transcript(const void *bytes, size_t length, const size
     strbuf_free(&body);
     http1_parser_free(&parser);
 }
-
-#endif

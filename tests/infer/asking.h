@@ -1,7 +1,6 @@
 /* Requests to a scheduler over a false engine, and what came back of each: every callback is checked when it comes, and
  * check_asked compares all texts with what false_text says. */
-#ifndef CAMBIUM_TESTS_ASKING_H
-#define CAMBIUM_TESTS_ASKING_H
+#pragma once
 
 #include "false_engine.h"
 
@@ -177,5 +176,3 @@ static inline void run_to_the_end(struct scheduler *scheduler, int64_t most) {
     }
     fail_msg("there is something to do after %lld steps", (long long)most);
 }
-
-#endif

@@ -12,6 +12,7 @@ struct task {
     struct directories directories;
     size_t adapter_memory, cache_bytes;
     int64_t first_layers;
+    bool has_second; /* base, of Llama's family */
 };
 
 static struct engine_options options_of(const struct task *task) {
@@ -36,8 +37,11 @@ static void is_equal(const char *name, size_t planned, size_t counted) {
 }
 
 static int open_rank(struct comm *world, void *context) {
-    struct engine_options options = options_of(context);
+    struct engine_options options = options_of(context), second = options;
     struct engine_plan plan, opened;
+    second.model = TEST_DATA "/peft/families/llama/base";
+    second.max_rows = 20;
+    options.next = ((const struct task *)context)->has_second ? &second : NULL;
     struct engine *engine;
     test_ok(engine_plan_make(&options, world->rank, &plan));
     struct held before = held;
@@ -100,6 +104,11 @@ static void an_engine_takes_what_is_planned(void **state) {
     stacks_root = "golden";
 }
 
+static void two_bases_are_planned_together(void **state) {
+    (void)state;
+    open_everywhere((struct task){.has_second = true});
+}
+
 static void its_adapters_are_planned_too(void **state) {
     (void)state;
     static const struct stack stack = {{"prompt", "lora_all_linear", "ia3"}, 3, 0, 5};
@@ -135,6 +144,7 @@ static void the_largest_stage_decides_on_pages(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_engine_takes_what_is_planned),
+        cmocka_unit_test(two_bases_are_planned_together),
         cmocka_unit_test(its_adapters_are_planned_too),
         cmocka_unit_test(the_largest_stage_decides_on_pages),
     };

@@ -3,8 +3,7 @@
  * and of the settings of the draw. A completion therefore has the right tokens only if each of its rows ran once, in
  * order, in pages that nobody else wrote. The engine runs a step when it is collected. It fails the test when it gets a
  * request that a real engine may refuse. false_text computes a completion alone, from nothing but the request. */
-#ifndef CAMBIUM_TESTS_FALSE_ENGINE_H
-#define CAMBIUM_TESTS_FALSE_ENGINE_H
+#pragma once
 
 #include "base/base.h"
 #include "infer/kv_pool.h"
@@ -409,5 +408,3 @@ static inline void false_text(const struct scheduler_request *r, int64_t choice,
         }
     }
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Counts the memory that each thread took and nobody has given back. The linker puts the counting functions below in
  * the place of the real ones (tests/CMakeLists.txt). The function that allocates device memory tells its purpose. */
-#ifndef CAMBIUM_TESTS_INFER_HELD_H
-#define CAMBIUM_TESTS_INFER_HELD_H
+#pragma once
 
 #include "infer/kv_pool.h"
 
@@ -162,5 +161,3 @@ static inline size_t held_on_device(const struct held *taken) {
         bytes += taken->device[i];
     return bytes;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Random requests to a real engine, and all that came back of each: texts of every kind of adapter, alone and stacked,
  * of many lengths, with every sampling option. */
-#ifndef CAMBIUM_TESTS_MIXED_H
-#define CAMBIUM_TESTS_MIXED_H
+#pragma once
 
 #include "infer/adapters.h"
 #include "infer/slots.h"
@@ -216,5 +215,3 @@ static inline void mixed_compare(const struct mixed *ours, const struct mixed *e
                      (double)a->prompt[i].logprob, (double)b->prompt[i].logprob);
     fail_msg("%s: request %d: other counts or ends than alone", how, ours->number);
 }
-
-#endif

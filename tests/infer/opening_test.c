@@ -8,14 +8,15 @@
 
 struct task {
     size_t step; /* it fails on the last rank; engine_opening.count: none does */
+    int bases;
     struct directories directories;
 };
 
 static void is_empty(const struct engine *engine) {
     assert_null(engine->files.tensors);
-    assert_null(engine->device);
-    assert_null(engine->rank.device);
-    assert_null(engine->holders);
+    assert_null(engine->shared->device);
+    assert_null(engine->shared->rank.device);
+    assert_null(engine->shared->holders);
     assert_null(engine->leader);
     assert_null(engine->follower);
     assert_null(engine->bank);
@@ -31,18 +32,20 @@ static int open_failing(struct comm *world, void *context) {
     bool fails = task->step < engine_opening.count && world->rank == world->size - 1;
     const struct opening opening =
         opening_that_fails(&engine_opening, fails ? task->step : engine_opening.count, steps);
-    struct engine *engine = calloc(1, sizeof *engine);
-    assert_non_null(engine);
-    engine->options = (struct engine_options){.device = test_device(),
-                                              .model = base_directory(),
-                                              .world = world->size > 1 ? world : NULL,
-                                              .grid = {world->size, 1, 1, 1, 1},
-                                              .adapters = (const char *const *)task->directories.name,
-                                              .adapter_count = 2,
-                                              .threads = 1,
-                                              .max_rows = 8,
-                                              .max_logit_rows = 8,
-                                              .max_sequences = 3};
+    struct engine_options options = {.device = test_device(),
+                                     .model = base_directory(),
+                                     .world = world->size > 1 ? world : NULL,
+                                     .grid = {world->size, 1, 1, 1, 1},
+                                     .adapters = (const char *const *)task->directories.name,
+                                     .adapter_count = 2,
+                                     .threads = 1,
+                                     .max_rows = 8,
+                                     .max_logit_rows = 8,
+                                     .max_sequences = 3},
+                          second = options;
+    options.next = task->bases > 1 ? &second : NULL;
+    struct engine *engine;
+    test_ok(engine_allocate(&options, &engine));
     struct held before = held;
     int status = opening_run(&opening, engine);
     if (task->step == opening.count) {
@@ -54,11 +57,12 @@ static int open_failing(struct comm *world, void *context) {
     } else {
         test_fails(status, STATUS_PEER, "this step fails");
     }
-    is_empty(engine);
+    for (int i = 0; i < task->bases; i++)
+        is_empty(engine_of_base(engine, i));
     assert_int_equal(held_on_device(&held), held_on_device(&before));
     assert_int_equal(held.pinned, before.pinned);
     assert_int_equal(held.blocks, before.blocks);
-    free(engine);
+    free(engine->shared);
     return STATUS_OK;
 }
 
@@ -66,8 +70,9 @@ static void each_step_that_fails_is_undone(int ranks) {
     static const struct stack stack = {{"lora_patterns", "ia3"}, 2, 0, 0};
     struct task task = {.step = 0};
     find_stack(&stack, &task.directories);
-    for (; task.step <= engine_opening.count; task.step++)
-        test_ok(comm_local_run(ranks, open_failing, &task));
+    for (task.bases = 1; task.bases <= 2; task.bases++)
+        for (task.step = 0; task.step <= engine_opening.count; task.step++)
+            test_ok(comm_local_run(ranks, open_failing, &task));
     forget_stack(&stack, &task.directories);
 }
 

@@ -1,6 +1,5 @@
 /* Stacks of the golden adapters on their base: engines that serve them, and the forward that trains them. */
-#ifndef CAMBIUM_TESTS_INFER_STACKS_H
-#define CAMBIUM_TESTS_INFER_STACKS_H
+#pragma once
 
 #include "infer/engine.h"
 #include "infer/score.h"
@@ -226,5 +225,3 @@ static inline int score(struct engine *engine, int text, int64_t count, float *l
 static inline bool is_near(float ours, float expected) {
     return fabsf(ours - expected) <= 1e-5f * (1 + fabsf(expected));
 }
-
-#endif

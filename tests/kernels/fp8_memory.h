@@ -1,6 +1,5 @@
 /* A matrix in FP8 as cases see it: on the CPU bf16 by rows, and on a GPU the bytes that it has of the matrix. */
-#ifndef CAMBIUM_TESTS_KERNELS_FP8_MEMORY_H
-#define CAMBIUM_TESTS_KERNELS_FP8_MEMORY_H
+#pragma once
 
 #include "op_cases-internal.h"
 
@@ -40,5 +39,3 @@ static inline bool cast_supports(const struct op_run *run, const struct ops *ops
     (void)run, (void)device;
     return ops->fp8_cast != ops_absent.fp8_cast;
 }
-
-#endif

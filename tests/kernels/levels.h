@@ -1,6 +1,5 @@
 /* A check of the operations at every level of instructions that this machine has. */
-#ifndef CAMBIUM_TESTS_KERNELS_LEVELS_H
-#define CAMBIUM_TESTS_KERNELS_LEVELS_H
+#pragma once
 
 #include "kernels/ops.h"
 #include "support/test.h"
@@ -25,5 +24,3 @@ static inline void every_level(void (*check)(const struct scene *scene)) {
     stream_close(scene.exec.stream);
     device_close(device);
 }
-
-#endif

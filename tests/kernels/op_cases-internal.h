@@ -1,6 +1,5 @@
 /* Shared by the files of the harness. */
-#ifndef CAMBIUM_TESTS_OP_CASES_INTERNAL_H
-#define CAMBIUM_TESTS_OP_CASES_INTERNAL_H
+#pragma once
 
 #include "op_cases.h"
 
@@ -23,5 +22,3 @@ struct op_scene {
 int op_scene_enter(struct op_scene *scene, struct op_run *run);
 /* STATUS_INVALID when the call wrote past its workspace. */
 int op_scene_leave(struct op_scene *scene, struct op_run *run);
-
-#endif

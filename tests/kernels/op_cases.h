@@ -9,8 +9,7 @@
  * tensors. Inputs come from the counter-based generator, rounded to their type, and outputs are poisoned. NaN stands
  * before, after and in the gaps between rows, so that reading outside spoils a result and writing outside is noticed.
  * Inputs must come back unchanged. It knows no test library: failures are a status and one line of text. */
-#ifndef CAMBIUM_TESTS_OP_CASES_H
-#define CAMBIUM_TESTS_OP_CASES_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -149,5 +148,3 @@ int op_run_reset(struct op_run *run, struct stream *stream);
 /* Copies a tensor's elements back, compact, as doubles (the caller frees), after waiting for the stream. */
 int op_run_read(const struct op_run *run, int index, struct stream *stream, double **values);
 void op_run_close(struct op_run *run, struct device *device);
-
-#endif

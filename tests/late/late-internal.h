@@ -7,8 +7,7 @@
  *     event.c     the marks in the queues
  *     record.c    recordings
  *     ops.c       operations */
-#ifndef CAMBIUM_KERNELS_LATE_INTERNAL_H
-#define CAMBIUM_KERNELS_LATE_INTERNAL_H
+#pragma once
 
 #include "backend.h"
 #include "late/late.h"
@@ -165,5 +164,3 @@ int late_record_end(struct stream *stream, struct recording **recording);
 int late_replay(struct stream *stream, const struct recording *recording);
 
 extern const struct ops late_ops;
-
-#endif

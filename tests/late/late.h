@@ -1,6 +1,5 @@
 /* Counts of the test backend `late`, for tests. */
-#ifndef CAMBIUM_KERNELS_LATE_H
-#define CAMBIUM_KERNELS_LATE_H
+#pragma once
 
 #include "kernels/device.h"
 
@@ -12,5 +11,3 @@ struct late_counts {
 };
 /* Returns the counts of a device of the backend late. Any thread. */
 struct late_counts late_counts(const struct device *device);
-
-#endif

@@ -1,6 +1,5 @@
 /* A case of tools/golden/model_vectors.py: a model, a batch, and what `transformers` makes of them in fp64. */
-#ifndef CAMBIUM_TESTS_MODEL_GOLDEN_H
-#define CAMBIUM_TESTS_MODEL_GOLDEN_H
+#pragma once
 
 #include "model/support.h"
 
@@ -93,5 +92,3 @@ static inline json_t *golden_steps(const struct golden *g) {
     assert_non_null(steps);
     return steps;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* A model opened for a test: device, rank and model, with weights from a directory or given initial values; a batch of
  * draws for it. */
-#ifndef CAMBIUM_TESTS_MODEL_SUPPORT_H
-#define CAMBIUM_TESTS_MODEL_SUPPORT_H
+#pragma once
 
 #include "ckpt/ckpt.h"
 #include "model/model.h"
@@ -164,5 +163,3 @@ static inline struct model_batch test_batch(uint32_t samples, uint32_t length, u
                                 .labels = b->labels,
                                 .loss_weight = b->weight};
 }
-
-#endif

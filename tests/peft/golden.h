@@ -4,8 +4,7 @@
  * A case is opened by its directory's name, preceded by the family's name unless that is GPT-2 (tests/peft/families).
  * It gives its configuration and its batch. For each parameter of a stack's table it gives the values before training,
  * the gradient, and the values after the steps. Anything that a case lacks fails the test. */
-#ifndef CAMBIUM_TESTS_PEFT_GOLDEN_H
-#define CAMBIUM_TESTS_PEFT_GOLDEN_H
+#pragma once
 
 #include "ckpt/ckpt.h"
 #include "peft/peft.h"
@@ -49,5 +48,3 @@ size_t golden_cases(char ***names);
 /* The same of the other families: "llama/lora". */
 size_t golden_family_cases(char ***names);
 void golden_free_cases(char **names, size_t count);
-
-#endif

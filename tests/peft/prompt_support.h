@@ -1,7 +1,6 @@
 /* A small frozen model with a stack of adapters, on any ranks: its loss, its gradients against differences, and those
  * of a layout against one rank. Where the layout has data ranks, each holds a share of the base. */
-#ifndef CAMBIUM_TESTS_PEFT_PROMPT_SUPPORT_H
-#define CAMBIUM_TESTS_PEFT_PROMPT_SUPPORT_H
+#pragma once
 
 #include "peft/peft.h"
 
@@ -456,5 +455,3 @@ static inline void prompt_check_sharded(const struct prompt_stack *stack) {
     size_t count = sizeof layouts / sizeof *layouts;
     prompt_check(stack, layouts, test_is_long() ? count : count / 2);
 }
-
-#endif

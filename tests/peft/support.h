@@ -1,7 +1,6 @@
 /* A small frozen base with a stack on it, on one rank or on several of a grid. The trained parameters have values that
  * are neutral nowhere, and are the same under every layout. */
-#ifndef CAMBIUM_TESTS_PEFT_SUPPORT_H
-#define CAMBIUM_TESTS_PEFT_SUPPORT_H
+#pragma once
 
 #include "model/support.h"
 #include "peft/peft.h"
@@ -124,5 +123,3 @@ static inline int tuned_run(struct tuned *t, bool has_dropout, double *loss) {
                               DTYPE_F32);
     return status;
 }
-
-#endif

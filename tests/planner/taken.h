@@ -1,8 +1,7 @@
 /* Counts the device memory that each rank's thread holds, by the parts of a training plan. The linker puts the
  * functions below in the place of the real ones (tests/CMakeLists.txt). They tell a part by the function that allocates
  * it. */
-#ifndef CAMBIUM_TESTS_PLANNER_TAKEN_H
-#define CAMBIUM_TESTS_PLANNER_TAKEN_H
+#pragma once
 
 #include "model/model.h"
 #include "optim/optim.h"
@@ -125,5 +124,3 @@ COUNTED(int, optimizer_open, struct optimizer *optimizer, const struct optimizer
         struct gradient_sync *sync) {
     IN_PART(PART_OPTIMIZER, __real_optimizer_open(optimizer, options, sync));
 }
-
-#endif

@@ -7,6 +7,7 @@
 #include "support/test.h"
 
 #include "base/base.h"
+#include "infer/adapters.h"
 #include "infer/images.h"
 #include "infer/sequences.h"
 
@@ -164,6 +165,11 @@ int64_t engine_pages(const struct engine *engine) {
 int64_t engine_pages_available(const struct engine *engine) {
     (void)engine;
     return 0;
+}
+
+const uint64_t *adapters_receipts(const struct adapters *adapters) {
+    static const uint64_t none[RECEIPT_WORDS];
+    return none;
 }
 
 size_t engine_adapter_bytes(const struct engine *engine) {

@@ -1,6 +1,5 @@
 /* An exchange whose answer is kept: what handlers do, without a socket. A test program has it once. */
-#ifndef CAMBIUM_TESTS_SERVE_FAKE_EXCHANGE_H
-#define CAMBIUM_TESTS_SERVE_FAKE_EXCHANGE_H
+#pragma once
 
 #include "support/test.h"
 
@@ -107,5 +106,3 @@ static inline void fake_close(struct fake *fake) {
     strbuf_free(&fake->body);
     strbuf_free(&fake->trailers);
 }
-
-#endif

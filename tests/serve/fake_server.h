@@ -1,7 +1,6 @@
 /* A server without an engine, a registry of two adapters, and calls whose updates a test makes up. A test program has
  * it once: the functions here stand for those of call.c, registry.c, text_job.c and server.c. */
-#ifndef CAMBIUM_TESTS_SERVE_FAKE_SERVER_H
-#define CAMBIUM_TESTS_SERVE_FAKE_SERVER_H
+#pragma once
 
 #include "serve/fake_exchange.h"
 
@@ -54,6 +53,7 @@ bool registry_at(const struct server *server, int number, struct registry_adapte
                                          .methods = number ? "lora" : "ia3,lora",
                                          .digest = "ab",
                                          .state = "resident",
+                                         .receipt = "exact",
                                          .generation = (uint64_t)number + 3};
     return true;
 }
@@ -136,5 +136,3 @@ static inline struct server fake_server(void) {
                                      .vocab = 100,
                                      .precision = "fp32"}};
 }
-
-#endif

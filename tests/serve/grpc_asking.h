@@ -1,7 +1,6 @@
 /* Calls of gRPC over an exchange whose answer is kept, to a server whose calls' updates a test makes up. A test program
  * has it once. */
-#ifndef CAMBIUM_TESTS_SERVE_GRPC_ASKING_H
-#define CAMBIUM_TESTS_SERVE_GRPC_ASKING_H
+#pragma once
 
 #include "serve/fake_exchange.h"
 #include "serve/fake_server.h"
@@ -118,5 +117,3 @@ static inline void tell_done(enum error_case which) {
         error_set(&update.error, which, "prompt", "it went wrong");
     tell();
 }
-
-#endif

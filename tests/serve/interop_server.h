@@ -3,8 +3,7 @@
  * Each service is a row of the table in interop_server.c. The services are asked in order, and the first whose `claims`
  * accepts an exchange gets it. A service has a file of its own, interop_NAME.c; these files are found by their
  * names. */
-#ifndef CAMBIUM_TESTS_SERVE_INTEROP_SERVER_H
-#define CAMBIUM_TESTS_SERVE_INTEROP_SERVER_H
+#pragma once
 
 #include "serve/request.h"
 
@@ -17,5 +16,3 @@ extern const struct interop_service interop_grpc, interop_plain;
 /* Notes the seconds of its thread that a turn of the loop took: GET /counts tells how many, how many were long, and the
  * longest. */
 void interop_count_turn(double seconds);
-
-#endif

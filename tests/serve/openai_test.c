@@ -581,7 +581,8 @@ static void changes_of_adapters_go_to_the_registry(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int leaves = 0; leaves < 2; leaves++) {
-            struct registry_adapter adapter = {.name = "a", .methods = "lora", .digest = "d", .state = "resident"};
+            struct registry_adapter adapter = {
+                .name = "a", .methods = "lora", .digest = "d", .receipt = "exact", .state = "resident"};
             struct error none = {0};
             struct fake fake;
             fake_open(&fake, &server, LISTENER_CONTROL, rows[i].method, rows[i].path);
@@ -602,7 +603,8 @@ static void changes_of_adapters_go_to_the_registry(void **state) {
                 assert_string_equal(
                     strbuf_text(&fake.body),
                     "{\"name\":\"a\",\"methods\":[\"lora\"],\"generation\":0,\"digest\":\"d\",\"parameters\":0,"
-                    "\"bytes\":0,\"virtual_tokens\":0,\"state\":\"resident\",\"pinned\":false,\"running\":0,"
+                    "\"bytes\":0,\"virtual_tokens\":0,\"state\":\"resident\",\"receipt\":\"exact\",\"receipt_gap\":0,"
+                    "\"pinned\":false,\"running\":0,"
                     "\"waiting\":0}");
             if (i == 4)
                 assert_string_equal(strbuf_text(&fake.body), "Success: LoRA adapter 'a' added successfully.");

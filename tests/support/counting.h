@@ -1,7 +1,6 @@
 /* A storage that counts, around another one: every weight is read while its unit is unsharded, and no loan outlives
  * that. It counts for one store of a thread, and notes the first mistake. */
-#ifndef CAMBIUM_TESTS_SUPPORT_COUNTING_H
-#define CAMBIUM_TESTS_SUPPORT_COUNTING_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -148,5 +147,3 @@ static inline int counting_expect(int number, enum param_use use, int times, boo
                            (int)use, unit->unsharded[use], times, unit->lent[use]);
     return STATUS_OK;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Device memory, which the host may neither read nor write: by copies that have arrived when these return. */
-#ifndef CAMBIUM_TESTS_SUPPORT_DEVICE_H
-#define CAMBIUM_TESTS_SUPPORT_DEVICE_H
+#pragma once
 
 #include "base/rng.h"
 #include "kernels/device.h"
@@ -60,5 +59,3 @@ static inline void *test_copy(struct stream *stream, const void *device, size_t 
     test_ok(test_read(stream, host, device, bytes));
     return host;
 }
-
-#endif

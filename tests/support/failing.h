@@ -2,8 +2,7 @@
  * program that uses this has versions of malloc and its family. They fail the n-th call of our own code and of the
  * libraries that we answer for (see failing/allocator.c). The same source is a library to be preloaded, which tests of
  * the commands use: CAMBIUM_FAIL_ALLOCATION=N, and CAMBIUM_FAIL_REPORT=FILE for the number of allocations. */
-#ifndef CAMBIUM_TESTS_FAILING_H
-#define CAMBIUM_TESTS_FAILING_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -22,5 +21,3 @@ long failing_mapped(void);
  * Returns how many calls succeeded although an allocation failed, because they do not need that memory. Where threads
  * allocate less than in the first call, the last ones do not come, and do not count. */
 long failing_try_all(int (*use)(void *context), void *context, long limit);
-
-#endif

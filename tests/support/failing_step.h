@@ -1,6 +1,5 @@
 /* Tables of opening steps in which one step fails. */
-#ifndef CAMBIUM_TEST_FAILING_STEP_H
-#define CAMBIUM_TEST_FAILING_STEP_H
+#pragma once
 
 #include "test.h"
 
@@ -27,7 +26,5 @@ static inline struct opening opening_that_fails(const struct opening *opening, s
     failing_step = opening->steps + number;
     if (number < opening->count)
         steps[number].open = fail_as_late_as_it_can;
-    return (struct opening){steps, opening->count, opening->agree};
+    return (struct opening){steps, opening->count, opening->agree, opening->next};
 }
-
-#endif

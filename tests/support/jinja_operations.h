@@ -1,6 +1,5 @@
 /* The list of all operations that a template can name. Include "jinja-internal.h" before it. */
-#ifndef CAMBIUM_TESTS_SUPPORT_JINJA_OPERATIONS_H
-#define CAMBIUM_TESTS_SUPPORT_JINJA_OPERATIONS_H
+#pragma once
 
 struct operation {
     const char *group, *name;
@@ -25,5 +24,3 @@ static inline bool find_operation(size_t i, struct operation *operation) {
         *operation = (struct operation){"access", accesses[i]};
     return i < sizeof accesses / sizeof *accesses;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* How long a thread has computed, which does not depend on the machine's other work. */
-#ifndef CAMBIUM_TESTS_PROCESSOR_TIME_H
-#define CAMBIUM_TESTS_PROCESSOR_TIME_H
+#pragma once
 
 #include <time.h>
 
@@ -10,5 +9,3 @@ static inline double processor_seconds(clockid_t clock) {
     clock_gettime(clock, &time);
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* A base with one runner, opened on a rank that nothing else is opened on. */
-#ifndef CAMBIUM_TESTS_RUNNER_H
-#define CAMBIUM_TESTS_RUNNER_H
+#pragma once
 
 #include "model/model.h"
 
@@ -68,5 +67,3 @@ static inline int test_open_inference(const struct model_options *options, struc
         test_close_inference(base, inference);
     return status;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* The values of a parameter store in host memory, to be looked at, changed and put back; and those of a part of the
  * ranks beside those of the whole. */
-#ifndef CAMBIUM_TESTS_SUPPORT_STORE_H
-#define CAMBIUM_TESTS_SUPPORT_STORE_H
+#pragma once
 
 #include "support/device.h"
 #include "tensor/tensor.h"
@@ -76,5 +75,3 @@ static inline int test_compare_gradients(const struct param_store *store, struct
         *moved = count;
     return status;
 }
-
-#endif

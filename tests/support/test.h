@@ -1,7 +1,6 @@
 /* The common start of every cmocka test: the includes in cmocka's order, temporary directories, and the comparisons
  * used with the tests' bounds. */
-#ifndef CAMBIUM_TESTS_SUPPORT_TEST_H
-#define CAMBIUM_TESTS_SUPPORT_TEST_H
+#pragma once
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,5 +42,3 @@ bool test_is_long(void);
 
 /* The backend that tests open (CAMBIUM_TEST_DEVICE; "cpu" when not set). */
 const char *test_device(void);
-
-#endif

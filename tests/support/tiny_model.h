@@ -1,6 +1,5 @@
 /* The small models of tests. */
-#ifndef CAMBIUM_TESTS_SUPPORT_TINY_MODEL_H
-#define CAMBIUM_TESTS_SUPPORT_TINY_MODEL_H
+#pragma once
 
 #include "model/family.h"
 
@@ -19,5 +18,3 @@ void tiny_model_become(struct model_config *config, const char *family, int64_t 
 /* Without the family. */
 #define TINY_GPT2_SIZES(layers, vocab)                                                                                 \
     "\"n_layer\":" #layers ",\"n_embd\":8,\"n_head\":2,\"n_positions\":4,\"vocab_size\":" #vocab
-
-#endif

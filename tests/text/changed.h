@@ -1,6 +1,5 @@
 /* A golden tokenizer whose tokenizer.json a test has changed. */
-#ifndef CAMBIUM_TESTS_TEXT_CHANGED_H
-#define CAMBIUM_TESTS_TEXT_CHANGED_H
+#pragma once
 
 #include "support/test.h"
 #include "text/text.h"
@@ -20,5 +19,3 @@ static inline struct tokenizer *open_changed(json_t *root) {
     free(directory);
     return tokenizer;
 }
-
-#endif

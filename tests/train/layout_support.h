@@ -1,9 +1,9 @@
 /* A small GPT with dropout, trained on a layout of ranks. Its losses, gradient norms and checkpoint are compared with
  * those of one rank. Ranks are threads. */
-#ifndef CAMBIUM_TEST_TRAIN_LAYOUT_SUPPORT_H
-#define CAMBIUM_TEST_TRAIN_LAYOUT_SUPPORT_H
+#pragma once
 
 #include "train/support.h"
+#include "train/verify.h"
 
 #include "ckpt/safetensors.h"
 #include "model/family.h"
@@ -125,6 +125,23 @@ static inline int run_rank(struct comm *world, void *context) {
 
 static inline int ranks_of(const struct layout *layout) {
     return layout->tensor * layout->data * layout->pipeline;
+}
+
+static const char *describe(const struct layout *layout, char text[256]);
+
+/* Proves two steps of the layout: everything that a step computes, not only what a run leaves. */
+static inline void prove(const char **prefix, const struct layout *layout, char *directory) {
+    struct outcome outcome = {.directory = directory};
+    struct verify_layout job = {.run = make_layout_run(prefix, layout, &outcome),
+                                .ranks = ranks_of(layout),
+                                .steps = 2,
+                                .directory = directory};
+    char text[256];
+    test_ok(file_make_directories(directory));
+    test_ok(verify_shrink(&job, true));
+    test_ok(comm_local_run(job.ranks, verify_layout_run, &job));
+    if (!job.is_equal)
+        fail_msg("%s: the proof has found a difference", describe(layout, text));
 }
 
 /* A new directory in the program's own; the caller frees the path. */
@@ -291,5 +308,3 @@ static inline void continue_elsewhere(const char **prefix, const struct layout *
     load_from(&task, half, steps() / 2);
     test_ok(comm_local_run(ranks_of(layout), run_rank, &task));
 }
-
-#endif

@@ -79,6 +79,9 @@ static void check_layouts(bool is_untied, const char *family, uint32_t count) {
         train((const char **)&prefix, &layout, 0, steps(), &cut);
         compare(&whole, &cut, &layout);
         free(cut.directory);
+        char *directory = new_directory();
+        prove((const char **)&prefix, &layout, directory);
+        free(directory);
     }
     free(whole.directory);
     free(prefix);

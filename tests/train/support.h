@@ -1,6 +1,5 @@
 /* A small text and a small run over it. */
-#ifndef CAMBIUM_TEST_TRAIN_SUPPORT_H
-#define CAMBIUM_TEST_TRAIN_SUPPORT_H
+#pragma once
 
 #include "train/plan.h"
 #include "train/train.h"
@@ -73,5 +72,3 @@ static inline int use_trainer(const struct train_run *run, struct comm *world,
     trainer_close(trainer);
     return status;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Counts of kernels by the stand-in for the driver. */
-#ifndef CAMBIUM_TESTS_CUDA_FAKES_COUNTS_H
-#define CAMBIUM_TESTS_CUDA_FAKES_COUNTS_H
+#pragma once
 
 #include "cuda/library.h"
 #include "support/test.h"
@@ -27,5 +26,3 @@ static inline struct counts test_counts_of(const char *kernel) {
         counts = counts->next;
     return counts ? *counts : (struct counts){0};
 }
-
-#endif

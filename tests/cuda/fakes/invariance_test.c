@@ -1,12 +1,13 @@
-/* Batch invariance: a row of a product has the same bits among any number of rows. The stand-in's first algorithm adds
- * in an order that follows the number of rows, C's type and the epilogue (CAMBIUM_CUDA_ALGORITHMS), so that a product
- * with another algorithm has other bits. */
+/* Batch invariance: a row of a product has the same bits among any number of rows, and attention that trains has those
+ * of attention over the cache. The stand-in's first algorithm adds in an order that follows the number of rows, C's
+ * type and the epilogue (CAMBIUM_CUDA_ALGORITHMS), so that a product with another algorithm has other bits. */
 #include "kernels/algorithms.h"
 #include "kernels/ops.h"
 
 #include "support/device.h"
 #include "support/test.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -141,10 +142,231 @@ static void a_row_has_the_bits_of_sums_in_fp32(void **state) {
     }
 }
 
+/* ---- attention that trains, in the order of the cache's pages ---- */
+
+/* A batch of two segments, and the same rows as sequences of the cache. */
+enum { FIRST = 401, LAST = 18, TOKENS = FIRST + LAST, PREFIX = 5, PAGES = 27, KV = 2, GROUP = 2 };
+static const int64_t segment_start[] = {0, FIRST, TOKENS};
+static const struct attending {
+    const char *name;
+    int size, prefix, window;
+    enum dtype type;
+    bool is_tf32;
+} attending[] = {
+    {"fp32", 6, 0, 0, DTYPE_F32, false},
+    {"a prefix", 6, PREFIX, 0, DTYPE_F32, false},
+    {"a window", 6, 0, 390, DTYPE_F32, false},
+    {"tf32", 8, 0, 0, DTYPE_F32, true},
+    {"bf16", 32, 0, 0, DTYPE_BF16, false},
+    {"bf16, a prefix", 32, PREFIX, 0, DTYPE_BF16, false},
+    {"bf16, a window", 32, 0, 17, DTYPE_BF16, false},
+    {"bf16, size 72", 72, 0, 0, DTYPE_BF16, false},
+    {"bf16, an odd size", 7, PREFIX, 0, DTYPE_BF16, false},
+};
+
+static void *upload(struct scene *s, const void *values, size_t bytes) {
+    void *memory;
+    test_ok(device_alloc(s->device, bytes, &memory));
+    test_ok(test_write(s->exec.stream, memory, values, bytes));
+    return memory;
+}
+
+/* Puts keys and values of a prefix or of the batch into both sequences, which have pages 0 .. PAGES - 1 and those after
+ * them. */
+static void append(struct scene *s, const struct attention *a, bool is_prefix, void *pages, int64_t page_stride) {
+    static int32_t place[2 * PREFIX + TOKENS];
+    for (int sequence = 0, i = 0; sequence < 2; sequence++)
+        for (int k = 0; k < (is_prefix ? PREFIX : sequence ? LAST : FIRST); k++)
+            place[i++] = sequence * PAGES * KV_PAGE_TOKENS + (is_prefix ? k : (int)a->prefix + k);
+    void *places = upload(s, place, sizeof place);
+    for (int sequence = 0; sequence < (is_prefix ? 2 : 1); sequence++) {
+        const struct kv_append call = {.rows = is_prefix ? PREFIX : TOKENS,
+                                       .kv_heads = KV,
+                                       .head_size = a->head_size,
+                                       .type = a->type,
+                                       .k = is_prefix ? a->prefix_k : a->k,
+                                       .v = is_prefix ? a->prefix_v : a->v,
+                                       .k_stride = is_prefix ? (int64_t)KV * a->head_size : a->k_stride,
+                                       .v_stride = is_prefix ? (int64_t)KV * a->head_size : a->v_stride,
+                                       .pages = pages,
+                                       .page_stride = page_stride,
+                                       .place = (int32_t *)places + sequence * PREFIX};
+        test_ok(ops_for(s->device)->kv_append(&s->exec, &call));
+    }
+    test_ok(stream_wait(s->exec.stream));
+    device_free(s->device, places);
+}
+
+/* Attention of the batch's rows over the pages of their sequences. */
+static void attend_pages(struct scene *s, const struct attention *a, void *out) {
+    static int32_t numbers[2 * TOKENS], table[2 * PAGES];
+    int64_t page_stride = ops_for(s->device)->kv_page_elements(s->device, KV, a->head_size, a->type);
+    void *pages;
+    test_ok(device_alloc(s->device, (size_t)(2 * PAGES * page_stride) * dtype_bytes(a->type), &pages));
+    for (int i = 0; i < TOKENS; i++) {
+        numbers[i] = i >= FIRST;
+        numbers[TOKENS + i] = (int32_t)a->prefix + (i < FIRST ? i : i - FIRST);
+    }
+    for (int i = 0; i < 2 * PAGES; i++)
+        table[i] = i;
+    int32_t *of_rows = upload(s, numbers, sizeof numbers), *of_pages = upload(s, table, sizeof table);
+    if (a->prefix)
+        append(s, a, true, pages, page_stride);
+    append(s, a, false, pages, page_stride);
+    const struct paged_attention call = {.rows = TOKENS,
+                                         .heads = a->heads,
+                                         .kv_heads = KV,
+                                         .head_size = a->head_size,
+                                         .type = a->type,
+                                         .q = a->q,
+                                         .q_stride = a->q_stride,
+                                         .scale = a->scale,
+                                         .pages = pages,
+                                         .page_stride = page_stride,
+                                         .page_table = of_pages,
+                                         .max_pages = PAGES,
+                                         .sequence = of_rows,
+                                         .position = of_rows + TOKENS,
+                                         .window = a->window,
+                                         .out = out,
+                                         .out_stride = a->out_stride};
+    test_ok(ops_for(s->device)->paged_attention(&s->exec, &call));
+    test_ok(stream_wait(s->exec.stream));
+    device_free(s->device, pages);
+    device_free(s->device, of_rows);
+    device_free(s->device, of_pages);
+}
+
+/* Returns the bytes that differ between attention in the forward that trains and attention over pages. Sets *lse_error
+ * to the largest difference of a log-sum-exp from that of an ordinary device. */
+static int count_attended(const struct attending *c, bool is_invariant, double *lse_error) {
+    struct scene s = {0};
+    open_scene(&s, is_invariant);
+    int heads = KV * GROUP;
+    int64_t q = (int64_t)heads * c->size, kv = (int64_t)KV * c->size, row = q + 2 * kv;
+    size_t out_bytes = (size_t)(TOKENS * q) * dtype_bytes(c->type),
+           lse_bytes = (size_t)(heads * TOKENS) * sizeof(float);
+    char *block = test_upload_random(s.device, s.exec.stream, c->type, TOKENS * row, 1, -1, 1);
+    void *prefix = test_upload_random(s.device, s.exec.stream, c->type, 2 * PREFIX * kv, 2, -1, 1);
+    void *starts = upload(&s, segment_start, sizeof segment_start), *outs[2], *lse[2];
+    for (int i = 0; i < 2; i++) {
+        test_ok(device_alloc(s.device, out_bytes, &outs[i]));
+        test_ok(device_alloc(s.device, lse_bytes, &lse[i]));
+    }
+    struct attention a = {.rows = TOKENS,
+                          .segments = 2,
+                          .segment_start = starts,
+                          .heads = heads,
+                          .kv_heads = KV,
+                          .head_size = c->size,
+                          .type = c->type,
+                          .is_tf32 = c->is_tf32,
+                          .q = block,
+                          .k = block + (size_t)q * dtype_bytes(c->type),
+                          .v = block + (size_t)(q + kv) * dtype_bytes(c->type),
+                          .q_stride = row,
+                          .k_stride = row,
+                          .v_stride = row,
+                          .scale = 0.5f,
+                          .out = outs[0],
+                          .out_stride = q,
+                          .window = c->window,
+                          .lse = lse[0],
+                          .prefix = c->prefix,
+                          .prefix_k = c->prefix ? prefix : NULL,
+                          .prefix_v = c->prefix ? (char *)prefix + (size_t)(PREFIX * kv) * dtype_bytes(c->type) : NULL};
+    attend_pages(&s, &a, outs[1]);
+    test_ok(ops_for(s.device)->attention_forward(&s.exec, &a));
+    char *trained = test_copy(s.exec.stream, outs[0], out_bytes),
+         *served = test_copy(s.exec.stream, outs[1], out_bytes);
+    int different = 0;
+    for (size_t i = 0; i < out_bytes; i++)
+        different += trained[i] != served[i];
+    a.dropout = (struct dropout){.p = 1e-9f, .keys = {.sample = s.a, .token = s.a}}; /* another kernel's sums */
+    a.lse = lse[1];
+    test_ok(ops_for(s.device)->attention_forward(&s.exec, &a));
+    float *ours = test_copy(s.exec.stream, lse[0], lse_bytes), *theirs = test_copy(s.exec.stream, lse[1], lse_bytes);
+    for (int i = 0; i < heads * TOKENS; i++)
+        *lse_error = fmax(*lse_error, fabs((double)ours[i] - (double)theirs[i]));
+    void *const host[] = {trained, served, ours, theirs};
+    void *const memory[] = {block, prefix, starts, outs[0], outs[1], lse[0], lse[1]};
+    for (int i = 0; i < 4; i++)
+        free(host[i]);
+    for (int i = 0; i < 7; i++)
+        device_free(s.device, memory[i]);
+    close_scene(&s);
+    return different;
+}
+
+/* Off, attention in bf16 and in TF32 has other bits. */
+static void attention_that_trains_has_the_bits_of_pages(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof attending / sizeof *attending; i++) {
+        const struct attending *c = &attending[i];
+        double lse_error = 0, other_error = 0, bound = c->is_tf32 ? 2e-3 : 1e-5; /* TF32: 10 bits of a factor */
+        int different = count_attended(c, true, &lse_error);
+        if (different || lse_error > bound)
+            fail_msg("%s: %d bytes differ, and log-sum-exps by %g", c->name, different, lse_error);
+        if ((c->type == DTYPE_BF16 || c->is_tf32) && c->size % 8 == 0 && !count_attended(c, false, &other_error))
+            fail_msg("%s: without batch invariance this test would see nothing", c->name);
+    }
+}
+
+/* ---- the loss ---- */
+
+/* The bf16 gradient of fp32 logits is the fp32 gradient, rounded once, also where it overwrites logits of the row. */
+static void a_bf16_gradient_of_the_loss_is_rounded_once(void **state) {
+    enum { V = 1203, STRIDE = 1216, N = 3, FUSED = 0, BACKWARD = 1, PARTS = 2 };
+    static const int32_t labels[N] = {0, 700, V - 1};
+    static const float weights[N] = {0.25f, 0, 3};
+    struct scene s = {0};
+    (void)state;
+    open_scene(&s, true);
+    const struct ops *ops = ops_for(s.device);
+    void *label = upload(&s, labels, sizeof labels), *weight = upload(&s, weights, sizeof weights);
+    size_t bytes = (size_t)N * STRIDE * sizeof(float);
+    for (int way = FUSED; way <= PARTS; way++) {
+        void *memory[2], *host[2];
+        for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
+            memory[is_bf16] = test_upload_random(s.device, s.exec.stream, DTYPE_F32, (int64_t)N * STRIDE, 3, -4, 4);
+            struct cross_entropy a = {.rows = N,
+                                      .vocab = V,
+                                      .stride = STRIDE,
+                                      .type = DTYPE_F32,
+                                      .logits = memory[is_bf16],
+                                      .labels = label,
+                                      .loss = s.c,
+                                      .lse = (float *)s.c + N,
+                                      .dloss = weight,
+                                      .gradient_is_bf16 = is_bf16,
+                                      .part = s.bias};
+            if (way != FUSED)
+                test_ok((way == PARTS ? ops->cross_entropy_part : ops->cross_entropy_forward)(&s.exec, &a));
+            test_ok((way == FUSED      ? ops->cross_entropy_fused
+                     : way == BACKWARD ? ops->cross_entropy_backward
+                                       : ops->cross_entropy_part_backward)(&s.exec, &a));
+            host[is_bf16] = test_copy(s.exec.stream, memory[is_bf16], bytes);
+        }
+        for (int i = 0; i < N; i++)
+            for (int j = 0; j < STRIDE; j++)
+                assert_int_equal(((uint16_t *)host[1])[2 * i * STRIDE + j],
+                                 bf16_from_float(((float *)host[0])[i * STRIDE + j]));
+        for (int i = 0; i < 2; i++) {
+            device_free(s.device, memory[i]);
+            free(host[i]);
+        }
+    }
+    device_free(s.device, label);
+    device_free(s.device, weight);
+    close_scene(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_row_has_its_bits_among_any_number_of_rows),
         cmocka_unit_test(a_row_has_the_bits_of_sums_in_fp32),
+        cmocka_unit_test(attention_that_trains_has_the_bits_of_pages),
+        cmocka_unit_test(a_bf16_gradient_of_the_loss_is_rounded_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

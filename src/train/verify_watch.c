@@ -1,0 +1,173 @@
+/* A rank watches its own training: it copies outputs and gradients during a step, and the state after it. */
+#include "verify-internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- places ---- */
+
+void verify_walk(const struct param_map *map, const struct param_map *whole, int id, bool skips_seconds,
+                 verify_visit *visit, void *context) {
+    struct param_rect rects[PARAM_MAX_SLICES];
+    int64_t width = map->table->rows[id].shape[1];
+    int count = param_part_rects(&map->part, map->table, id, rects);
+    for (int i = 0; i < count; i++) {
+        const struct param_rect *rect = &rects[i];
+        bool is_one = rect->columns == width;
+        if (skips_seconds && rect->is_second)
+            continue;
+        for (int64_t row = 0; row < (is_one ? 1 : rect->rows); row++)
+            visit(context, map->places[id].offset + (rect->local_row + row) * rect->columns,
+                  whole->places[id].offset + (rect->row + row) * width + rect->column,
+                  is_one ? rect->rows * width : rect->columns);
+    }
+}
+
+float *verify_output(const struct verify_seen *seen, int64_t micro_batch, int64_t layer) {
+    return seen->outputs + (micro_batch * (seen->layers + 1) + layer + 1) * seen->output_elements;
+}
+
+static int fetch(const struct verify_seen *seen, float *to, const void *from, int64_t count) {
+    struct stream *stream = seen->trainer->rank.exec.stream;
+    TRY(stream_copy_to_host(stream, to, from, (size_t)count * sizeof *to));
+    return stream_wait(stream);
+}
+
+/* ---- during a step ---- */
+
+static int see_output(struct train_watch *watch, int layer, const void *x, int64_t rows) {
+    struct verify_seen *seen = (struct verify_seen *)watch;
+    const struct rank *rank = &seen->trainer->rank;
+    TRY(stop_check("while it compared layouts"));
+    seen->rows[watch->micro_batch] = rows;
+    seen->has_output[layer + 1] = true;
+    return fetch(seen, verify_output(seen, watch->micro_batch, layer), x,
+                 rank_stream_rows(rank, rows) * seen->trainer->run.config.model.hidden_size);
+}
+
+/* The last stage has a copy of a tied table, whose gradient is final with those after the layers. */
+static bool is_of(const struct verify_seen *seen, const struct param *row, int layer) {
+    bool is_end = layer == seen->layers && seen->trainer->rank.place.pipeline > 0;
+    return layer == WATCH_ALL_LAYERS || row->layer == layer || (is_end && row->layer < 0);
+}
+
+static int see_gradients(struct train_watch *watch, int layer) {
+    struct verify_seen *seen = (struct verify_seen *)watch;
+    const struct param_store *store = seen->trainer->store;
+    const struct param_map *map = &store->map;
+    bool is_last = layer == WATCH_ALL_LAYERS;
+    int64_t micro = is_last ? seen->micro_count - 1 : watch->micro_batch;
+    TRY(stop_check("while it compared layouts"));
+    if (param_cuts_gradients(store) || (micro + 1) % seen->every || is_last != (seen->trainer->run.tuner != NULL))
+        return STATUS_OK;
+    float *gradients = seen->gradients + micro / seen->every * map->flat_elements;
+    for (int i = 0; i < map->table->count; i++)
+        if (param_trains(store, i) && param_local_elements(store, i) && is_of(seen, &map->table->rows[i], layer))
+            TRY(fetch(seen, gradients + map->places[i].offset, param_gradient(store, i),
+                      param_local_elements(store, i)));
+    return STATUS_OK;
+}
+
+/* ---- between steps ---- */
+
+int verify_read(struct verify_seen *seen) {
+    const struct trainer *trainer = seen->trainer;
+    const struct optimizer *optimizer = &trainer->optimizer;
+    int count;
+    const struct param_range *ranges = param_ranges(trainer->store, PARAM_WEIGHTS, &count);
+    TRY(trainer_await_weights(seen->trainer));
+    for (int i = 0; i < count; i++)
+        TRY(fetch(seen, seen->weights + ranges[i].first, ranges[i].data, ranges[i].count));
+    for (int i = 0; i < trainer->sync.piece_count; i++) {
+        const struct sync_piece *piece = &trainer->sync.pieces[i];
+        const void *sums = param_range_between(trainer->store, PARAM_GRADIENTS, piece->first, piece->count).data;
+        TRY(fetch(seen, seen->sums + piece->first, sums, piece->count));
+        TRY(fetch(seen, seen->mean + piece->first, optimizer->m + piece->local, piece->count));
+        TRY(fetch(seen, seen->square + piece->first, optimizer->v + piece->local, piece->count));
+    }
+    memcpy(seen->norm, optimizer->norm, sizeof seen->norm);
+    return STATUS_OK;
+}
+
+int verify_step(struct verify_seen *seen) {
+    struct train_record record;
+    TRY(trainer_step(seen->trainer, &record));
+    seen->loss = record.lm_loss;
+    return verify_read(seen);
+}
+
+struct taking {
+    const float *from;
+    float *to;
+};
+
+static void take(void *context, int64_t local, int64_t whole, int64_t count) {
+    const struct taking *taking = context;
+    memcpy(taking->to + local, taking->from + whole, (size_t)count * sizeof(float));
+}
+
+void verify_part(const struct param_map *map, const struct param_map *whole, const float *from, float *to) {
+    for (int id = 0; id < map->table->count; id++)
+        verify_walk(map, whole, id, false, take, &(struct taking){from, to});
+}
+
+int verify_take(struct verify_seen *seen, const struct verify_seen *one) {
+    struct trainer *trainer = seen->trainer;
+    struct optimizer *optimizer = &trainer->optimizer;
+    struct stream *stream = trainer->rank.exec.stream;
+    const float *const from[] = {one->weights, one->mean, one->square};
+    float *const to[] = {seen->weights, seen->mean, seen->square};
+    for (int a = 0; a < 3; a++)
+        verify_part(&trainer->store->map, &one->trainer->store->map, from[a], to[a]);
+    for (int i = 0; i < trainer->sync.piece_count; i++) {
+        const struct sync_piece *piece = &trainer->sync.pieces[i];
+        float *places[] = {optimizer_master(optimizer, piece), optimizer->m + piece->local,
+                           optimizer->v + piece->local};
+        for (int a = 0; a < 3; a++)
+            TRY(stream_copy_to_device(stream, places[a], to[a] + piece->first, (size_t)piece->count * sizeof(float)));
+    }
+    TRY(stream_wait(stream));
+    return optimizer_round_weights(optimizer);
+}
+
+/* ---- opening ---- */
+
+static int take_memory(struct verify_seen *seen) {
+    const struct trainer *trainer = seen->trainer;
+    size_t flat = (size_t)trainer->store->map.flat_elements + 1;
+    const struct run_config *run = &trainer->run.config;
+    seen->micro_count = trainer->micro_count;
+    seen->layers = run->model.num_layers;
+    seen->output_elements = run->train.micro_batch_size * run->data.seq_length * run->model.hidden_size;
+    seen->outputs = calloc((size_t)(seen->micro_count * (seen->layers + 1) * seen->output_elements), sizeof(float));
+    seen->rows = calloc((size_t)seen->micro_count, sizeof *seen->rows);
+    seen->has_output = calloc((size_t)seen->layers + 1, sizeof *seen->has_output);
+    seen->gradients = calloc((size_t)(seen->micro_count / seen->every) * flat, sizeof(float));
+    seen->sums = calloc(flat, sizeof(float));
+    seen->weights = calloc(flat, sizeof(float));
+    seen->mean = calloc(flat, sizeof(float));
+    seen->square = calloc(flat, sizeof(float));
+    return status_allocated(seen->outputs && seen->rows && seen->has_output && seen->gradients && seen->sums &&
+                            seen->weights && seen->mean && seen->square);
+}
+
+int verify_open(struct verify_seen *seen, const struct train_run *run, struct comm *world, int64_t every) {
+    *seen = (struct verify_seen){.watch = {.output = see_output, .gradients = see_gradients}, .every = every};
+    TRY(trainer_open(run, world, &seen->trainer));
+    TRY(take_memory(seen));
+    seen->trainer->watch = &seen->watch;
+    return verify_read(seen);
+}
+
+void verify_close(struct verify_seen *seen) {
+    trainer_close(seen->trainer);
+    free(seen->outputs);
+    free(seen->rows);
+    free(seen->has_output);
+    free(seen->gradients);
+    free(seen->sums);
+    free(seen->weights);
+    free(seen->mean);
+    free(seen->square);
+    *seen = (struct verify_seen){0};
+}

@@ -1,0 +1,95 @@
+"""Receipts: finetune writes one into each directory, each load replays it, and a planted fault is refused by its name."""
+import json
+import shutil
+import subprocess
+import unittest
+
+import finetune_support as tuning
+import model_support as support
+from serve_support import Server
+
+STREAMS = 24
+
+
+class Receipts(tuning.Tuning):
+    def load(self, adapter, *words):
+        done = subprocess.run([support.CAMBIUM, "score", "--model", self.base, "--input", "-", "--adapter", adapter, *words],
+                              input='{"tokens":[3,4,5]}\n', capture_output=True, text=True, timeout=120)
+        return done.returncode, done.stderr
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.made = cls.root / "made"
+        support.run("finetune", "--model", cls.base, "--data", cls.data, "--peft", "lora", "--output", cls.made, "--optim.lr=1e-2",
+                    "--train.train_iters=4", "--train.global_batch_size=2", "--checkpoint.save_interval=2")
+
+    def test_each_directory_has_one_that_loads(self):
+        for part in (".", "iter_0000002", "iter_0000004"):
+            self.assertTrue((self.made / part / "cambium_receipt.json").exists(), part)
+            for words in ([], ["--precision", "bf16"], ["--device", "cpu:v3"], ["--receipts", "require"]):
+                status, said = self.load(self.made / part, *words)
+                self.assertEqual(status, 0, (part, words, said))
+
+    def test_none_is_refused_only_where_one_is_required(self):
+        shutil.copytree(self.made, self.root / "none", ignore=shutil.ignore_patterns("iter_*", "cambium_receipt.json"))
+        self.assertEqual(self.load(self.root / "none")[0], 0)
+        self.assertIn("has no receipt", self.load(self.root / "none", "--receipts", "require")[1])
+        support.run("adapter", "receipt", self.root / "none", "--model", self.base)
+        self.assertEqual(self.load(self.root / "none", "--receipts", "require")[0], 0)
+
+    def test_faults_are_refused_by_name(self):
+        good = json.loads((self.made / "cambium_receipt.json").read_text())
+        config = json.loads((self.made / "adapter_config.json").read_text())
+        text, weights = json.dumps(good), (self.made / "adapter_model.safetensors").read_bytes()
+        first = good["golden"][2]["logprobs"][5]
+        faults = {f"cut {i}": ("cambium_receipt.json", text[:len(text) * i // 12], "damaged") for i in range(12)}
+        for key in ("version", "program", "run", "adapter", "golden"):
+            faults[f"without {key}"] = ("cambium_receipt.json", json.dumps({k: v for k, v in good.items() if k != key}), "damaged")
+        for key, value, part in (("version", 2, "version 2"), ("version", "1", "damaged"), ("golden", [], "4 texts"), ("run", {}, "damaged")):
+            faults[f"{key} {value}"] = ("cambium_receipt.json", json.dumps(good | {key: value}), part)
+        for value in ("0x1.8p+1", "nan", "inf", "-3.5", "", "0x1p+999"):
+            faults[f"number {value}"] = ("cambium_receipt.json", text.replace(f'"{first}"', f'"{value}"', 1), "")
+        faults["number of text 2"] = ("cambium_receipt.json", text.replace(f'"{first}"', '"-0x1.8p+1"', 1), "golden text 2, token 5")
+        for key, value in (("lora_alpha", 3), ("use_rslora", True), ("lora_dropout", 0.5), ("base_model_name_or_path", "x")):
+            faults[key] = ("adapter_config.json", json.dumps(config | {key: value}), f'"{key}"')
+        for at in range(8):
+            place = len(weights) - 1 - at * 150
+            changed = weights[:place - 3] + bytes([weights[place - 3] ^ 1]) + weights[place - 2:]
+            faults[f"byte {place}"] = ("adapter_model.safetensors", changed, "of the adapter is not the one in its receipt")
+        self.assertGreaterEqual(len(faults), 40)
+        for number, (name, (file, content, part)) in enumerate(faults.items()):
+            with self.subTest(fault=name):
+                bad = self.root / f"bad-{number}"
+                shutil.copytree(self.made, bad, ignore=shutil.ignore_patterns("iter_*"))
+                (bad / file).write_bytes(content.encode() if isinstance(content, str) else content)
+                status, said = self.load(bad)
+                self.assertEqual(status, 1, said)
+                self.assertIn(part, said)
+
+    def test_a_replay_under_streams_changes_none(self):
+        """All sequences are in use: golden texts have their own."""
+        shutil.copytree(self.made, self.root / "again", ignore=shutil.ignore_patterns("iter_*"))
+        bad = self.root / "changed"
+        shutil.copytree(self.root / "again", bad)
+        weights = bytearray((bad / "adapter_model.safetensors").read_bytes())
+        weights[-2] ^= 1
+        (bad / "adapter_model.safetensors").write_bytes(weights)
+        bodies = [{"prompt": [3 + n, 4, 5], "max_tokens": 40, "ignore_eos": True, "temperature": 0} for n in range(STREAMS)]
+        with Server("--adapter-root", self.root, "--max-batch-size", STREAMS, model=self.base) as server:
+            expected = [server.complete(**body)["choices"][0]["text"] for body in bodies]
+            streams = [server.stream("/v1/completions", body) for body in bodies]
+            first = [next(stream) for stream in streams]
+            loaded = server.ask("POST", "/v1/adapters", {"name": "proved", "path": "again"}, listener="control")
+            refused = server.ask("POST", "/v1/adapters", {"name": "liar", "path": "changed"}, listener="control")
+            texts = ["".join(event["choices"][0]["text"] for event in [begun, *stream]) for begun, stream in zip(first, streams)]
+            self.assertEqual(texts, expected)
+            self.assertEqual((loaded.status, loaded.json["receipt"], loaded.json["receipt_gap"]), (200, "exact", 0))
+            self.assertEqual((refused.status, refused.code), (422, "adapter_invalid"))
+            self.assertIn("of the adapter is not the one in its receipt", refused.json["error"]["message"])
+            counts = server.metrics()
+            self.assertEqual([counts[f'cambium:adapter_receipts_total{{result="{word}"}}'] for word in ("exact", "refused")], [1, 1])
+
+
+if __name__ == "__main__":
+    unittest.main()
