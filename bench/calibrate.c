@@ -119,8 +119,7 @@ static int measure(struct calibration *c, const char *output) {
     THEN(status, strbuf_status(&text));
     THEN(status, cluster_open_text("calibrate", strbuf_text(&text), text.length, &cluster));
     strbuf_free(&text);
-    if (status)
-        return status;
+    TRY(status);
     log_info("%d products measured; steps follow", c->product_count);
     status = calibrate_steps(c, &cluster);
     THEN(status, calibrate_serving(c, &cluster));

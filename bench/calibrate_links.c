@@ -77,8 +77,7 @@ int calibrate_link(struct comm *group, struct stream *stream, struct cost_link *
                                is_message ? 1 : cost_ring((double)size, group->size, 2, per[1]), seconds);
     }
     device_free(device, memory);
-    if (status)
-        return status;
+    TRY(status);
     calibrate_line_find(&line, &per_byte, &link->latency);
     link->bandwidth = per_byte > 0 ? 1 / per_byte : 1e15;
     return STATUS_OK;

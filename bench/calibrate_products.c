@@ -50,8 +50,7 @@ static int list_layout(struct calibration *c, int tensor, int64_t micro_batch) {
     if (train_plan_obstacle(&run, tensor))
         return STATUS_OK;
     int status = cost_work_make(&run, &c->cluster, &work);
-    if (status)
-        return status;
+    TRY(status);
     for (int i = 0; i < COST_LISTS && !status; i++)
         status = add_products(c, &work.lists[i]);
     c->layer_elements = tensor == 1 ? work.elements[COST_LAYER] : c->layer_elements;

@@ -105,14 +105,12 @@ static int measure_links(struct seat *seat, int *firsts, int *ranks, struct cali
     for (int rank = 0; rank < seat->world->size && !status; rank++)
         firsts[rank] = (int)all[rank];
     free(all);
-    if (status)
-        return status;
+    TRY(status);
     found->per_node = list_ranks(firsts, seat->world->size, seat->site.first_on_host, ranks);
     if (found->per_node > 1)
         status = measure_group(seat, ranks, found->per_node, &found->node);
     int hosts = list_ranks(firsts, seat->world->size, -1, ranks);
-    if (!status && hosts > 1 && seat->site.is_first_on_host)
-        status = measure_group(seat, ranks, hosts, &found->network);
+    THEN_IF(status, hosts > 1 && seat->site.is_first_on_host, measure_group(seat, ranks, hosts, &found->network));
     return status ? status : comm_barrier(seat->world);
 }
 

@@ -138,9 +138,8 @@ static int find_speeds(const struct calibration *c, const struct train_run *run,
         status = add_products(c, micro_batch[PHASE_GEMM] / amounts.product_seconds, cluster);
     for (int phase = PHASE_ATTENTION; phase < PHASE_OPTIMIZER && !status; phase++)
         status = add_speed(cluster, c->options->precision, phase, amounts.work[phase] / micro_batch[phase]);
-    if (!status)
-        status = add_speed(cluster, c->options->precision, PHASE_OPTIMIZER,
-                           amounts.work[PHASE_OPTIMIZER] / once[PHASE_OPTIMIZER]);
+    THEN(status, add_speed(cluster, c->options->precision, PHASE_OPTIMIZER,
+                           amounts.work[PHASE_OPTIMIZER] / once[PHASE_OPTIMIZER]));
     THEN(status, add_rest(amounts.work[PHASE_REST], once[PHASE_REST], c->options->precision, cluster));
     struct config_quantity *other = &cluster->achieved[CLUSTER_OTHER];
     double share = amounts.work[PHASE_NORM] / micro_batch[PHASE_NORM] / cluster->memory_bandwidth.value;

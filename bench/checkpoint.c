@@ -98,8 +98,7 @@ static int save_beside(struct comm *world, struct trainer *trainer, struct serie
     int status = STATUS_OK;
     for (int s = 0; s < UNDISTURBED && !status; s++)
         status = timed_step(world, trainer, &undisturbed[s]);
-    if (status)
-        return status;
+    TRY(status);
     double step = bench_median(undisturbed, UNDISTURBED);
     status = trainer_save_begin(trainer);
     for (int s = 0; s < MOST_STEPS && !is_saved && !status; s++) {
@@ -109,8 +108,7 @@ static int save_beside(struct comm *world, struct trainer *trainer, struct serie
         extra += clock_seconds() - start - step;
     }
     THEN(status, trainer_save_wait(trainer));
-    if (status)
-        return status;
+    TRY(status);
     trainer_save_times(trainer, &copy, &write);
     status = largest(world, &copy);
     THEN(status, largest(world, &write));

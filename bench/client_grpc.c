@@ -172,8 +172,7 @@ static int find_connection(struct client *client, struct grpc_connection **found
     TRY(status_allocated(connection));
     connection->client = client;
     int status = start_session(connection);
-    if (!status && !(connection->stream = client_connect(client)))
-        status = STATUS_IO;
+    THEN_IF(status, !(connection->stream = client_connect(client)), STATUS_IO);
     if (status) {
         connection_free(connection);
         return status;

@@ -187,9 +187,7 @@ static int print_step(const struct inference *t, int64_t step) {
 static int finish_prefill(struct inference *t, double ceiling) {
     struct step_cost cost;
     int64_t tokens = t->options->seq_length;
-    int status = find_cost(t, tokens * t->options->micro_batch_size, (double)tokens / 2, &cost);
-    if (status)
-        return status;
+    TRY(find_cost(t, tokens * t->options->micro_batch_size, (double)tokens / 2, &cost));
     double step = bench_median(t->seconds, t->options->steps), flops = cost.flops / step;
     json_t *object = summary(t, "prefill", step, (double)(t->options->seq_length * t->options->micro_batch_size));
     json_object_set_new(object, "model_tflops", json_real(flops / 1e12));

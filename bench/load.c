@@ -52,8 +52,7 @@ static int read_files(const char *directory, char *memory, int64_t *bytes) {
     size_t count;
     int status = file_list(directory, &names, &count);
     *bytes = 0;
-    if (status)
-        return status;
+    TRY(status);
     for (size_t i = 0; i < count && !status; i++) {
         const char *ending = strrchr(names[i], '.');
         if (ending && !strcmp(ending, ".safetensors") && !(status = file_join(path, sizeof path, directory, names[i])))

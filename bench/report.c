@@ -91,8 +91,7 @@ int bench_model_config(const char *model, struct model_config *config) {
 int bench_print(json_t *object) {
     char *line;
     int status = json_end(object, JSON_COMPACT | JSON_REAL_PRECISION(6), &line);
-    if (!status && (printf("%s\n", line) < 0 || fflush(stdout)))
-        status = status_fail_errno("cannot write to standard output");
+    THEN_IF(status, (printf("%s\n", line) < 0 || fflush(stdout)), status_fail_errno("cannot write to standard output"));
     free(line);
     return status;
 }
@@ -165,10 +164,8 @@ int bench_peak_of(int (*work)(const void *context), const void *context, size_t 
     close(ends[1]);
     bool has_failure = !status && read(ends[0], &failure, sizeof failure) == sizeof failure;
     close(ends[0]);
-    if (!status && wait4(child, &ending, 0, &usage) != child)
-        status = status_fail_errno("cannot wait for a process");
-    if (status)
-        return status;
+    THEN_IF(status, wait4(child, &ending, 0, &usage) != child, status_fail_errno("cannot wait for a process"));
+    TRY(status);
     *bytes = (size_t)usage.ru_maxrss * 1024;
     if (has_failure)
         return status_fail(failure.status, "%s", failure.text);

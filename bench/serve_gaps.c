@@ -169,14 +169,12 @@ int serve_scenario_long_prompt(struct serve_bench *bench) {
     bench->out = bench->options->output_len; /* of the texts: by default as many as possible */
     int status = serve_first_token(
         bench, &(struct serve_ask){.client = bench->client[0], .in = prompts.length, .out = 1}, &unused);
-    if (!status)
-        status = run_alone(bench, &prompts, (bench->requests + 1) / 2);
+    THEN(status, run_alone(bench, &prompts, (bench->requests + 1) / 2));
     THEN(status, run_prompts(bench, &prompts));
     bench->is_measured = false;
     if (!status) /* after the step in which the server noticed the dropped texts */
         status = serve_first_token(bench, &(struct serve_ask){.client = bench->client[0], .in = 1, .out = 1}, &unused);
-    if (!status)
-        status = run_alone(bench, &prompts, (bench->requests + 1) / 2);
+    THEN(status, run_alone(bench, &prompts, (bench->requests + 1) / 2));
     if (!status && prompts.stretches.count) {
         double beside = bench_median(prompts.beside.values, prompts.beside.count),
                alone = bench_median(prompts.alone.values, prompts.alone.count);

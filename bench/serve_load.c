@@ -37,8 +37,7 @@ static void tally(struct serve_tally *tally, const struct client_text *text) {
     double whole = text->last - text->asked, first = text->first - text->asked;
     int status = bench_series_add(&tally->ttft, first);
     THEN(status, bench_series_add(&tally->e2el, whole));
-    if (!status && text->tokens > 1)
-        status = bench_series_add(&tally->tpot, (whole - first) / (double)(text->tokens - 1));
+    THEN_IF(status, text->tokens > 1, bench_series_add(&tally->tpot, (whole - first) / (double)(text->tokens - 1)));
     tally->has_failed |= status != STATUS_OK;
     tally->completed++;
     tally->in += text->in;

@@ -102,8 +102,7 @@ int serve_scenario_health(struct serve_bench *bench) {
     THEN(status, file_join(empty, sizeof empty, bench->engine.directory, "empty"));
     THEN(status, file_write_atomic(empty, "", 0));
     THEN(status, find_port(&port));
-    if (status)
-        return status;
+    TRY(status);
     snprintf(text, sizeof text, "%d", port);
     snprintf(health.other, sizeof health.other, "http://127.0.0.1:%d/empty", port);
     client_url(bench->client[0], "/grpc.health.v1.Health/Check", health.measured, sizeof health.measured);

@@ -141,8 +141,7 @@ int bench_train(const struct bench_options *options) {
     THEN(status, bench_contest_measure(contest, options->steps));
     size_t peak = memory_peak();
     THEN(status, bench_runner_obey(contest->runner, ORDER_CEILING_AFTER));
-    if (!status && (!options->world || options->world->rank == 0))
-        status = print_summary(&measurement, peak);
+    THEN_IF(status, !options->world || options->world->rank == 0, print_summary(&measurement, peak));
     if (status && options->world)
         comm_abort(options->world, status_text());
     bench_contest_close(contest);

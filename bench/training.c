@@ -77,8 +77,7 @@ int bench_training_run(const struct bench_options *options, bool is_one_rank, in
     if (!status && options->seq_length > model_positions(&config.model))
         status = status_fail(STATUS_USAGE, "--seq-length %lld is more than the model's %lld positions",
                              (long long)options->seq_length, (long long)model_positions(&config.model));
-    if (status)
-        return status;
+    TRY(status);
     if (!options->has_dropout)
         config.model.hidden_dropout = config.model.attention_dropout = config.model.embedding_dropout = 0;
     if (!is_one_rank)

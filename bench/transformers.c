@@ -54,8 +54,7 @@ int bench_transformers_open(const struct bench_transformers_task *task, const ch
     int status = bench_make_directory(directory, "a peer's files");
     THEN(status, write_files(task, directory));
     peer->seconds = calloc((size_t)measured, sizeof *peer->seconds);
-    if (!status && (!peer->seconds || !(described = describe(task, directory))))
-        status = status_no_memory();
+    THEN_IF(status, !peer->seconds || !(described = describe(task, directory)), status_no_memory());
     if (!status)
         status = bench_peer_open(python, bench_peer_transformers, (const char *const[]){described, NULL}, &peer->peer,
                                  &peer->versions);

@@ -294,8 +294,7 @@ int stream_zero(struct stream *stream, void *memory, size_t bytes) {
 int stream_reduce(struct stream *stream, const struct reduce_call *call) {
     const struct backend *backend = stream->device->backend;
     int status = device_status(stream->device);
-    if (!status && !backend->reduce)
-        status = status_fail(STATUS_UNSUPPORTED, "device '%s' has no reductions", backend->name);
+    THEN_IF(status, !backend->reduce, status_fail(STATUS_UNSUPPORTED, "device '%s' has no reductions", backend->name));
     return status || call->count == 0 ? status : backend->reduce(stream, call);
 }
 

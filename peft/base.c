@@ -3,9 +3,6 @@
 
 #include "pretrained/pretrained.h"
 
-#include <limits.h>
-#include <string.h>
-
 /* ---- copies of the base's tensors ---- */
 
 const char *peft_copied_name(const struct param_files *files, const char *name) {
@@ -80,8 +77,7 @@ int peft_files_check_base(const struct peft_files *files, const char *model) {
     for (int i = 0; i < peft_files_count(files) && !status; i++) {
         struct peft_notes notes;
         status = peft_files_notes(files, i, &notes);
-        if (!status && *notes.base_digest && !*digest)
-            status = peft_base_digest(model, digest);
+        THEN_IF(status, *notes.base_digest && !*digest, peft_base_digest(model, digest));
         if (!status && *notes.base_digest && strcmp(notes.base_digest, digest) != 0)
             log_warning("%s was trained on another base than %s (digest %s, not %s)", peft_files_directory(files, i),
                         model, notes.base_digest, digest);

@@ -3,7 +3,6 @@
 #include "format-internal.h"
 
 #include <math.h>
-#include <string.h>
 
 /* ---- the section `peft` ---- */
 

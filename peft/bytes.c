@@ -10,10 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <linux/openat2.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -321,10 +318,8 @@ static int read_once(const struct place *place, const struct peft_limits *limits
     *is_whole = true;
     int status = open_sources(place, sources);
     THEN(status, check_sources(place->shown, sources, limits->bytes, &total));
-    if (!status && limits->bank)
-        status = check_fit(place, sources, limits->bank);
-    if (!status && bytes)
-        status = read_sources(sources, total, bytes, is_whole);
+    THEN_IF(status, limits->bank, check_fit(place, sources, limits->bank));
+    THEN_IF(status, bytes, read_sources(sources, total, bytes, is_whole));
     *is_whole = *is_whole && (status || is_unchanged(place, sources));
     for (int k = 0; k < KINDS; k++)
         if (sources[k].descriptor >= 0)
@@ -342,8 +337,7 @@ static int read_place(const struct place *place, const struct peft_limits *limit
         bytes->directory = strdup(place->shown);
         status = bytes->directory ? read_once(place, limits, bytes, &is_whole) : status_no_memory();
     }
-    if (!status && !is_whole)
-        status = status_fail(STATUS_INVALID, "%s: its files change while they are read", place->shown);
+    THEN_IF(status, !is_whole, status_fail(STATUS_INVALID, "%s: its files change while they are read", place->shown));
     if (status)
         peft_bytes_free(bytes);
     return status;

@@ -4,9 +4,6 @@
 #include "config/config.h"
 #include "peft/methods.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #define PEFT_NUMBER(number, name, method) number,
 enum peft_type { PEFT_METHODS(PEFT_NUMBER) PEFT_TYPE_COUNT };
 #undef PEFT_NUMBER

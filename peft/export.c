@@ -2,11 +2,6 @@
 #include "method-internal.h"
 #include "receipt.h"
 
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- names ---- */
 
 /* Writes the prefix of an adapter's file names. */
@@ -193,8 +188,7 @@ static const struct peft_config *config_named(const char *name, const struct pef
 static int check_alone(const char *directory) {
     char *other;
     int status = file_find_other(directory, is_of_adapter, &other);
-    if (!status && *other)
-        status = refuse(directory, other, "which finetune did not write there");
+    THEN_IF(status, *other, refuse(directory, other, "which finetune did not write there"));
     free(other);
     return status;
 }
@@ -205,8 +199,7 @@ static int check_entry(const char *directory, const char *name, const struct pef
     const struct peft_config *config = config_named(name, configs, count);
     char path[PATH_MAX];
     int status = file_join(path, sizeof path, directory, name);
-    if (status)
-        return status;
+    TRY(status);
     if (config && file_is_directory(path)) {
         status = check_alone(path);
         return status || is_ready ? status : check_adapter(path, config);
@@ -226,8 +219,7 @@ static int check_place(const char *directory, const struct peft_config *configs,
     int status = is_shared ? staging_is_ready(directory, &peft_staging_files, NULL, ready, &is_ready) : STATUS_OK;
     THEN(status,
          is_ready ? check_place(ready, configs, count, false) : check_adapter(directory, count == 1 ? configs : NULL));
-    if (status)
-        return status;
+    TRY(status);
     TRY(file_list(directory, &entries, &entry_count));
     for (size_t i = 0; i < entry_count && !status; i++)
         status = check_entry(directory, entries[i], configs, count, is_shared, is_ready);

@@ -7,8 +7,6 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <ctype.h>
 #include <pcre2.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* The limits of one match. A path has some 40 bytes; ordinary expressions take up to 200 steps, and the limits amount
  * to milliseconds. Expressions that are matched with every path share the steps, down to a minimum. */

@@ -5,8 +5,6 @@
 #include "base/json_keys.h"
 #include "method-internal.h"
 
-#include <stddef.h>
-
 /* A key that several methods have: its path, and the path only for this method when several train together. `alone` is
  * NULL when this method's files cannot hold the key, or when the key belongs to this method only. */
 struct peft_shared_key {

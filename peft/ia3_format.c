@@ -2,9 +2,6 @@
 #include "format-internal.h"
 #include "ia3-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static const struct peft_shared_key shared[] = {PEFT_SHARED("ia3", target_modules),
                                                 PEFT_SHARED("ia3", exclude_modules),
                                                 PEFT_SHARED("ia3", layers_to_transform),

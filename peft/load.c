@@ -2,10 +2,6 @@
 #include "bytes-internal.h"
 #include "method-internal.h"
 
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-
 struct peft_files {
     int count;
     struct peft_config *configs; /* [count] */
@@ -61,8 +57,7 @@ static int open_adapter(struct peft_files *files, const char *directory, bool tr
     THEN(status, read_config(directory, &text, &files->configs[last]));
     strbuf_free(&text);
     bool is_whole = !status && trains && take_encoder(directory, &files->configs[last]);
-    if (status)
-        return status;
+    TRY(status);
     struct ckpt_tensors **tensors = &files->of[last].tensors;
     return is_whole ? ckpt_open_encoder(directory, tensors) : ckpt_open_adapter(directory, tensors);
 }
@@ -118,13 +113,11 @@ static int find_stack(const char *directory, struct found *found) {
     char **names;
     size_t count, before = found->count;
     int status = file_list(directory, &names, &count);
-    if (status)
-        return status;
+    TRY(status);
     for (size_t i = 0; i < count && !status; i++) {
         char path[PATH_MAX];
         status = file_join(path, sizeof path, directory, names[i]);
-        if (!status && !peft_is_no_adapter(names[i]) && has_config(path))
-            status = add_found(found, path);
+        THEN_IF(status, !peft_is_no_adapter(names[i]) && has_config(path), add_found(found, path));
     }
     file_list_free(names, count);
     return status || found->count > before ? status : fail_no_adapter(directory);

@@ -2,9 +2,6 @@
 #include "format-internal.h"
 #include "lora-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- the section `peft` ---- */
 
 static const struct config_row keys[] = {

@@ -3,10 +3,7 @@
 
 #include "pretrained/pretrained.h"
 
-#include <limits.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 /* A change of a parameter of the base. */
@@ -84,8 +81,7 @@ static int read_values(const struct merge *m, int id, float **out) {
     const struct param_store *store = &m->peft->store;
     size_t bytes = (size_t)param_elements(&m->peft->table.rows[id]) * sizeof **out;
     *out = malloc(bytes);
-    if (!*out)
-        return status_no_memory();
+    TRY(status_allocated(*out));
     int status = stream_copy_to_host(m->rank.exec.stream, *out, param_borrow(store, id).data, bytes);
     THEN(status, stream_wait(m->rank.exec.stream));
     param_return(store, id);
@@ -179,8 +175,7 @@ int merge_add_product(struct merge *m, int64_t layer, const struct model_project
 
 static int scale_by(struct merge *m, struct change change, int id, bool are_norms) {
     int status = read_values(m, id, &change.a);
-    if (!status && are_norms)
-        status = divide_by_norms(m, &change);
+    THEN_IF(status, are_norms, divide_by_norms(m, &change));
     int added = add_change(m, change);
     return status ? status : added;
 }
@@ -235,8 +230,7 @@ static int write_model(const struct merge *m) {
     struct tokenizer_files tokenizer;
     char *fresh = NULL;
     int status = tokenizer_files_read(m->model.directory, &tokenizer);
-    if (status)
-        return status;
+    TRY(status);
     if (writing.dtype != found) {
         log_info("%s is %s; the merged model is %s", m->model.directory, dtype_name(found), dtype_name(writing.dtype));
         status = model_write_config(&m->model.config, writing.dtype, &m->model.ends, &fresh);

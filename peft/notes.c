@@ -1,12 +1,7 @@
 /* Notes that PEFT's files have no place for: an adapter's base, and the form in which its rows became text. */
 #include "bytes-internal.h"
 
-#include "base/json.h"
-
 #include <inttypes.h>
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 
 int peft_base_digest(const char *model, char digest[PEFT_DIGEST_BYTES]) {
     char directory[PATH_MAX];

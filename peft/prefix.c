@@ -10,7 +10,6 @@
 #include "format-internal.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 struct prefix_layer {
     bool is_here;
@@ -130,8 +129,7 @@ static int describe(struct peft_adapter *adapter) {
     prefix->is_projected = peft_is_encoded(adapter);
     prefix->fp32.adapter = adapter;
     prefix->encoder.fp32 = &prefix->fp32;
-    if (!status && prefix->is_projected)
-        status = add_encoder(adapter, prefix);
+    THEN_IF(status, prefix->is_projected, add_encoder(adapter, prefix));
     for (int64_t layer = 0; layer < peft->base.num_layers && !status; layer++)
         status = add_layer(adapter, prefix, layer);
     return status;
@@ -226,8 +224,7 @@ static int return_half(struct peft_adapter *adapter, const struct prefix_layer *
                         .c = matrix_plain(DTYPE_F32, prefix->hidden_gradient, prefix->tokens, prefix->inner),
                         .accumulate = true};
     int status = multiply(adapter, &gemm);
-    if (!status && prefix->is_projected)
-        status = multiply(adapter, &back);
+    THEN_IF(status, prefix->is_projected, multiply(adapter, &back));
     fp32_return(&prefix->fp32, layer->weight);
     return status;
 }
@@ -260,8 +257,7 @@ static int make_hidden(struct peft_adapter *adapter) {
 static int begin(struct peft_adapter *adapter) {
     struct prefix *prefix = adapter->state;
     int status = fp32_begin(&prefix->fp32);
-    if (!status && prefix->is_projected)
-        status = make_hidden(adapter);
+    THEN_IF(status, prefix->is_projected, make_hidden(adapter));
     for (int64_t l = 0; l < adapter->peft->base.num_layers && !status; l++)
         for (int which = 0; which < 2 && prefix->layers[l].is_here && !status; which++)
             status = make_half(adapter, &prefix->layers[l], which);

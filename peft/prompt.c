@@ -7,8 +7,6 @@
 #include "format-internal.h"
 #include "prompt-internal.h"
 
-#include <stdlib.h>
-
 /* ---- the parameters ---- */
 
 int prompt_open(struct peft_adapter *adapter, struct prompt *prompt) {

@@ -5,8 +5,6 @@
 #include "format-internal.h"
 #include "prompt-internal.h"
 
-#include <stdlib.h>
-
 struct ptuning {
     struct prompt prompt; /* its table, when there is no encoder */
     bool is_encoded;      /* the table comes from the encoder */
@@ -120,8 +118,7 @@ static int begin(struct peft_adapter *adapter) {
     if (!status && dtype != DTYPE_F32)
         status = rank_run(rank, PHASE_REST, cast,
                           &(const struct cast_call){count, DTYPE_F32, dtype, last->y, ptuning->table});
-    if (!status && !rank->is_planning)
-        status = stream_zero(rank->exec.stream, last->dy, (size_t)count * sizeof(float));
+    THEN_IF(status, !rank->is_planning, stream_zero(rank->exec.stream, last->dy, (size_t)count * sizeof(float)));
     return status;
 }
 

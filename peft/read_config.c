@@ -2,8 +2,6 @@
  * mathematics that are not implemented is refused by its name, never ignored. */
 #include "format-internal.h"
 
-#include <string.h>
-
 /* ---- what is refused, and what is passed over ---- */
 
 /* Keys of all of PEFT's files. */

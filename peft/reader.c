@@ -1,9 +1,6 @@
 /* Reads values of an adapter_config.json. Nothing in the file is trusted. */
 #include "format-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- memory ---- */
 
 struct peft_memory {

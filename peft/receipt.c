@@ -5,12 +5,8 @@
 
 #include "pretrained/pretrained.h"
 
-#include <limits.h>
 #include <math.h>
 #include <openssl/evp.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 enum { VERSION = 1, PIECE = 1 << 20, SEED = 0x676f6c64 };
 
@@ -460,8 +456,7 @@ int receipt_check_files(const struct peft_files *files, const char *model, enum 
     int status = STATUS_OK;
     for (int i = 0; i < peft_files_count(files) && !status && mode != RECEIPTS_OFF; i++) {
         status = receipt_check_file(files, i, model, &is_there, &receipt);
-        if (!status && !is_there && mode == RECEIPTS_REQUIRE)
-            status = receipt_fail_none(peft_files_directory(files, i));
+        THEN_IF(status, !is_there && mode == RECEIPTS_REQUIRE, receipt_fail_none(peft_files_directory(files, i)));
     }
     return status;
 }

@@ -1,8 +1,6 @@
 /* The section `peft` of a run: one row per key, from the methods that declare them. */
 #include "format-internal.h"
 
-#include <string.h>
-
 /* Keys of methods at projections; targets.c reads them. */
 static const struct config_row projection_keys[] = {
     PEFT_LIST(target_modules, "NAME...",

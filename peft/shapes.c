@@ -4,8 +4,6 @@
 #include "format-internal.h"
 
 #include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { SHAPE_BYTES = 128 };
 

@@ -3,9 +3,6 @@
 #include "method-internal.h"
 #include "peft/expression.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* True for the last names of the path, or for the whole path. */
 static bool is_suffix(const char *path, const char *suffix) {
     size_t length = strlen(path), tail = strlen(suffix);

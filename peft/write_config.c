@@ -1,9 +1,6 @@
 /* Writes adapter_config.json with the keys and values that PEFT and other readers need. */
 #include "format-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- values ---- */
 
 void writer_set(json_t *object, const char *key, json_t *value) {

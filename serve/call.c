@@ -513,8 +513,7 @@ static int prepare(struct call_loop *self) {
     int status = check_room(self);
     THEN(status, check_adapters(self));
     THEN(status, call->is_chat ? find_template(self) : STATUS_OK);
-    if (status)
-        return status;
+    TRY(status);
     status = ask_check(&call->request.ask, model->vocab, &field);
     if (!status && call->request.ask.priority < call->client.least_priority) {
         field = "priority";

@@ -8,10 +8,6 @@
 #include "base/base.h"
 #include "config/config.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { NAME_BYTES = 128 };
 
 /* ---- adapters as JSON ---- */

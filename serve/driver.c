@@ -1,14 +1,10 @@
 /* The engine's thread: takes commands, steps, publishes results, sleeps. */
 #include "driver-internal.h"
 
-#include "base/base.h"
 #include "infer/images.h"
 #include "infer/sequences.h"
 
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 static const double beat_seconds = 0.25; /* how often an idle thread shows that it lives */
 

@@ -1,11 +1,7 @@
 /* A call at the engine: its adapters, its prompts in the scheduler, and the results of its completions. */
 #include "driver-internal.h"
 
-#include "base/base.h"
 #include "infer/slots.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 void driver_note(struct driver *driver, struct call_engine *self) {
     if (self->is_changed)

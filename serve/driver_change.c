@@ -4,11 +4,6 @@
  * aside until completions have ended. A change from a client fails at once when there is no room. */
 #include "driver-internal.h"
 
-#include "base/base.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 static void end_change(struct driver *driver) {
     struct driver_change *change = STAILQ_FIRST(&driver->changes);
     struct adapter_view view;

@@ -1,8 +1,6 @@
 /* Limits how long completions may overtake a change of adapters. */
 #include "driver-internal.h"
 
-#include "base/base.h"
-
 static const double patience_seconds = 0.5; /* how long completions may overtake an adapter that waits for memory */
 
 bool driver_is_starving(const struct driver *driver) {

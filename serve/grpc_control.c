@@ -3,9 +3,6 @@
 
 #include "registry.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- an adapter as a message ---- */
 
 enum { MAX_METHODS = 16 };

@@ -3,8 +3,6 @@
 
 #include "metrics.h"
 
-#include <stddef.h>
-
 enum { METRICS_BUCKETS = 32 };
 
 struct metrics_histogram {

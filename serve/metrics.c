@@ -3,11 +3,6 @@
 
 #include "loop_turns.h"
 
-#include "base/base.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 static const double first_token_bounds[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
                                             1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
 static const double between_bounds[] = {.01, .025, .05, .075, .1,  .15, .2, .3, .4, .5,

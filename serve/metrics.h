@@ -10,10 +10,6 @@
 #include "infer/receipt.h"
 #include "openai/error.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 struct metrics;
 struct strbuf;
 

@@ -5,8 +5,6 @@
 
 #include "base/base.h"
 
-#include <stdlib.h>
-
 /* Appends the name to a list. */
 static void add_name(struct strbuf *list, const char *name) {
     strbuf_format(list, "%s%s", list->length ? "," : "", name);

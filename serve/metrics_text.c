@@ -2,12 +2,7 @@
  * buckets of vllm: are vLLM's. */
 #include "metrics-internal.h"
 
-#include "base/base.h"
 #include "base/utf8.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct writer {
     struct strbuf *out;

@@ -20,8 +20,7 @@ struct queue {
 
 int queue_open(int64_t places, struct queue **queue) {
     *queue = calloc(1, sizeof **queue);
-    if (!*queue)
-        return status_no_memory();
+    TRY(status_allocated(*queue));
     (*queue)->places = places;
     return STATUS_OK;
 }

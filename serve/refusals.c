@@ -19,8 +19,7 @@ struct refusals {
 
 int refusals_open(struct refusals **refusals) {
     *refusals = calloc(1, sizeof **refusals);
-    if (!*refusals)
-        return status_no_memory();
+    TRY(status_allocated(*refusals));
     pthread_mutex_init(&(*refusals)->lock, NULL);
     return STATUS_OK;
 }

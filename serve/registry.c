@@ -4,12 +4,6 @@
 #include "registry-internal.h"
 
 #include "log.h"
-#include "metrics.h"
-
-#include "base/base.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 enum { CHANGES_AT_ONCE = 4, MAX_CHANGES = 4096, MAX_UNLOADED = 1 << 16 };
 

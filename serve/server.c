@@ -304,8 +304,7 @@ int server_open(const struct serve_options *options, struct server **out) {
             status = keys_open(key_files[i], &server->keys[i]);
     THEN(status, bind_all(server));
     THEN(status, add_events(server));
-    if (!status && options->otlp_endpoint)
-        status = otlp_open(options->otlp_endpoint, CAMBIUM_VERSION, &server->otlp);
+    THEN_IF(status, options->otlp_endpoint, otlp_open(options->otlp_endpoint, CAMBIUM_VERSION, &server->otlp));
     THEN(status, worker_open(server->loop, TEXT_JOBS, &server->worker));
     THEN(status, worker_open(server->loop, FILE_JOBS, &core->file_worker));
     THEN(status, loop_start(server->loop));

@@ -106,8 +106,7 @@ static int cpu_sketch(const struct device_facts *facts, struct device **out) {
 
 static int cpu_open(int number, int threads, struct device **out) {
     int status = cpu_sketch(&(const struct device_facts){.threads = find_threads(threads)}, out);
-    if (status)
-        return status;
+    TRY(status);
     struct cpu_device *cpu = (struct cpu_device *)*out;
     cpu->has_team = true;
     waits_begin(&cpu->team, (*out)->threads);
@@ -168,8 +167,7 @@ int64_t cpu_kv_page_elements(struct device *device, int kv_heads, int head_size,
 
 static int cpu_stream_open(struct device *device, struct stream **stream) {
     *stream = malloc(sizeof **stream);
-    if (!*stream)
-        return status_no_memory();
+    TRY(status_allocated(*stream));
     **stream = (struct stream){.device = device};
     return STATUS_OK;
 }

@@ -390,10 +390,8 @@ static int run_plain(const struct gemm_level *level, const struct exec *exec, co
 /* Checks a product: as gemm_check, and STATUS_UNSUPPORTED if oneDNN lacks it on this processor. */
 static int check(struct device *device, const struct gemm *g) {
     int status = gemm_check(g);
-    if (!status && g->is_tf32)
-        status = status_fail(STATUS_UNSUPPORTED, "gemm: no TF32 on cpu");
-    if (!status && g->residual)
-        status = status_fail(STATUS_UNSUPPORTED, "gemm: no residual on cpu");
+    THEN_IF(status, g->is_tf32, status_fail(STATUS_UNSUPPORTED, "gemm: no TF32 on cpu"));
+    THEN_IF(status, g->residual, status_fail(STATUS_UNSUPPORTED, "gemm: no residual on cpu"));
     if (!status && !is_in_library(device, g))
         status = status_fail(STATUS_UNSUPPORTED,
                              "gemm: oneDNN has no %s products on this processor: they need AVX-512; fp32 works",

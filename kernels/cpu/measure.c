@@ -77,8 +77,7 @@ int cpu_measure_gemm(struct device *device, enum dtype dtype, bool is_tf32, doub
         size_t bytes = device->ops->gemm_workspace(device, &call);
         exec.workspace_bytes = bytes > exec.workspace_bytes ? bytes : exec.workspace_bytes;
     }
-    if (!status && exec.workspace_bytes)
-        status = device_alloc(device, exec.workspace_bytes, &memory[3]);
+    THEN_IF(status, exec.workspace_bytes, device_alloc(device, exec.workspace_bytes, &memory[3]));
     exec.workspace = memory[3];
     if (!status) {
         fill(memory[0], dtype);

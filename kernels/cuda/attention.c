@@ -140,8 +140,7 @@ int cuda_attention_forward(const struct exec *exec, const struct attention *a) {
     int status = attention_check(a);
     const struct tile_kernels *tiles = find_tiles(a, false);
     THEN(status, attention_check_workspace(exec, group_bytes(a, longest_of(a)), "attention forward"));
-    if (status)
-        return status;
+    TRY(status);
     if (device_is_batch_invariant(stream_device(exec->stream)) && a->dropout.p == 0) /* serving has no dropout */
         return cuda_attention_forward_pages(exec, a);
     return tiles ? forward_tiles(exec, a, tiles) : launch_warps(exec, CUDA_attention_forward, a, a->rows, a->heads, a);
@@ -167,8 +166,7 @@ static int backward_tiles(const struct exec *exec, const struct attention *a, co
     do {
         status = find_kept(exec, &part);
         THEN(status, launch_tiles(exec, tiles->queries, a->rows, part.heads, bytes, &part));
-        if (!status)
-            status = launch_tiles(exec, tiles->keys, keys, part.heads / group * slabs, bytes, &part);
+        THEN(status, launch_tiles(exec, tiles->keys, keys, part.heads / group * slabs, bytes, &part));
     } while (!status && next_part(&part));
     return status;
 }
@@ -177,8 +175,7 @@ int cuda_attention_backward(const struct exec *exec, const struct attention *a) 
     int status = attention_check(a);
     const struct tile_kernels *tiles = find_tiles(a, true);
     THEN(status, attention_check_workspace(exec, delta_bytes(a) + group_bytes(a, longest_of(a)), "attention backward"));
-    if (status)
-        return status;
+    TRY(status);
     if (tiles)
         return backward_tiles(exec, a, tiles);
     int64_t keys = a->rows + (a->dprefix_k || a->dprefix_v ? a->prefix : 0);

@@ -47,8 +47,7 @@ static int describe_card(struct cuda_device *own, int number) {
     int status = STATUS_OK;
     for (size_t i = 0; i < sizeof results / sizeof *results && !status; i++)
         status = cuda_check(device, results[i], "asking for the GPU's properties");
-    if (status)
-        return status;
+    TRY(status);
     own->architecture = 10 * major + minor;
     if (own->architecture < LEAST_ARCHITECTURE)
         return status_fail(STATUS_UNSUPPORTED,

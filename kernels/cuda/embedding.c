@@ -28,14 +28,11 @@ int cuda_embedding_backward(const struct exec *exec, const struct embedding *a) 
         .entries = a->token_count || !a->virtual_tokens ? a->token_count : a->first_virtual};
     float *virtual_table = a->virtual_tokens ? a->dvirtual_table : NULL;
     int status = call.table || virtual_table ? sort(exec, &call.sorted) : STATUS_OK;
-    if (!status && call.table)
-        status = scatter(exec, a, &call);
+    THEN_IF(status, call.table, scatter(exec, a, &call));
     call.table = virtual_table, call.first_entry = a->first_virtual, call.entries = a->virtual_tokens;
-    if (!status && call.table)
-        status = scatter(exec, a, &call);
+    THEN_IF(status, call.table, scatter(exec, a, &call));
     call.sorted = (struct embedding_order){a->rows, a->positions, memory + 2 * a->rows, memory + 3 * a->rows};
     call.table = a->dposition_table, call.first_entry = call.entries = 0;
-    if (!status && call.table)
-        status = sort(exec, &call.sorted);
+    THEN_IF(status, call.table, sort(exec, &call.sorted));
     return !status && call.table ? scatter(exec, a, &call) : status;
 }

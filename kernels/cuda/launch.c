@@ -70,8 +70,7 @@ int cuda_launch(const struct exec *exec, const struct cuda_launch *launch) {
         return status_fail(STATUS_UNSUPPORTED, "%s: no %s activations on cuda (fp32, bf16)", op,
                            dtype_name(launch->type));
     int status = device_status(device);
-    if (!status && launch->blocks)
-        status = cuda_enter(device);
+    THEN_IF(status, launch->blocks, cuda_enter(device));
     if (status || !launch->blocks)
         return status;
     struct CUfunc_st *function = own->kernels.functions[launch->kernel][launch->type == DTYPE_BF16];

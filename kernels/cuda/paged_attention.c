@@ -93,8 +93,7 @@ int cuda_paged_attention(const struct exec *exec, const struct paged_attention *
         status =
             status_fail(STATUS_INVALID, "paged attention over pages of an odd stride, %lld", (long long)a->page_stride);
     THEN(status, attention_check_workspace(exec, parts_bytes(a), "paged attention"));
-    if (status)
-        return status;
+    TRY(status);
     bool is_cut = parts_bytes(a) > 0;
     const struct tile_kernel *tiles = find_tiles(a);
     struct paged_parts parts = {

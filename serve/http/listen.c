@@ -234,8 +234,7 @@ static int bind_unix(struct listener *listener, const char *path) {
         return status_fail(STATUS_USAGE, "unix:%s: a path has 1 to %zu bytes", path, sizeof address.sun_path - 1);
     memcpy(address.sun_path, path, strlen(path) + 1);
     int status = path_is_free(path, &address);
-    if (!status && !(listener->path = strdup(path)))
-        status = status_fail(STATUS_MEMORY, "%s: out of memory", path);
+    THEN_IF(status, !(listener->path = strdup(path)), status_fail(STATUS_MEMORY, "%s: out of memory", path));
     THEN(status, bind_fd(listener, (struct sockaddr *)&address, sizeof address, path));
     THEN(status, chmod(path, 0600) ? status_fail_errno("%s: cannot make it private", path) : STATUS_OK);
     if (status && listener->fd < 0) { /* nothing was bound there */
@@ -271,8 +270,7 @@ static int bind_tcp(struct listener *listener, const char *where) {
     char host[256];
     const char *port = "";
     int status = address_split(where, host, sizeof host, &port);
-    if (status)
-        return status;
+    TRY(status);
     int error = getaddrinfo(host, port, &hints, &found);
     if (error)
         return status_fail(STATUS_USAGE, "%s: no such host (%s)", where, gai_strerror(error));

@@ -28,8 +28,7 @@ int digest_file(const char *path, int64_t *bytes, uint64_t *digest) {
 
 int digest_places(const char *path, int places, int64_t *bytes, uint64_t *digest) {
     int descriptor, status = file_open_to_read(path, &descriptor, bytes);
-    if (status)
-        return status;
+    TRY(status);
     *digest = digest_bytes(DIGEST_START, bytes, sizeof *bytes);
     status = mix_file(descriptor, path, *bytes, places, digest);
     close(descriptor);

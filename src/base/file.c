@@ -36,8 +36,7 @@ int file_read(const char *path, size_t limit, struct strbuf *out) {
     int descriptor;
     int64_t bytes;
     int status = file_open_to_read(path, &descriptor, &bytes);
-    if (status)
-        return status;
+    TRY(status);
     if ((uint64_t)bytes > limit)
         status =
             status_fail(STATUS_INVALID, "%s has %lld bytes, more than the %zu allowed", path, (long long)bytes, limit);
@@ -135,16 +134,14 @@ int file_remove_tree(const char *path) {
     char **names;
     size_t count;
     int status = file_list(path, &names, &count);
-    if (status)
-        return status;
+    TRY(status);
     for (size_t i = 0; i < count && !status; i++) {
         char child[PATH_MAX];
         status = file_join(child, sizeof child, path, names[i]);
         THEN(status, file_remove_tree(child));
     }
     file_list_free(names, count);
-    if (!status && rmdir(path) && errno != ENOENT)
-        status = status_fail_errno("cannot remove %s", path);
+    THEN_IF(status, rmdir(path) && errno != ENOENT, status_fail_errno("cannot remove %s", path));
     return status;
 }
 

@@ -109,8 +109,7 @@ static int begin(struct staging *staging, const char *parent, const struct box_m
         staging->directory = NULL;
         status = status_no_memory();
     }
-    if (!status && mkdir(staging->directory, 0777))
-        status = status_fail_errno("cannot make directory %s", staging->directory);
+    THEN_IF(status, mkdir(staging->directory, 0777), status_fail_errno("cannot make directory %s", staging->directory));
     return status;
 }
 
@@ -165,8 +164,7 @@ static int sync_tree(const char *path) {
     int status = file_list(path, &names, &count);
     for (size_t i = 0; !status && i < count; i++) {
         status = file_join(child, sizeof child, path, names[i]);
-        if (!status && file_is_directory(child))
-            status = sync_tree(child);
+        THEN_IF(status, file_is_directory(child), sync_tree(child));
     }
     if (names)
         file_list_free(names, count);
@@ -231,8 +229,7 @@ int staging_remove(const char *target) {
     struct box_mark mark;
     int descriptor, status = split(target, parent, &mark);
     THEN(status, box_make(parent, &mark, &box, &descriptor));
-    if (status)
-        return status;
+    TRY(status);
     if (rename(target, box_path(box, "gone", gone)))
         status = status_fail_errno("cannot rename %s to %s", target, gone);
     box_remove(box, descriptor);

@@ -152,8 +152,7 @@ static int try_box(const char *box, const char *name, const struct box_mark *mar
         return STATUS_OK;
     }
     THEN(status, file_write_all(*descriptor, text, (size_t)length, path));
-    if (!status && fsync(*descriptor))
-        status = status_fail_errno("cannot sync %s", path);
+    THEN_IF(status, fsync(*descriptor), status_fail_errno("cannot sync %s", path));
     *is_made = !status;
     if (status && *descriptor >= 0)
         close(*descriptor);
@@ -197,8 +196,7 @@ void box_remove(const char *box, int descriptor) {
     if (names)
         file_list_free(names, count);
     THEN(status, file_remove_tree(box_path(box, mark_name, path)));
-    if (!status && rmdir(box) && errno != ENOENT)
-        status = status_fail_errno("cannot remove %s", box);
+    THEN_IF(status, rmdir(box) && errno != ENOENT, status_fail_errno("cannot remove %s", box));
     if (status)
         log_warning("%s", status_text());
     if (descriptor >= 0)

@@ -28,8 +28,7 @@ static bool ends_with(const char *name, const char *end) {
 static int remove_file(const char *directory, const char *name) {
     char path[PATH_MAX];
     int status = file_join(path, sizeof path, directory, name);
-    if (!status && unlink(path) && errno != ENOENT && errno != ENOTDIR)
-        status = status_fail_errno("cannot remove %s", path);
+    THEN_IF(status, unlink(path) && errno != ENOENT && errno != ENOTDIR, status_fail_errno("cannot remove %s", path));
     return status;
 }
 
@@ -69,8 +68,7 @@ static int take_step(const struct placing *placing, const char *from, const char
     char **names, source[PATH_MAX], target[PATH_MAX];
     size_t count;
     int status = file_list(from, &names, &count);
-    if (status)
-        return status;
+    TRY(status);
     if (step == STEP_PLACE)
         status = file_make_directories(to);
     if (step == STEP_PLACE && !status)
@@ -137,8 +135,7 @@ int staging_finish(const char *directory, const struct staging_files *files) {
     if (!file_is_directory(directory))
         return STATUS_OK;
     int status = file_list(directory, &names, &count);
-    if (status)
-        return status;
+    TRY(status);
     for (size_t i = 0; i < count && !status; i++)
         if (is_ready(directory, names[i], files, ready))
             status = finish_box(directory, names[i], files);

@@ -61,5 +61,12 @@ static inline int status_allocated(bool is_allocated) {
             (status) = (__VA_ARGS__);                                                                                  \
     } while (0)
 
+/* THEN_IF(status, condition, call) is a step that the chain makes only where the condition holds. */
+#define THEN_IF(status, condition, ...)                                                                                \
+    do {                                                                                                               \
+        if (!(status) && (condition))                                                                                  \
+            (status) = (__VA_ARGS__);                                                                                  \
+    } while (0)
+
 /* Returns this thread's error text; "" before the first failure. Valid until the thread's next status_ call. */
 const char *status_text(void);

@@ -24,8 +24,7 @@ static int open_both(const struct save_writer *writer, const struct save_file *f
 }
 
 static int close_both(struct open_file *file, int status) {
-    if (!status && fsync(file->plain))
-        status = status_fail_errno("cannot sync %s", file->path);
+    THEN_IF(status, fsync(file->plain), status_fail_errno("cannot sync %s", file->path));
     if (file->direct >= 0)
         close(file->direct);
     if (file->plain >= 0 && close(file->plain) && !status)

@@ -244,8 +244,7 @@ static int check_cover(const struct boxes *boxes, const struct box_tensor *tenso
     if (!status && cell_count > MAX_CELLS)
         status = status_fail(STATUS_UNSUPPORTED, "%s: tensor '%.200s' is cut into a grid of more than %d cells",
                              boxes->directory, t->name, MAX_CELLS);
-    if (!status && !(cells = calloc(cell_count, sizeof *cells)))
-        status = status_no_memory();
+    THEN_IF(status, !(cells = calloc(cell_count, sizeof *cells)), status_no_memory());
     for (size_t i = 0; i < tensor->count && !status && are_apart; i++)
         are_apart = mark_cells(&boxes->items[tensor->first + i], axes, t->dims, cells, &marked);
     if (!status && (!are_apart || marked != cell_count))

@@ -138,8 +138,7 @@ static int check_copies(const struct lists *lists) {
 static int find_copies(struct lists *lists) {
     size_t size = (size_t)lists->array_count * (size_t)lists->ranks;
     lists->places = calloc(4 * size, sizeof *lists->places);
-    if (!lists->places)
-        return status_no_memory();
+    TRY(status_allocated(lists->places));
     lists->members = lists->places + size;
     lists->first = lists->members + size;
     lists->how_many = lists->first + size;

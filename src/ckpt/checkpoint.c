@@ -78,8 +78,7 @@ int ckpt_latest(const char *root, char *out, size_t bytes, int64_t *iteration) {
     int64_t best = -1;
     int status = directory_check(root);
     THEN(status, file_list(root, &names, &count));
-    if (status)
-        return status;
+    TRY(status);
     for (size_t i = 0; i < count && !status; i++) {
         char path[PATH_MAX], name[NAME_MAX + 1];
         bool is_displaced = staging_displaced(root, names[i], path, name);

@@ -106,8 +106,7 @@ static int read_part(struct dcp *d, const struct pickle *pickle, const struct pi
     THEN(status, need(pickle, object, "sizes", &sizes));
     THEN(status, add_sizes(d, pickle, offsets, &part.dims));
     THEN(status, add_sizes(d, pickle, sizes, &found));
-    if (!status && found != part.dims)
-        status = pickle_refuse(pickle, object, "offsets and sizes of %d dimensions", part.dims);
+    THEN_IF(status, found != part.dims, pickle_refuse(pickle, object, "offsets and sizes of %d dimensions", part.dims));
     return status ? status : add_row(&d->tables[CLASS_PART], &part, sizeof part);
 }
 
@@ -115,13 +114,10 @@ static int read_index(struct dcp *d, const struct pickle *pickle, const struct p
     const struct pickle_node *name, *offset = NULL;
     struct index index = {.numbers = d->numbers.count, .at = object->at, .dims = -1};
     int status = need(pickle, object, "fqn", &name);
-    if (!status && name->kind != PICKLE_TEXT)
-        status = pickle_refuse(pickle, object, "a name as fqn");
+    THEN_IF(status, name->kind != PICKLE_TEXT, pickle_refuse(pickle, object, "a name as fqn"));
     THEN(status, pickle_find(pickle, object, "offset", &offset)); /* an object has none */
-    if (!status && offset && offset->kind != PICKLE_NONE)
-        status = add_sizes(d, pickle, offset, &index.dims);
-    if (status)
-        return status;
+    THEN_IF(status, offset && offset->kind != PICKLE_NONE, add_sizes(d, pickle, offset, &index.dims));
+    TRY(status);
     index.name = (struct text){name->text, name->count};
     return add_row(&d->tables[CLASS_INDEX], &index, sizeof index);
 }
@@ -137,8 +133,7 @@ static int read_place(struct dcp *d, const struct pickle *pickle, const struct p
         status = pickle_refuse(pickle, object, "numbers as offset and length");
     THEN(status, pickle_copy_text(pickle, path, "relative_path", name, sizeof name));
     THEN(status, boxes_add_file(d->boxes, d->path, name, &place.file));
-    if (status)
-        return status;
+    TRY(status);
     place.start = offset->integer;
     place.bytes = length->integer;
     return add_row(&d->tables[CLASS_PLACE], &place, sizeof place);
@@ -150,8 +145,7 @@ static int read_type(const struct pickle *pickle, const struct pickle_node *obje
     int status = need(pickle, object, "properties", &properties);
     if (!status && !pickle_is_object(properties, DCP_MODULE, "TensorProperties"))
         status = pickle_refuse(pickle, properties, "TensorProperties");
-    if (status)
-        return status;
+    TRY(status);
     if (properties->state && properties->state->kind == PICKLE_TUPLE && properties->state->count)
         dtype = properties->state->items[0];
     else
@@ -171,15 +165,13 @@ static int read_tensor(struct dcp *d, const struct pickle *pickle, const struct 
     tensor.numbers = d->numbers.count;
     THEN(status, add_sizes(d, pickle, size, &tensor.dims));
     THEN(status, need(pickle, object, "chunks", &chunks));
-    if (!status && chunks->kind != PICKLE_LIST)
-        status = pickle_refuse(pickle, chunks, "a list of chunks");
+    THEN_IF(status, chunks->kind != PICKLE_LIST, pickle_refuse(pickle, chunks, "a list of chunks"));
     for (uint32_t i = 0; !status && i < chunks->count; i++) {
         uint32_t number;
         status = number_of(d, pickle, chunks->items[i], CLASS_PART, &number);
         THEN(status, add_row(&d->part_numbers, &number, sizeof number));
     }
-    if (status)
-        return status;
+    TRY(status);
     tensor.count = chunks->count;
     return add_row(&d->tables[CLASS_TENSOR], &tensor, sizeof tensor);
 }
@@ -278,8 +270,7 @@ static int read_storage(struct dcp *d) {
         d->stored[i].place = d->storage->items[2 * i + 1];
         status = number_of(d, d->pickle, d->storage->items[2 * i], CLASS_INDEX, &d->stored[i].index);
     }
-    if (status)
-        return status;
+    TRY(status);
     d->stored_count = count;
     qsort_r(d->stored, count, sizeof *d->stored, compare_stored, d);
     for (size_t i = 1; i < count; i++)

@@ -144,8 +144,7 @@ static int write_file(struct writing *w, int file) {
     int64_t at = 0;
     file_name(file, name);
     int status = file_join(path, sizeof path, w->directory, name);
-    if (status)
-        return status;
+    TRY(status);
     int descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (descriptor < 0)
         return status_fail_errno("cannot create %s", path);
@@ -160,8 +159,7 @@ static int write_file(struct writing *w, int file) {
         status = write_part(w, &w->parts[i], path, descriptor);
         at += w->parts[i].length;
     }
-    if (!status && fsync(descriptor))
-        status = status_fail_errno("cannot write %s", path);
+    THEN_IF(status, fsync(descriptor), status_fail_errno("cannot write %s", path));
     close(descriptor);
     return status;
 }
@@ -324,8 +322,7 @@ int exchange_write_dcp(const struct exchange_dcp *request) {
     for (int file = 0; file < request->files && !status; file++)
         status = write_file(&w, file);
     THEN(status, write_list(&w));
-    if (!status && request->arguments)
-        status = megatron_arguments_write(w.directory, request->arguments);
+    THEN_IF(status, request->arguments, megatron_arguments_write(w.directory, request->arguments));
     if (!status)
         status = save_texts(w.directory, &(const struct ckpt_save){.model = {.config_text = request->config_text,
                                                                              .texts = request->texts,

@@ -21,8 +21,7 @@ static int make_file(struct write_plan *plan, const int *tensors, int count, int
         status = added < 0 ? added : STATUS_OK;
     }
     THEN(status, safetensors_header_place(file->layout, file->name));
-    if (status)
-        return status;
+    TRY(status);
     file->header = safetensors_header_bytes(file->layout, &file->header_bytes, &file->bytes);
     for (int i = 0; i < count; i++) {
         plan->tensors[tensors[i]].file = number;

@@ -184,8 +184,7 @@ static int write_tensor(const struct gguf_output *output, size_t index, FILE *st
         if (wrong >= 0)
             status = status_fail(STATUS_INVALID, "%s: a number of '%s' in row %lld is too large for its type", path,
                                  t->name, (long long)(row + wrong / t->columns));
-        if (!status && fwrite(stored, 1, bytes, stream) != bytes)
-            status = status_fail_errno("cannot write %s", path);
+        THEN_IF(status, fwrite(stored, 1, bytes, stream) != bytes, status_fail_errno("cannot write %s", path));
     }
     free(values);
     free(stored);
@@ -233,8 +232,7 @@ int gguf_output_write(struct gguf_output *output, const char *path, gguf_rows *g
     THEN(status, staging_begin(&staging, path));
     THEN(status, file_join(place, sizeof place, staging.directory, "file"));
     THEN(status, write_file(output, place, path, get, context));
-    if (!status && rename(place, path))
-        status = status_fail_errno("cannot rename %s to %s", place, path);
+    THEN_IF(status, rename(place, path), status_fail_errno("cannot rename %s to %s", place, path));
     THEN(status, file_parent(path, parent, sizeof parent));
     THEN(status, file_sync(parent));
     staging_abort(&staging);

@@ -75,13 +75,11 @@ static int read_common(const char *path, int descriptor, int64_t size, char **te
     char *bytes = NULL;
     int status = zip_open(&zip, path, descriptor, 0, size);
     struct zip_record *record = status ? NULL : zip_find(&zip, "data.pkl");
-    if (!status && !record)
-        status = status_fail(STATUS_INVALID, "%s: expected an archive with data.pkl", path);
+    THEN_IF(status, !record, status_fail(STATUS_INVALID, "%s: expected an archive with data.pkl", path));
     THEN(status, zip_read(&zip, record, COMMON_LIMIT, &bytes));
     THEN(status, pickle_read(path, record->start, bytes, (size_t)record->bytes, NULL, &pickle));
     THEN(status, pickle_find(pickle, pickle_root(pickle), "args", &arguments));
-    if (!status && arguments)
-        status = make_json(pickle, arguments, text);
+    THEN_IF(status, arguments, make_json(pickle, arguments, text));
     pickle_free(pickle);
     free(bytes);
     zip_close(&zip);
@@ -158,8 +156,7 @@ static int write_common(const char *path, const struct strbuf *pickle) {
     if (descriptor < 0)
         return status_fail_errno("cannot create %s", path);
     int status = archive_write(&archive, path, descriptor, 0, &length);
-    if (!status && fsync(descriptor))
-        status = status_fail_errno("cannot write %s", path);
+    THEN_IF(status, fsync(descriptor), status_fail_errno("cannot write %s", path));
     close(descriptor);
     return status;
 }

@@ -15,8 +15,7 @@ int ckpt_list_above(const char *root, int64_t iteration, int64_t **iterations, s
     if (status == STATUS_NOT_FOUND)
         return STATUS_OK;
     THEN(status, file_list(root, &names, &name_count));
-    if (status)
-        return status;
+    TRY(status);
     int64_t *found = calloc(name_count + 1, sizeof *found);
     for (size_t i = 0; found && i < name_count; i++) {
         char path[PATH_MAX], target[NAME_MAX + 1];

@@ -49,8 +49,7 @@ static int plan_array(struct write_plan *plan, json_t *numbers, int a) {
             *piece = (struct write_piece){.array = a, .param = i, .slice = s, .start = slice->file_start};
             status = plan_tensor(plan, numbers, array, param, slice, &piece->tensor);
         }
-        if (status)
-            return status;
+        TRY(status);
     }
     return STATUS_OK;
 }

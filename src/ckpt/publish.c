@@ -59,8 +59,7 @@ int save_check_replaceable(const char *directory) {
     if (status == STATUS_NOT_FOUND)
         return STATUS_OK;
     THEN(status, file_list(directory, &names, &count));
-    if (status)
-        return status;
+    TRY(status);
     if (count > 0 && !directory_has_model(directory))
         status = status_fail(STATUS_INVALID, "%s is not empty and no model directory: name another, or remove it",
                              directory);
@@ -99,7 +98,6 @@ int save_texts(const char *directory, const struct ckpt_save *save) {
     int status = model->config_text ? write_text(directory, CONFIG_FILE, model->config_text) : STATUS_OK;
     for (int i = 0; i < model->text_count && !status; i++)
         status = write_text(directory, model->texts[i].name, model->texts[i].text);
-    if (!status && model->tokenizer)
-        status = tokenizer_files_write(model->tokenizer, directory);
+    THEN_IF(status, model->tokenizer, tokenizer_files_write(model->tokenizer, directory));
     return status;
 }

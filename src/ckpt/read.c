@@ -226,8 +226,7 @@ static int check_zeros(const struct ckpt_tensors *tensors, const struct param_ta
                                      "%s: tensor '%s' is not zero, but the configuration denies this bias: one of the "
                                      "two is wrong",
                                      entry->file->path, shown(entry->tensor->name, word));
-            if (status)
-                return status;
+            TRY(status);
         }
     return STATUS_OK;
 }
@@ -259,8 +258,7 @@ int ckpt_check(const struct ckpt_tensors *tensors, const struct param_table *tab
         status =
             status_fail(STATUS_INVALID, "%s: %s%s%s%s", tensors->directory, missing.count ? "missing tensors: " : "",
                         strbuf_text(&missing.text), missing.count && wrong.count ? "; " : "", strbuf_text(&wrong.text));
-    if (!status && table_is_tied(table))
-        status = check_head(tensors, table->files);
+    THEN_IF(status, table_is_tied(table), check_head(tensors, table->files));
     for (int a = 0; a < array_count && !status; a++)
         status = check_zeros(tensors, table, &arrays[a]);
     THEN(status, tell_unknown(tensors, table, arrays, array_count, is_used));

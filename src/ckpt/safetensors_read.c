@@ -53,8 +53,7 @@ int json_object_parse(const char *path, int64_t position, const char *text, size
     if (status == STATUS_INVALID)
         status_fail(status, "%s: damaged JSON at byte %lld (line %d): %s", path, (long long)position + error.position,
                     error.line, shown(error.text, word));
-    if (status)
-        return status;
+    TRY(status);
     if (json_is_object(*object))
         return STATUS_OK;
     json_decref(*object);
@@ -191,8 +190,7 @@ static int check_header(struct safetensors *file, int64_t data_start, int64_t fi
             file->tensors[file->count].name = key;
             status = check_tensor(file, &file->tensors[file->count++], value, data_start, file_bytes - data_start);
         }
-        if (status)
-            return status;
+        TRY(status);
     }
     int status = check_cover(file, data_start, file_bytes);
     if (!status && file->count)
@@ -425,8 +423,7 @@ static int read_elements(const struct reading *r, char *out) {
         return status_fail(STATUS_UNSUPPORTED, "%s: tensor '%s' of type %s cannot be read as %s", r->file->path,
                            tensor->name, tensor->type, r->dtype < DTYPE_COUNT ? dtype_name(r->dtype) : "that");
     int status = prepare(r->file, tensor);
-    if (status)
-        return status;
+    TRY(status);
     int64_t width = (int64_t)dtype_bytes(tensor->dtype), to = (int64_t)dtype_bytes(r->dtype);
     int64_t at_once = (is_copy ? COPIED_BYTES : CONVERTED_BYTES) / width;
     bool is_shared = count * width >= SHARED_BYTES;

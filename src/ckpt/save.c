@@ -48,8 +48,7 @@ static int make_plans(struct ckpt_saver *saver) {
         status = plan_part(saver, &model->parts[i]);
     struct write_request request = {
         .name = "model", .table = model->table, .arrays = model->weights, .array_count = 1, .max_shard_bytes = limit};
-    if (!status && !model->part_count)
-        status = write_plan_make(&request, &saver->plans[saver->plan_count++]);
+    THEN_IF(status, !model->part_count, write_plan_make(&request, &saver->plans[saver->plan_count++]));
     if (status || saver->is_model)
         return status;
     request.name = "optimizer";
@@ -131,8 +130,7 @@ static int check_same_files(const struct ckpt_saver *saver, struct comm *world) 
     int64_t mine = save_files_hash(&saver->files), first = mine;
     struct comm_data data = {.send = &first, .receive = &first, .count = 1, .dtype = DTYPE_I64};
     int status = world && world->size > 1 ? comm_broadcast(world, &data, 0) : STATUS_OK;
-    if (!status && mine != first)
-        status = status_fail(STATUS_INVALID, "its tensors are not those of rank 0");
+    THEN_IF(status, mine != first, status_fail(STATUS_INVALID, "its tensors are not those of rank 0"));
     return together_agree(world, status);
 }
 
@@ -146,8 +144,7 @@ static int prepare(struct ckpt_saver *saver) {
     THEN(status, check_same_files(saver, world));
     for (int i = 0; i < saver->plan_count && !status; i++)
         status = write_plan_check_owners(&saver->plans[i], world);
-    if (status)
-        return status;
+    TRY(status);
     struct save_exchange *x = &saver->exchange;
     *x = (struct save_exchange){
         .plans = saver->plans, .files = &saver->files, .world = world, .stream = find_stream(saver)};
@@ -400,8 +397,7 @@ int ckpt_saver_begin(struct ckpt_saver *saver, int64_t iteration, const char *st
     TRY(saver->phase == CKPT_IDLE ? STATUS_OK : ckpt_saver_wait(saver));
     saver->start = clock_seconds();
     int status = set_target(saver, iteration, state_text);
-    if (!status && together_is_first(world))
-        status = create(saver);
+    THEN_IF(status, together_is_first(world), create(saver));
     status = together_agree(world, status);
     THEN(status, together_path(world, saver->directory));
     if (status)

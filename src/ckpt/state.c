@@ -39,8 +39,7 @@ static int digest_of(const char *directory, const char *name, char out[DIGEST_TE
 static int add_digest(json_t *files, const char *directory, const char *name) {
     char digest[DIGEST_TEXT];
     int status = digest_of(directory, name, digest);
-    if (!status && json_object_set_new(files, name, json_string(digest)))
-        status = status_no_memory();
+    THEN_IF(status, json_object_set_new(files, name, json_string(digest)), status_no_memory());
     return status;
 }
 
@@ -51,17 +50,14 @@ int save_state(const char *directory, const struct ckpt_save *save, const struct
     json_t *state = NULL, *digests = json_object();
     int status = file_join(path, sizeof path, directory, STATE_FILE);
     THEN(status, json_object_parse(path, 0, state_text, strlen(state_text), &state));
-    if (!status && save->model.config_text)
-        status = add_digest(digests, directory, CONFIG_FILE);
+    THEN_IF(status, save->model.config_text, add_digest(digests, directory, CONFIG_FILE));
     for (int i = 0; i < save->model.text_count && !status; i++)
         status = add_digest(digests, directory, save->model.texts[i].name);
     for (int f = 0; f < files->count && !status; f++)
         status = add_digest(digests, directory, files->items[f].name);
-    if (!status && json_object_set(state, files_key, digests))
-        status = status_no_memory();
+    THEN_IF(status, json_object_set(state, files_key, digests), status_no_memory());
     THEN(status, digest_state(state, digest));
-    if (!status && json_object_set_new(state, digest_key, json_string(digest)))
-        status = status_no_memory();
+    THEN_IF(status, json_object_set_new(state, digest_key, json_string(digest)), status_no_memory());
     if (!status) {
         status = json_end(state, JSON_INDENT(2), &text);
         state = NULL;

@@ -94,8 +94,7 @@ static int list_indexed_files(struct ckpt_tensors *tensors, const char *path) {
     THEN(status, json_object_parse(path, 0, strbuf_text(&text), text.length, &index));
     strbuf_free(&text);
     json_t *map = json_object_get(index, "weight_map");
-    if (!status && !json_is_object(map))
-        status = status_fail(STATUS_INVALID, "%s: expected an object \"weight_map\"", path);
+    THEN_IF(status, !json_is_object(map), status_fail(STATUS_INVALID, "%s: expected an object \"weight_map\"", path));
     if (!status && !(tensors->entries = calloc(json_object_size(map) + 1, sizeof *tensors->entries)))
         status = no_memory(tensors->directory);
     THEN(status, list_shards(tensors, path, map, numbers));
@@ -112,8 +111,7 @@ static int list_files(struct ckpt_tensors *tensors, const char *name) {
     int status = file_join(index, sizeof index, directory, file);
     snprintf(file, sizeof file, "%s.safetensors", name);
     THEN(status, file_join(single, sizeof single, directory, file));
-    if (status)
-        return status;
+    TRY(status);
     if (file_exists(single))
         return list_single_file(tensors, file, NULL);
     if (file_exists(index))

@@ -63,8 +63,7 @@ static int write_file(const struct writing *w, int shard, const struct safetenso
     for (size_t i = 0; i < w->tensors->count && !status; i++)
         if (w->shards[i] == shard)
             status = write_tensor(w, i, descriptor, safetensors_header_start(header, w->numbers[i]), path);
-    if (!status && fsync(descriptor))
-        status = status_fail_errno("cannot write %s", path);
+    THEN_IF(status, fsync(descriptor), status_fail_errno("cannot write %s", path));
     close(descriptor);
     return status;
 }
@@ -75,8 +74,7 @@ static int write_shard(const struct writing *w, int shard) {
     shard_name(w, shard, name);
     int status = file_join(path, sizeof path, w->directory, name);
     THEN(status, safetensors_header_new(&header));
-    if (status)
-        return status;
+    TRY(status);
     for (size_t i = 0; i < w->tensors->count && !status; i++)
         if (w->shards[i] == shard) {
             const struct safetensor *tensor = w->tensors->entries[i].tensor;
@@ -119,8 +117,7 @@ int exchange_write_tensors(const char *directory, const struct ckpt_tensors *ten
     w.directory = staging.directory;
     for (int i = 0; i < w.shard_count && !status; i++)
         status = write_shard(&w, i);
-    if (!status && w.shard_count > 1)
-        status = write_index(&w);
+    THEN_IF(status, w.shard_count > 1, write_index(&w));
     THEN(status, staging_commit(&staging));
     staging_abort(&staging);
     free(w.shards);

@@ -39,12 +39,10 @@ static int read_end64(const struct zip *zip, struct ending *ending) {
     unsigned char locator[LOCATOR_BYTES], end[END64_BYTES];
     int64_t at = zip->bytes - END_BYTES - LOCATOR_BYTES;
     int status = read_at(zip, locator, LOCATOR_BYTES, at);
-    if (!status && number(locator, 4) != ZIP_LOCATOR)
-        status = refuse(zip, at, "the locator of a zip64");
+    THEN_IF(status, number(locator, 4) != ZIP_LOCATOR, refuse(zip, at, "the locator of a zip64"));
     at = status ? 0 : (int64_t)number(locator + 8, 8);
     THEN(status, read_at(zip, end, END64_BYTES, at));
-    if (!status && number(end, 4) != ZIP_END64)
-        status = refuse(zip, at, "the end record of a zip64");
+    THEN_IF(status, number(end, 4) != ZIP_END64, refuse(zip, at, "the end record of a zip64"));
     if (!status)
         *ending =
             (struct ending){.count = number(end + 32, 8), .bytes = number(end + 40, 8), .at = number(end + 48, 8)};
@@ -123,8 +121,7 @@ int zip_open(struct zip *zip, const char *path, int descriptor, int64_t start, i
     size_t at = 0;
     while (!status && zip->count < ending.count)
         status = read_entry(zip, &ending, &at);
-    if (!status && at != ending.bytes)
-        status = refuse(zip, (int64_t)(ending.at + at), "the end of the directory of a zip");
+    THEN_IF(status, at != ending.bytes, refuse(zip, (int64_t)(ending.at + at), "the end of the directory of a zip"));
     return status;
 }
 

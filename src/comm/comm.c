@@ -89,8 +89,7 @@ static int start_call(struct comm *comm, const struct comm_call *call, bool is_w
     bool is_message = call->kind == COMM_SEND || call->kind == COMM_RECEIVE;
     if (!status && is_message && call->peer == comm->rank)
         status = status_fail(STATUS_INVALID, "a message of rank %d to itself", comm->rank);
-    if (status)
-        return status;
+    TRY(status);
     request->comm = comm;
     request->call = *call;
     status = call->data.stream ? comm->device->start(comm, request) : comm->host->start(comm, request);

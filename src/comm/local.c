@@ -213,8 +213,7 @@ static int local_subgroup(struct comm *base, const int *ranks, int count, struct
     struct local_group *group;
     int crossed = -1;
     int status = join(parent, ranks, count, &group, &crossed);
-    if (status)
-        return status;
+    TRY(status);
     if (crossed >= 0)
         status = local_fail(parent, STATUS_INVALID,
                             "ranks %d and %d make a group with each other, but give different lists of ranks", crossed,

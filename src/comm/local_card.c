@@ -55,8 +55,7 @@ int local_card_run(const struct local_comm *comm, const struct local_entry *entr
     const struct comm_call *call = &entry->call[0];
     int size = comm->base.size, status = begin(card, entry->event, size);
     bool is_sum = call->kind == COMM_ALL_REDUCE || call->kind == COMM_REDUCE_SCATTER;
-    if (!status && call->data.count)
-        status = (is_sum ? reduce : copy)(card->stream, entry, size);
+    THEN_IF(status, call->data.count, (is_sum ? reduce : copy)(card->stream, entry, size));
     return end(card, entry->event, size, status);
 }
 

@@ -162,8 +162,7 @@ static int begin_windows(struct mpi_comm *comm) {
             return status;
         if (request->call.data.count) /* a barrier has none: its agreement is enough */
             status = mpi_window_begin(comm);
-        if (status)
-            return status;
+        TRY(status);
         if (request->begun == request->call.data.count)
             comm->unbegun = request->next;
     }

@@ -267,8 +267,7 @@ static int make_room(struct channel *channel, size_t bytes) {
     channel->room_bytes = 0;
     void *memory;
     int status = device_alloc_zeroed(channel->device, bytes, &memory); /* reduced after an abort, too */
-    if (status)
-        return status;
+    TRY(status);
     channel->room = memory;
     channel->room_bytes = bytes;
     return STATUS_OK;
@@ -490,8 +489,7 @@ static int nccl_join(struct comm *parent, const int *ranks, struct comm *group) 
     int status = group ? open_channel(above->process, above->device, group, &channel) : STATUS_OK;
     void *stream = NULL;
     THEN(status, stream_handle(above->stream, &stream)); /* makes the GPU current */
-    if (status)
-        return status;
+    TRY(status);
     if (group)
         group->device_state = channel;
     pthread_mutex_lock(&above->lock);
@@ -612,8 +610,7 @@ static int join_world(struct comm *world) {
     status = comm_agree(world, status);
     struct comm_data data = {.send = &id, .receive = &id, .count = sizeof id, .dtype = DTYPE_U8};
     THEN(status, comm_broadcast(world, &data, 0));
-    if (status)
-        return status;
+    TRY(status);
     result = nccl->join(&handle, world->size, id, world->rank, &config);
     status = take_handle(world, handle, result, "joining the ranks");
     return status ? status : comm_barrier(world); /* a rank that failed does not wait for those that wait for it */

@@ -100,8 +100,7 @@ static int stage(const struct comm *comm, struct comm_request *request) {
     request->receive_bytes = call->kind == COMM_SEND ? 0 : call->kind == COMM_ALL_GATHER ? whole : bytes;
     int status =
         take_block(comm, stream_device(data->stream), request->send_bytes + request->receive_bytes + 1, &block);
-    if (status)
-        return status;
+    TRY(status);
     request->kept = block;
     status = stream_copy_to_host(data->stream, block->memory, data->send, request->send_bytes);
     int waited = stream_wait(data->stream);

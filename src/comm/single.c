@@ -40,8 +40,7 @@ static const struct comm_device_channel device_channel = {
 
 int comm_single_open(struct comm **out) {
     *out = malloc(sizeof **out);
-    if (!*out)
-        return status_no_memory();
+    TRY(status_allocated(*out));
     **out = (struct comm){.host = &host_channel, .device = &device_channel, .size = 1};
     return STATUS_OK;
 }

@@ -216,8 +216,7 @@ int watch_lead(const struct watch_options *options, struct watch_card *card, str
 
 int watch_join(const struct watch_options *options, const struct watch_card *card, struct watch **watch) {
     int status = make(options, watch);
-    if (!status)
-        status = watch_connect(*watch, card, options->seconds / 2);
+    THEN(status, watch_connect(*watch, card, options->seconds / 2));
     return finish(status, watch);
 }
 

@@ -8,8 +8,6 @@
 #include "jobs/receipts.h"
 #include "peft/peft.h"
 
-#include <string.h>
-
 struct options {
     struct config_list directories;
 };
@@ -70,8 +68,7 @@ static int show(const void *values, const struct config *given) {
     }
     for (int i = 0; !status && i < peft_files_count(files); i++)
         status = print_adapter(files, i);
-    if (!status && (fflush(stdout) || ferror(stdout)))
-        status = status_fail_errno("cannot write to standard output");
+    THEN_IF(status, (fflush(stdout) || ferror(stdout)), status_fail_errno("cannot write to standard output"));
     peft_files_close(files);
     return status;
 }

@@ -138,8 +138,7 @@ int bench_serve_command(int argc, char **argv) {
         status =
             config_parse(&command, words.benchmark_count, (char **)words.benchmark, &values, &config, &is_answered);
     }
-    if (!status && !is_answered)
-        status = measure(&values, config, &words);
+    THEN_IF(status, !is_answered, measure(&values, config, &words));
     config_free(config);
     free(sections);
     free(words.benchmark);

@@ -248,8 +248,7 @@ static int answer_input(struct conversation *conversation) {
     enum finish_reason reason;
     int status = job_read_input(&question);
     stop_watch_begin(); /* until then, SIGTERM ends the program at once */
-    if (!status && !question.length)
-        status = status_fail(STATUS_INVALID, "standard input has no question");
+    THEN_IF(status, !question.length, status_fail(STATUS_INVALID, "standard input has no question"));
     THEN(status, ask(conversation, &question, &reason));
     if (!status && reason == FINISH_INTERRUPTED)
         status = status_fail(STATUS_INTERRUPTED, "interrupted by %s", stop_name(stop_requested()));

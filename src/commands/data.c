@@ -124,10 +124,8 @@ static int print_sample(const struct gpt_split *split, const struct show_options
     struct strbuf text = STRBUF_INIT;
     int status = gpt_batch_init(&batch, 1, options->seq_length);
     THEN(status, gpt_batch_read(&batch, split, options->sample));
-    if (!status && tokenizer)
-        status = tokenizer_decode(tokenizer, batch.tokens, (size_t)batch.seq_length, &text);
-    if (!status && tokenizer)
-        status = strbuf_status(&text);
+    THEN_IF(status, tokenizer, tokenizer_decode(tokenizer, batch.tokens, (size_t)batch.seq_length, &text));
+    THEN_IF(status, tokenizer, strbuf_status(&text));
     if (!status) {
         printf("{\"sample\": %lld, ", (long long)options->sample);
         PRINT_ARRAY("tokens", batch.seq_length, "%d", batch.tokens[i]);
@@ -172,8 +170,7 @@ static int print_row(const struct tuning_data *data, const struct tokenizer *tok
     bool *trained;
     int64_t count;
     int status = tuning_data_row(data, SPLIT_VALID, row, &tokens, &trained, &count);
-    if (status)
-        return status;
+    TRY(status);
     printf("{\"row\": %lld, \"weight\": %.9g, ", (long long)row, tuning_data_weight(data, SPLIT_VALID, row));
     PRINT_ARRAY("tokens", count, "%d", tokens[i]);
     printf(", ");
@@ -227,8 +224,7 @@ static int show_row(const struct show_options *options) {
     if (!status)
         tuning_data_warn(data);
     THEN(status, print_row(data, tokenizer, options->row));
-    if (!status && (fflush(stdout) || ferror(stdout)))
-        status = status_fail_errno("cannot write standard output");
+    THEN_IF(status, (fflush(stdout) || ferror(stdout)), status_fail_errno("cannot write standard output"));
     tuning_data_close(data);
     tokenizer_close(tokenizer);
     tokenizer_files_free(&files);
@@ -276,8 +272,7 @@ static int show(const struct show_options *options, bool is_sample) {
         status = print_sample(&data.splits[options->which], options, tokenizer);
     else if (!status)
         print_split(&data.splits[options->which]);
-    if (!status && (fflush(stdout) || ferror(stdout)))
-        status = status_fail_errno("cannot write standard output");
+    THEN_IF(status, (fflush(stdout) || ferror(stdout)), status_fail_errno("cannot write standard output"));
     gpt_data_close(&data);
     tokenizer_close(tokenizer);
     return status;

@@ -173,8 +173,7 @@ static int print_texts(void *context, const struct generate_prompt *prompt, cons
             status = print_plain(c, prompt, &texts[i]);
         }
     }
-    if (!status && (fflush(stdout) || ferror(stdout)))
-        status = status_fail_errno("cannot write to standard output");
+    THEN_IF(status, (fflush(stdout) || ferror(stdout)), status_fail_errno("cannot write to standard output"));
     return status;
 }
 

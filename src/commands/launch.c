@@ -84,8 +84,7 @@ static int list_facts(const struct launch *launch, const struct launch_steps *st
     THEN(status, facts_add(facts, FACT_CONFIGURATION, "the command", steps->command->name, NULL));
     THEN(status,
          facts_add(facts, FACT_CONFIGURATION, "--help or --version", is_answered ? "given" : "not given", NULL));
-    if (!status && !is_answered)
-        status = config_facts(steps->command, steps->values, facts);
+    THEN_IF(status, !is_answered, config_facts(steps->command, steps->values, facts));
     return status || is_answered || !steps->add_facts ? status : steps->add_facts(context, facts);
 }
 
@@ -110,8 +109,7 @@ int command_run(const struct config_command *command, int argc, char **argv, voi
     struct config *config = NULL;
     bool is_answered = false;
     int status = config_parse(command, argc, argv, values, &config, &is_answered);
-    if (!status && !is_answered)
-        status = run(values, config);
+    THEN_IF(status, !is_answered, run(values, config));
     config_free(config);
     return command_exit_status(status);
 }
@@ -137,15 +135,13 @@ int launch_command(const struct launch_steps *steps, int argc, char **argv, void
     bool is_answered = false;
     int status = begin(&launch, steps);
     THEN(status, config_parse(steps->command, argc, argv, steps->values, &config, &is_answered));
-    if (!status && !is_answered && steps->prepare)
-        status = steps->prepare(&launch, config, context);
+    THEN_IF(status, !is_answered && steps->prepare, steps->prepare(&launch, config, context));
     THEN(status, list_facts(&launch, steps, is_answered, context, &facts));
     status = launch_agree(&launch, status);
     if (!status && launch.world && !steps->may_disagree) /* the error names the first difference */
         status = launch_agree(&launch, comm_same(launch.world, &facts));
     facts_free(&facts);
-    if (!status && !is_answered)
-        status = steps->run(&launch, context);
+    THEN_IF(status, !is_answered, steps->run(&launch, context));
     if (steps->close)
         steps->close(context);
     config_free(config);

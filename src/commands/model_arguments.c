@@ -17,8 +17,7 @@ int model_grid(struct job_model *arguments, const struct launch *launch, bool ta
         .tensor = (int)arguments->tensor, .context = 1, .expert = 1, .data = 1, .pipeline = (int)arguments->pipeline};
     THEN(status, rank_grid_fill(grid, ranks));
     THEN(status, device_find(arguments->device));
-    if (status)
-        return status;
+    TRY(status);
     log_info("loading %s", arguments->model);
     struct engine_options options = {.model = arguments->model,
                                      .grid = *grid,

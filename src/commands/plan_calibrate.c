@@ -28,8 +28,7 @@ static const struct config_row rows[] = {
 static int prepare(const struct launch *launch, const struct config *config, void *context) {
     struct options *options = context;
     int ranks, status = launch_ranks(launch, options->bench.ranks, &ranks);
-    if (!status && options->words.count > 1)
-        status = status_fail(STATUS_USAGE, "plan calibrate takes at most one model");
+    THEN_IF(status, options->words.count > 1, status_fail(STATUS_USAGE, "plan calibrate takes at most one model"));
     options->bench.ranks = ranks;
     options->bench.world = launch->world;
     options->bench.model = options->words.count ? options->words.items[0] : "gpt2-124m";

@@ -81,8 +81,7 @@ static int write_cluster(const struct options *options, const struct fit_rows *f
 static int fit_all(const struct options *options, struct cluster *cluster, struct fit_rows *fit) {
     int status = choose(options, fit);
     THEN(status, fit_run(fit, cluster));
-    if (status)
-        return status;
+    TRY(status);
     print(fit, cluster);
     json_begin();
     if (options->json)

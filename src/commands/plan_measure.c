@@ -141,10 +141,8 @@ static int write_files(const struct measuring *m) {
     qsort(order, (size_t)count, sizeof *order, by_seconds);
     int status = count ? STATUS_OK : status_fail(STATUS_INVALID, "no row could be measured");
     snprintf(path, sizeof path, "%s/candidate_configs", m->plan->output ? m->plan->output : "");
-    if (!status && m->plan->output)
-        status = file_make_directories(path);
-    if (!status && m->plan->output)
-        status = write_rows(m, order, count);
+    THEN_IF(status, m->plan->output, file_make_directories(path));
+    THEN_IF(status, m->plan->output, write_rows(m, order, count));
     free(order);
     return status;
 }

@@ -147,17 +147,14 @@ static int plan(const struct options *options, const struct cluster *cluster, co
     struct serve_result result;
     int status = serve_search_run(&search, &result);
     json_begin();
-    if (!status && options->json)
-        status = plan_write_json(options->json, report_serving(&result, cluster));
-    if (!status && options->html)
-        status = write_page(options, cluster, &result);
+    THEN_IF(status, options->json, plan_write_json(options->json, report_serving(&result, cluster)));
+    THEN_IF(status, options->html, write_page(options, cluster, &result));
     if (!status && !plan_is_output(options->json) && !plan_is_output(options->html)) {
         report_serving_print(&result, (int)options->top, stdout);
         if (result.best >= 0)
             print_command(&result.rows[result.best], options->words.items[0], cluster);
     }
-    if (!status && result.best < 0)
-        status = fail_limits(&result, cluster);
+    THEN_IF(status, result.best < 0, fail_limits(&result, cluster));
     free(result.rows);
     return status;
 }

@@ -98,8 +98,7 @@ static int take_size(struct planning *p, double billions, int64_t seq_length) {
     struct size_shape shape;
     int status = size_shape(billions, SIZE_VOCABULARY, seq_length, &shape);
     p->search.billions = billions;
-    if (status)
-        return status;
+    TRY(status);
     size_apply(&shape, SIZE_VOCABULARY, seq_length, &p->file.run);
     take_batch(p);
     return STATUS_OK;
@@ -154,8 +153,7 @@ static int find_model(struct planning *p) {
     if (o->days > 0 && o->tokens == 0)
         return status_fail(STATUS_USAGE, "--days is not enough without --tokens");
     int status = run_file_read(o->config, o->fixed.items, o->fixed.count, &p->file);
-    if (status)
-        return status;
+    TRY(status);
     if (!o->config)
         p->file.run.train.precision = o->precision;
     if (o->days > 0)
@@ -277,8 +275,7 @@ static int search_all(struct planning *p) {
     for (int i = 0; i < p->wanted && !status; i++) {
         p->search.points = i == 0 && p->options->html ? POINTS : 0;
         status = search_run(&p->search, p->devices[i], &p->results[p->count++]);
-        if (!status && !p->results[i].counts.listed)
-            status = search_find_fit(&p->search, &p->results[i]);
+        THEN_IF(status, !p->results[i].counts.listed, search_find_fit(&p->search, &p->results[i]));
     }
     return status;
 }
@@ -330,8 +327,7 @@ static int write_pictures(const struct planning *p, const struct report_training
     TRY(cost_work_make(&row->run, &p->cluster, &work));
     int status = cost_step(&row->run, p->results[0].ranks, &work, &p->cluster, &step, &walk);
     THEN(status, plan_write_timelines(o->svg, o->trace, &walk));
-    if (!status && o->html)
-        status = write_page(p, report, row, &work, &walk);
+    THEN_IF(status, o->html, write_page(p, report, row, &work, &walk));
     walk_free(&walk);
     cost_work_free(&work);
     return status;
@@ -376,8 +372,7 @@ static int write_all(const struct planning *p) {
                                            .days = o->days};
     int status = write_row(p, &report);
     json_begin();
-    if (!status && o->json)
-        status = plan_write_json(o->json, report_training(&report));
+    THEN_IF(status, o->json, plan_write_json(o->json, report_training(&report)));
     if (!plan_is_output(o->html) && !plan_is_output(o->json) && !plan_is_output(o->yaml) && !plan_is_output(o->svg) &&
         !plan_is_output(o->trace))
         report_training_print(&report, stdout);
@@ -393,8 +388,7 @@ static int run(const void *values, const struct config *given) {
     const struct options *options = values;
     struct planning p = {.options = options, .given = given};
     int status = cluster_open(options->cluster, &p.cluster);
-    if (status)
-        return status;
+    TRY(status);
     p.search = (struct search){.cluster = &p.cluster,
                                .space = (enum search_space)options->space,
                                .memory_share = options->memory_share,

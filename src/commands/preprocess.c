@@ -122,8 +122,7 @@ static int run(struct launch *launch, void *context) {
     launch->is_reported |= launch->world && status == STATUS_PEER;
     if (status && launch->world && !launch->is_reported)
         status_wrap(status, "rank %d", launch->world->rank);
-    if (!status && (fflush(stdout) || ferror(stdout)))
-        status = status_fail_errno("cannot write standard output");
+    THEN_IF(status, (fflush(stdout) || ferror(stdout)), status_fail_errno("cannot write standard output"));
     return status;
 }
 

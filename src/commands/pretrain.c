@@ -84,8 +84,7 @@ static int prepare(const struct launch *launch, const struct config *config, voi
         return status;
     }
     THEN(status, launch_ranks(launch, o->ranks, &p->ranks));
-    if (!status && !o->is_dry_run)
-        status = device_find(o->run.device);
+    THEN_IF(status, !o->is_dry_run, device_find(o->run.device));
     if (!status)
         say_loading(o);
     THEN(status, train_prepare(&p->run, &o->run, o->init_from, config));

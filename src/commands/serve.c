@@ -357,8 +357,7 @@ static int run_rank(struct comm *world, void *context) {
     log_quiet(world->rank != 0);
     if (c->is_dry_run) {
         int status = job_model_plan(&c->base, world, true, &options, &memory);
-        if (!status && world->rank == 0)
-            status = print_dry_run(serving, &memory);
+        THEN_IF(status, world->rank == 0, print_dry_run(serving, &memory));
         return status || !device_uses_host_memory(c->base.device) ? status : job_memory_check(world, &memory);
     }
     int status = job_model_open(&c->base, world, options, &memory, &engine);
@@ -391,8 +390,7 @@ static int begin(struct serving *serving, struct launch *launch) {
     if (!status && listens)
         transport_fit_descriptors(&serving->command->options.limits,
                                   strcmp(serving->command->options.control, "none") ? 2 : 1);
-    if (!status && listens)
-        status = server_open(&serving->command->options, &serving->server);
+    THEN_IF(status, listens, server_open(&serving->command->options, &serving->server));
     if (!launch->is_first) {
         signal(SIGTERM, SIG_IGN);
         signal(SIGINT, SIG_IGN);

@@ -1,10 +1,5 @@
 #include "stack.h"
 
-#include "base/base.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 static const char type_path[] = "peft.type";
 
 /* From Li and Liang, 2021, who fine-tune GPT-2: XiangLi1999/PrefixTuning, README. */
@@ -229,8 +224,7 @@ static int check_same_methods(const struct stack *stack, const struct config_lis
     bool is_same = !methods->count || methods->count == (size_t)stack->count;
     for (size_t i = 0; i < methods->count && is_same; i++) {
         int type, status = find_method(methods->items[i], &type);
-        if (status)
-            return status;
+        TRY(status);
         is_same = has_method(stack, type);
         if (!is_same)
             return status_fail(STATUS_USAGE, "--peft %s: %s is an adapter of another method", methods->items[i],

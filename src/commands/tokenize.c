@@ -149,8 +149,7 @@ static int detokenize_line(struct filter *filter, const char *bytes, size_t leng
                                                (long long)id, tokenizer_vocab_size(filter->tokenizer) - 1);
     }
     THEN(status, tokenizer_decode(filter->tokenizer, filter->ids.ids, filter->ids.count, &filter->out));
-    if (status)
-        return status;
+    TRY(status);
     strbuf_add_char(&filter->out, '\n');
     return strbuf_status(&filter->out);
 }
@@ -176,8 +175,7 @@ static int whole_lines(struct filter *filter, struct strbuf *pending, size_t sca
         status = one_line(filter, at, (size_t)(newline - at));
         at = newline + 1;
         scanned = 0;
-        if (!status && filter->out.length >= READ_BYTES)
-            status = write_output(filter);
+        THEN_IF(status, filter->out.length >= READ_BYTES, write_output(filter));
     }
     pending->length = (size_t)(end - at);
     memmove(pending->data, at, pending->length);
@@ -230,8 +228,7 @@ static int add_chat(struct filter *filter, const struct options *options, struct
         strbuf_add(&filter->out, strbuf_text(&pieces.text), pieces.text.length);
     else if (!status)
         status = chat_pieces_encode(&pieces, filter->encoder, request->eos, &filter->ids, NULL);
-    if (!status && !options->renders)
-        status = add_ids(filter);
+    THEN_IF(status, !options->renders, add_ids(filter));
     chat_pieces_free(&pieces);
     chat_template_close(template);
     return status ? status : strbuf_status(&filter->out);

@@ -11,8 +11,7 @@ int training_prepare_elsewhere(const struct training_target *target, struct run_
     int status = cluster_open(target->cluster, cluster);
     if (!status)
         *ranks = (int)(target->devices ? target->devices : target->nodes * cluster->per_node);
-    if (!status && model)
-        status = run_file_take_model(model, config);
+    THEN_IF(status, model, run_file_take_model(model, config));
     THEN(status, run_file_resolve(config, run));
     if (!status)
         run->config.checkpoint = config->checkpoint; /* its copies are in the plan */
@@ -98,8 +97,7 @@ static int train(struct comm *world, void *context) {
         return STATUS_OK;
     }
     THEN(status, trainer_run(trainer));
-    if (!status && training->finish)
-        status = training->finish(trainer, training->run);
+    THEN_IF(status, training->finish, training->finish(trainer, training->run));
     THEN(status, trainer_tell_memory(trainer, training->program));
     if (status)
         comm_fail(world, status); /* the others no longer touch this rank's memory */
@@ -118,10 +116,8 @@ int training_launch(struct launch *launch, const struct training *training) {
         train_plan_add_program(own.run, launch->world, &plan);
     own.program = plan.program;
     /* A call of GPUs never returns where a rank is missing. */
-    if (!status && !device_uses_host_memory(own.run->config.device))
-        status = launch_agree(launch, launch_watch(launch));
-    if (status)
-        return status;
+    THEN_IF(status, !device_uses_host_memory(own.run->config.device), launch_agree(launch, launch_watch(launch)));
+    TRY(status);
     if (launch->is_first)
         status = print(training, &plan);
     const struct memory_limit limit = memory_limit_find("");

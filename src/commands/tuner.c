@@ -29,8 +29,7 @@ static int start_stack(const void *description, void *self, struct base *base, u
     const struct tuner_adapters *adapters = description;
     int status = peft_allocate(self);
     peft_set_base(self, base_store(base));
-    if (status)
-        return status;
+    TRY(status);
     return adapters->files ? peft_load(self, adapters->files) : peft_initialise(self, seed);
 }
 

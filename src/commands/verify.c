@@ -5,8 +5,6 @@
 
 #include "config/config.h"
 
-#include <string.h>
-
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);

@@ -8,10 +8,6 @@
 #include "planner/run_file.h"
 #include "train/verify.h"
 
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-
 struct options {
     const char *config, *model;
     struct config_list peft;

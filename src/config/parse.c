@@ -152,8 +152,7 @@ static int walk(struct config *config, int argc, char **argv, bool is_first, con
             if (!status && is_first && command->config_flag &&
                 !strcmp(config_row_at(command, option.index)->path, command->config_flag))
                 *file = option.value && *option.value ? option.value : NULL;
-            if (!status && !is_first)
-                status = set_option(config, &option);
+            THEN_IF(status, !is_first, set_option(config, &option));
         } else if (!is_only_words && word[0] == '-' &&
                    (!command->takes_words ? word[1] : isalpha((unsigned char)word[1]))) {
             char explained[256];
@@ -166,8 +165,7 @@ static int walk(struct config *config, int argc, char **argv, bool is_first, con
                 status = command->takes_words ? config_push(config, words_of(config), argv[i - 1])
                                               : fail_word(config, argv[i - 1]);
         }
-        if (status)
-            return status;
+        TRY(status);
     }
     return STATUS_OK;
 }
@@ -205,8 +203,7 @@ static int answer(const struct config *config) {
         status = config_help(&config->command, config->section, stdout);
     else
         config_print_version(stdout);
-    if (!status && (fflush(stdout) || ferror(stdout)))
-        status = status_fail_errno("cannot write to standard output");
+    THEN_IF(status, (fflush(stdout) || ferror(stdout)), status_fail_errno("cannot write to standard output"));
     return status;
 }
 

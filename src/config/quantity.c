@@ -68,8 +68,7 @@ static int read_bounds(const struct config_row *row, const char *text, const cha
         status = read_number(row, &text, &out->high);
         text += strspn(text, " ");
     }
-    if (status)
-        return status;
+    TRY(status);
     if (!is_range || strcmp(text, ")"))
         return status_fail(STATUS_USAGE, "'%.80s': expected bounds as '(LOW to HIGH)' after the number", whole);
     if (out->low > out->value || out->value > out->high)
@@ -81,8 +80,7 @@ int config_read_quantity(const struct config_row *row, const char *text, struct 
     const char *at = text;
     struct config_quantity read = {0};
     int status = read_number(row, &at, &read.value);
-    if (status)
-        return status;
+    TRY(status);
     at += strspn(at, " ");
     if (*at == '(')
         status = read_bounds(row, at + 1, text, &read);

@@ -94,8 +94,7 @@ static int read_list(struct reader *reader, size_t index, const char *path) {
         status = scalar_text(reader, path, &text, &is_quoted);
         if (!status && (status = config_add_item(reader->config, index, text)) == STATUS_USAGE)
             return fail_at(reader, reader->event.start_mark, "%s: an empty path within the list", path);
-        if (status)
-            return status;
+        TRY(status);
     }
 }
 

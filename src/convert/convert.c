@@ -38,8 +38,7 @@ int convert(const struct convert_request *request) {
     if (!status && source.tensors)
         log_info("%s: %s, %zu tensors with %.1f million numbers", source.directory, source.kind,
                  ckpt_count(source.tensors), (double)ckpt_elements(source.tensors) / 1e6);
-    if (!status && targets[request->to].checks_numbers)
-        status = ckpt_check_finite(source.tensors);
+    THEN_IF(status, targets[request->to].checks_numbers, ckpt_check_finite(source.tensors));
     THEN(status, targets[request->to].write(request, &source));
     source_close(&source);
     return status;

@@ -148,10 +148,8 @@ int gguf_read_config(const struct gguf *file, struct model_config *config) {
     read_vocabulary(file, &keys, config);
     read_parts(file, &keys, config);
     int status = keys.status ? keys.status : gguf_read_rotation(file, &keys, config);
-    if (!status && model_config_resolve(config))
-        status = status_wrap(STATUS_INVALID, "%s", gguf_path(file));
-    if (status)
-        return status;
+    THEN_IF(status, model_config_resolve(config), status_wrap(STATUS_INVALID, "%s", gguf_path(file)));
+    TRY(status);
     const struct model_family *family = model_family(config);
     const char *reason = family->unfit(family, config);
     return reason ? status_fail(STATUS_UNSUPPORTED, "%s: a %s with this %s is not supported", gguf_path(file),

@@ -78,8 +78,7 @@ static int read_kinds(struct reading *r) {
     size_t count;
     double *numbers = gguf_numbers(&r->keys, "token_type", &count);
     int status = r->keys.status ? r->keys.status : check_count(r, "kinds", count);
-    if (!status && !(r->kinds = calloc(count + 1, sizeof *r->kinds)))
-        status = status_no_memory();
+    THEN_IF(status, !(r->kinds = calloc(count + 1, sizeof *r->kinds)), status_no_memory());
     for (size_t i = 0; i < count && !status; i++)
         r->kinds[i] = kind_of(numbers[i]);
     free(numbers);
@@ -145,8 +144,7 @@ static int read_lists(struct reading *r) {
     gguf_need(&r->keys, "model");
     const char *model = gguf_string(&r->keys, "model", "");
     int status = r->keys.status ? r->keys.status : read_tokens(r);
-    if (status)
-        return status;
+    TRY(status);
     if (!strcmp(model, gguf_tokenizer_name(false)))
         status = read_bytes(r);
     else if (!strcmp(model, gguf_tokenizer_name(true)))
@@ -156,8 +154,7 @@ static int read_lists(struct reading *r) {
                              "%s: the key 'tokenizer.ggml.model' is %s, which is not supported "
                              "(supported: gpt2, llama)",
                              gguf_path(r->file), model);
-    if (status)
-        return status;
+    TRY(status);
     struct gguf_keys template = gguf_keys(r->file, "tokenizer.");
     r->lists.adds_bos = gguf_bool(&r->keys, "add_bos_token", r->lists.adds_bos);
     r->lists.adds_eos = gguf_bool(&r->keys, "add_eos_token", false);

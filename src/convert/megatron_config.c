@@ -170,10 +170,8 @@ int megatron_read_config(const char *directory, struct model_config *config, boo
     snprintf(where, sizeof where, "%s/common.pt", directory);
     status = parse(text, where, config);
     free(text);
-    if (!status && model_config_resolve(config))
-        status = status_wrap(STATUS_INVALID, "%s", where);
-    if (!status && model_family_choose(config))
-        status = status_wrap(STATUS_UNSUPPORTED, "%s", where);
+    THEN_IF(status, model_config_resolve(config), status_wrap(STATUS_INVALID, "%s", where));
+    THEN_IF(status, model_family_choose(config), status_wrap(STATUS_UNSUPPORTED, "%s", where));
     return status;
 }
 

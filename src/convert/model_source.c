@@ -45,8 +45,7 @@ static int read_config(const struct convert_request *request, struct model_sourc
         snprintf(where, sizeof where, "%s", request->config);
     else if (!status && m->form->make_config && !file_exists(where))
         status = m->form->make_config(m);
-    if (!status && !m->config_text.length)
-        status = file_read(where, TEXT_LIMIT, &m->config_text);
+    THEN_IF(status, !m->config_text.length, file_read(where, TEXT_LIMIT, &m->config_text));
     if (status == STATUS_NOT_FOUND && !request->config)
         return status_fail(status, "%s has no config.json: name one with --config", m->source->directory);
     THEN(status, model_read_config(strbuf_text(&m->config_text), where, &m->config, &m->config_dtype, &m->ends));

@@ -69,8 +69,7 @@ int source_open(const char *path, struct source *source) {
 int source_read_tokenizer(const char *directory, struct tokenizer_files *files) {
     struct tokenizer *tokenizer = NULL;
     int status = tokenizer_files_read(directory, files);
-    if (status)
-        return status;
+    TRY(status);
     if (files->is_there[TOKENIZER_JSON] || files->is_there[TOKENIZER_VOCAB])
         status = tokenizer_open_files(files, &tokenizer);
     tokenizer_close(tokenizer);

@@ -137,8 +137,7 @@ static int open_stacks(const struct model_source *m, int64_t padded_vocabulary, 
     s->array = (struct model_array){.model = m, .array = {.prefix = "", .dtype = m->dtype, .must_be_finite = true}};
     int status = list_stacks(s, padded_vocabulary);
     struct safetensor *list = status ? NULL : calloc(s->count + 1, sizeof *list);
-    if (!status && !list)
-        status = status_no_memory();
+    THEN_IF(status, !list, status_no_memory());
     for (size_t i = 0; i < s->count && !status; i++) {
         const struct stack *stack = &s->items[i];
         struct safetensor tensor = {

@@ -270,10 +270,8 @@ int corpus_reader_fill(struct corpus_reader *reader, struct corpus_batch *batch)
             status = open_next(reader);
             line = batch->text.length;
         }
-        if (!status && reader->used == reader->filled)
-            status = refill(reader);
-        if (status)
-            return status;
+        THEN_IF(status, reader->used == reader->filled, refill(reader));
+        TRY(status);
         if (reader->used == reader->filled && reader->filled > 0) /* only a mark */
             continue;
         if (reader->filled == 0) {

@@ -62,8 +62,7 @@ static int find_border(const struct source *source, int64_t at, int64_t *border)
     char *buffer = malloc(SCAN_BYTES);
     int64_t line = at - 1; /* start of the current line; unused without a delimiter */
     int status = status_allocated(buffer);
-    if (!status && source->delimiter)
-        status = find_line_start(source, buffer, at, &line);
+    THEN_IF(status, source->delimiter, find_line_start(source, buffer, at, &line));
     *border = source->bytes;
     bool is_found = false;
     for (int64_t first = at - 1; first < source->bytes && !status && !is_found; first += SCAN_BYTES) {
@@ -157,8 +156,7 @@ int corpus_split(const struct preprocess_options *options, int rank, int ranks, 
         status = corpus_input_bytes(options->inputs.items[i], &bytes[i]);
         has_pipe |= bytes[i] < 0;
     }
-    if (!status && !has_pipe)
-        status = cut_inputs(options, bytes, rank, ranks, out);
+    THEN_IF(status, !has_pipe, cut_inputs(options, bytes, rank, ranks, out));
     if (has_pipe && ranks > 1)
         log_info("a pipe cannot be shared: the first rank reads everything");
     for (size_t i = 0; i < count && has_pipe && rank == 0 && !status; i++)

@@ -96,8 +96,7 @@ static int measure(struct gpt_dataset *dataset, const struct gpt_dataset_request
         status = plan_epochs(request, tokens, epochs);
         dataset->length = (epochs->count * tokens - 1) / request->seq_length;
     }
-    if (status)
-        return status;
+    TRY(status);
     /* Positions and samples have 32 bits; upstream changes to 64 beyond that. */
     if (__builtin_mul_overflow(epochs->count, sequences, &dataset->document_count) ||
         dataset->document_count > UINT32_MAX || dataset->length > (int64_t)UINT32_MAX - 2)
@@ -117,8 +116,7 @@ int gpt_dataset_measure(struct gpt_dataset *dataset, const struct gpt_dataset_re
 int gpt_dataset_open(struct gpt_dataset *dataset, const struct gpt_dataset_request *request) {
     struct epochs epochs;
     int status = measure(dataset, request, &epochs);
-    if (status)
-        return status;
+    TRY(status);
     bool has_tokens = dataset->tokens->starts[request->last] > dataset->tokens->starts[request->first];
     bool is_cached = has_tokens && !(request->cache && !*request->cache);
     if (is_cached && index_cache_read(request, dataset))

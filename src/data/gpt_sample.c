@@ -28,8 +28,7 @@ static int read_piece(const struct gpt_dataset *dataset, int64_t j, int64_t voca
             status = indexed_dataset_read(dataset->tokens, sequence, offset + n, 1, vocab_size, last);
             done++;
         }
-        if (status)
-            return status;
+        TRY(status);
         document++;
         offset = 0;
     }

@@ -99,8 +99,7 @@ static int cache_path(const struct gpt_dataset_request *request, struct strbuf *
     strbuf_format(&bin, "%s.bin", prefix);
     int status = strbuf_status(&bin);
     char *real = status ? NULL : realpath(strbuf_text(&bin), NULL);
-    if (!status && !real && errno == ENOMEM)
-        status = status_no_memory();
+    THEN_IF(status, !real && errno == ENOMEM, status_no_memory());
     const char *name = real ? real : strbuf_text(&bin);
     int64_t request_numbers[] = {request->first, request->last, request->seq_length, request->samples, request->seed};
     uint64_t hash = digest_bytes(DIGEST_START, name, strlen(name));

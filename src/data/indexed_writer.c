@@ -143,10 +143,8 @@ int indexed_writer_finish(struct indexed_writer *writer) {
     int status = close_stream(writer->bin, writer->bin_path);
     writer->bin = NULL;
     FILE *idx = status ? NULL : fopen(writer->idx_path, "wbxe");
-    if (!status && !idx)
-        status = status_fail_errno("cannot create %s", writer->idx_path);
-    if (status)
-        return status;
+    THEN_IF(status, !idx, status_fail_errno("cannot create %s", writer->idx_path));
+    TRY(status);
     write_index(writer, idx);
     status = close_stream(idx, writer->idx_path);
     writer->is_finished = !status;

@@ -9,8 +9,7 @@ int part_writer_open(struct indexed_writer *writer, int *descriptor, const char 
                      int64_t vocab_size) {
     *descriptor = -1;
     int status = indexed_writer_open(writer, prefix, type, vocab_size);
-    if (status)
-        return status;
+    TRY(status);
     *descriptor = open(writer->bin_path, O_RDONLY | O_CLOEXEC);
     if (*descriptor < 0)
         status = status_fail_errno("cannot open %s", writer->bin_path);

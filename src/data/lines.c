@@ -52,8 +52,7 @@ int lines_open_plain(const char *path, size_t most, struct lines **out) {
     lines->is_begun = true;
     lines->descriptor = is_input ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
     int status = lines->descriptor < 0 ? status_fail_errno("cannot open %s", path) : STATUS_OK;
-    if (!status && !is_input)
-        status = open_packed(lines);
+    THEN_IF(status, !is_input, open_packed(lines));
     if (status)
         lines_close(lines);
     else

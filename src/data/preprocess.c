@@ -108,8 +108,7 @@ static int encode_json(const struct pipeline *pipeline, struct tokenizer_encoder
                        const struct corpus_document *document, struct slot *slot) {
     json_t *object;
     int status = json_line_read(text, document->length, &object);
-    if (status)
-        return status;
+    TRY(status);
     if (!json_is_object(object))
         status = status_fail(STATUS_INVALID, "expected a JSON object");
     for (size_t k = 0; k < pipeline->key_count && !status; k++) {
@@ -127,8 +126,7 @@ static int encode_part(const struct pipeline *pipeline, struct tokenizer_encoder
     unsigned flags = (document->is_continued ? TOKENIZER_CONTINUED : TOKENIZER_ADD_BEGIN) |
                      (document->is_unfinished ? TOKENIZER_PLAIN : TOKENIZER_ADD_END);
     int status = tokenizer_encode(encoder, text, document->length, flags, &out->ids);
-    if (!status && !document->is_unfinished && pipeline->eod >= 0)
-        status = token_buffer_add(&out->ids, pipeline->eod);
+    THEN_IF(status, !document->is_unfinished && pipeline->eod >= 0, token_buffer_add(&out->ids, pipeline->eod));
     THEN(status, token_buffer_add(&out->lengths, (int32_t)(out->ids.count - before)));
     return status ? status : token_buffer_add(&out->sequences, 1);
 }
@@ -207,17 +205,14 @@ static int write_slot(struct pipeline *pipeline, struct slot *slot) {
             int status = STATUS_OK;
             for (int32_t s = 0; s < out->sequences.ids[d] && !status; s++, sequence++) {
                 status = indexed_writer_add_tokens(writer, ids, out->lengths.ids[sequence]);
-                if (!status && !document->is_unfinished)
-                    status = indexed_writer_end_sequence(writer);
+                THEN_IF(status, !document->is_unfinished, indexed_writer_end_sequence(writer));
                 ids += out->lengths.ids[sequence];
             }
-            if (!status && !document->is_unfinished)
-                status = indexed_writer_end_document(writer);
+            THEN_IF(status, !document->is_unfinished, indexed_writer_end_document(writer));
             if (status == STATUS_INVALID)
                 status_wrap(status, "%s:%lld", pipeline->options->inputs.items[document->file],
                             (long long)corpus_line(&pipeline->pieces, document->file, document->line));
-            if (status)
-                return status;
+            TRY(status);
         }
         clear_ids(&out->ids);
         clear_ids(&out->lengths);
@@ -290,8 +285,7 @@ static int pump(struct pipeline *pipeline, struct corpus_reader *reader) {
                             seconds > 0 ? (double)done / 1e6 / seconds : 0.0);
     }
     progress_end(&progress);
-    if (!status && reader_status)
-        status = status_fail(reader_status, "%s", strbuf_text(&reader_error));
+    THEN_IF(status, reader_status, status_fail(reader_status, "%s", strbuf_text(&reader_error)));
     strbuf_free(&reader_error);
     return status;
 }
@@ -360,8 +354,7 @@ static int open_pipeline(struct pipeline *pipeline, int64_t workers) {
         struct strbuf prefix = STRBUF_INIT;
         strbuf_format(&prefix, "%s_%s_document", options->output_prefix, preprocess_key(pipeline->options, k));
         status = strbuf_status(&prefix);
-        if (!status && pipeline->rank == 0 && k == 0)
-            status = indexed_staging_begin(&pipeline->staging, strbuf_text(&prefix));
+        THEN_IF(status, pipeline->rank == 0 && k == 0, indexed_staging_begin(&pipeline->staging, strbuf_text(&prefix)));
         if (!status && pipeline->rank > 0)
             status = part_writer_open(&pipeline->writers[k], &pipeline->descriptors[k], strbuf_text(&prefix),
                                       indexed_token_type(vocab_size), vocab_size);

@@ -40,8 +40,7 @@ static int parse_input_output(const json_t *root, struct tuning_format *format, 
     size_t input_length = 0, output_length = 0;
     int status = get_string(root, "input", &input, &input_length);
     THEN(status, get_string(root, "output", &output, &output_length));
-    if (status)
-        return status;
+    TRY(status);
     strip_spaces(&input, &input_length);
     strip_spaces(&output, &output_length);
     if ((status = chat_pieces_add(pieces, input, input_length, 0)))
@@ -82,8 +81,7 @@ static int choose_template(struct tuning_format *format, const char *otherwise) 
         format->used = chat_template_keep(format->named);
     else if (format->tokenizer_files)
         status = chat_template_of_tokenizer(format->tokenizer_files, &format->used);
-    if (!status && !format->used && otherwise)
-        status = chat_template_open_named(otherwise, &format->used);
+    THEN_IF(status, !format->used && otherwise, chat_template_open_named(otherwise, &format->used));
     if (!status && !format->used)
         status = status_fail(STATUS_UNSUPPORTED,
                              "messages need a chat template, and the tokenizer has none: name " CHAT_TEMPLATE_CHOICES
@@ -136,8 +134,7 @@ static int parse_messages(const json_t *root, struct tuning_format *format, stru
     if (!json_is_array(list))
         return status_fail(STATUS_INVALID, "field \"messages\" is not a list");
     int status = choose_template(format, NULL);
-    if (!status && json_array_size(list))
-        status = chat_take_request(root, &request);
+    THEN_IF(status, json_array_size(list), chat_take_request(root, &request));
     return status || !request.messages ? status : chat_render_row(format->used, &request, format->answers, pieces);
 }
 
@@ -203,8 +200,7 @@ int tuning_parse_line(const char *line, size_t length, struct tuning_format *for
     json_decref(row->root);
     chat_pieces_clear(&row->pieces);
     int status = json_line_read(line, length, &row->root);
-    if (status)
-        return status;
+    TRY(status);
     if (!json_is_object(row->root))
         return status_fail(STATUS_INVALID, "expected a JSON object " FORMS);
     if ((status = take_weight(row->root, &row->weight)))

@@ -1,8 +1,6 @@
 /* Reads an adapter's files; needs no engine. */
 #include "adapters.h"
 
-#include <string.h>
-
 int adapter_files_find(const char *directory, char **found) {
     char **all;
     size_t count;

@@ -4,9 +4,6 @@
 #include "images.h"
 #include "slots.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* One generation of a name. */
 struct version {
     struct named *named; /* NULL: replaced or unloaded */
@@ -50,8 +47,7 @@ struct adapters {
 
 int adapters_open(struct engine *engine, struct adapters **out) {
     *out = calloc(1, sizeof **out);
-    if (!*out)
-        return status_no_memory();
+    TRY(status_allocated(*out));
     (*out)->engine = engine;
     return STATUS_OK;
 }
@@ -271,8 +267,7 @@ static int load_version(struct adapters *adapters, const char *directory, const 
     struct adapter_files files;
     int image = -1, status = read_files(adapters, directory, &files);
     *digest = 0;
-    if (status)
-        return status;
+    TRY(status);
     memcpy(digest, files.digest, sizeof files.digest);
     if (expected)
         status = check_digest(expected, digest);
@@ -369,8 +364,7 @@ int adapters_replace(struct adapters *adapters, const char *name, const char *di
     int status = find_known(adapters, name, &named);
     settle(adapters);
     THEN(status, check_generation(named, if_generation));
-    if (status)
-        return status;
+    TRY(status);
     char digest[PEFT_SHA256_BYTES] = "";
     char *kept = strdup(directory ? directory : named->directory);
     struct version *version = kept ? add_version(adapters) : NULL;
@@ -446,13 +440,10 @@ int adapters_begin(struct adapters *adapters, const char *name, struct adapter_f
     struct job *job = &adapters->job;
     struct named *named;
     int status = find_known(adapters, name, &named);
-    if (!status && job->named)
-        status = status_fail(STATUS_INVALID, "adapter %s is being loaded", job->named->name);
+    THEN_IF(status, job->named, status_fail(STATUS_INVALID, "adapter %s is being loaded", job->named->name));
     THEN(status, check_generation(named, if_generation));
-    if (!status && change == ADAPTER_BRING)
-        status = check_digest(named, files->digest);
-    if (status)
-        return status;
+    THEN_IF(status, change == ADAPTER_BRING, check_digest(named, files->digest));
+    TRY(status);
     *job = (struct job){.named = named, .files = *files, .change = change};
     job->is_done = change == ADAPTER_BRING && named->version && named->version->image >= 0;
     status = job->is_done ? STATUS_OK : begin_job(adapters);
@@ -476,8 +467,7 @@ static void continue_job(struct adapters *adapters, double seconds) {
     struct job *job = &adapters->job;
     bool is_ready = false;
     int status = engine_image_continue(adapters->engine, seconds, &is_ready);
-    if (!status && is_ready)
-        status = end_image(adapters);
+    THEN_IF(status, is_ready, end_image(adapters));
     if (!status)
         return;
     job->status = status;
@@ -511,8 +501,7 @@ int adapters_unload(struct adapters *adapters, const char *name) {
     int i = 0, status = find_known(adapters, name, &named);
     if (!status && adapters->job.named == named && !adapters->job.is_done)
         status = status_fail(STATUS_INVALID, "adapter %s is being loaded", name);
-    if (status)
-        return status;
+    TRY(status);
     status = retire(adapters, named->version);
     while (adapters->named[i] != named)
         i++;

@@ -1,13 +1,9 @@
 /* The table of a request's fields, and checking, scheduling and writing by them. A null field counts as absent. */
 #include "ask.h"
 
-#include "base/digest.h"
-#include "config/config.h"
 #include "slots.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
 
 struct field {
@@ -419,8 +415,7 @@ int ask_ends_open(const struct ask *ask, const struct ask_model *model, struct a
     if (!ask->ignore_eos)
         status = prompt_ends_find(model->tokenizer, model->text->eos, model->text->count, model->template,
                                   model->template_seconds, &ends->prompt);
-    if (status)
-        return status;
+    TRY(status);
     drop_ends(&ends->prompt, model->vocab);
     struct writer_string *strings = calloc(count + 1, sizeof *strings);
     TRY(status_allocated(strings));

@@ -1,12 +1,8 @@
 /* Generation: a request of the scheduler for each prompt. */
 #include "infer/generate.h"
-#include "infer/engine.h"
 #include "infer/slots.h"
-#include "infer/writer.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct generation {
     const struct tokenizer *tokenizer;

@@ -3,9 +3,6 @@
 
 #include "unicode/python.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct likelihood_encoder {
     struct tokenizer_encoder *encoder;
     int64_t max_length;
@@ -82,8 +79,7 @@ static int add_request(const struct likelihood_encoder *e, int32_t before, const
         return status_fail(STATUS_INVALID, "a continuation of %lld tokens: the model sees %lld", (long long)wanted,
                            (long long)e->max_length);
     int status = likelihood_list_reserve(list, list->count + 1);
-    if (!status && before >= 0 && total <= e->max_length)
-        status = token_buffer_add(&list->ids, before);
+    THEN_IF(status, before >= 0 && total <= e->max_length, token_buffer_add(&list->ids, before));
     for (int64_t i = first; i < total && !status; i++)
         status = token_buffer_add(&list->ids, tokens[i]);
     request.count = (int64_t)list->ids.count - request.start;
@@ -123,8 +119,7 @@ int likelihood_add_prompt(struct likelihood_encoder *e, struct likelihood_text c
                           struct likelihood_list *list) {
     struct likelihood request = {.start = (int64_t)list->ids.count};
     int status = encode(e, context.bytes, context.length, &e->whole);
-    if (!status && !e->whole.count)
-        status = token_buffer_add(&e->whole, e->prefix);
+    THEN_IF(status, !e->whole.count, token_buffer_add(&e->whole, e->prefix));
     int64_t total = (int64_t)e->whole.count, first = total > e->max_length - room ? total - (e->max_length - room) : 0;
     for (int64_t i = first; i < total && !status; i++)
         status = token_buffer_add(&list->ids, e->whole.ids[i]);

@@ -4,8 +4,6 @@
 #include "infer/slots.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* A request under way. */
 struct asked {
@@ -104,8 +102,7 @@ static int run(struct engine *engine, int slot, const int32_t *ids, struct asked
     struct scheduler *scheduler;
     int64_t first = 0;
     int acted = 1, status = engine_open_scheduler(engine, &(struct scheduler_options){0}, &scheduler);
-    if (status)
-        return status;
+    TRY(status);
     while (!status && acted > 0) {
         status = submit_due(engine, scheduler, slot, ids, asked, count, &first);
         acted = status ? status : scheduler_step(scheduler);

@@ -1,8 +1,6 @@
 /* Lays the arrays of a plan out in a block. */
 #include "infer/plan.h"
 
-#include <string.h>
-
 enum { ARRAYS = 15 };
 
 /* An array of a plan: its pointer, the size of an element, and the number of elements. */

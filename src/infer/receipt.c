@@ -5,8 +5,6 @@
 
 #include <math.h>
 #include <openssl/evp.h>
-#include <stdlib.h>
-#include <string.h>
 
 const char *const receipt_words[RECEIPT_WORDS] = {"none", "exact", "agrees", "refused"};
 
@@ -362,8 +360,7 @@ static int check_other(struct engine *engine, const struct peft_bytes *bytes, in
     if (base && strcmp(last_part(base), last_part(engine->directory)) != 0 && !engine->options.random)
         log_warning("base_name_differs: %s was trained on %s, and the base is %s", bytes->directory, base,
                     engine->directory);
-    if (!status && !changes)
-        status = run_both(engine, image, false, RECEIPT_TEXTS, texts);
+    THEN_IF(status, !changes, run_both(engine, image, false, RECEIPT_TEXTS, texts));
     for (int t = 1; t < RECEIPT_TEXTS && !status; t++)
         changes = changes || changes_text(&texts[t]);
     if (!status && !changes)

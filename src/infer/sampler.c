@@ -2,8 +2,6 @@
 #include "infer/sampler.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 static int64_t place_of(const struct sampler *sampler, int32_t id) {
     uint64_t mask = (uint64_t)sampler->index_count - 1;

@@ -7,9 +7,6 @@
 
 #include "kernels/ops.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 struct sampling {
     double temperature;  /* 0: take the largest logit */
     double top_p, min_p; /* top_p 0: take the largest logit */

@@ -4,8 +4,6 @@
 #include "base/base.h"
 #include "infer/scheduler.h"
 
-#include <string.h>
-
 /* ---- fairness: scheduler_share.c ---- */
 
 /* The service that a client, or an adapter of a client, has received. Clients are the children of a root. */

@@ -2,8 +2,6 @@
  * steps, and scheduler_completion.c reports their results. */
 #include "scheduler-internal.h"
 
-#include <stdlib.h>
-
 static int check_options(const struct scheduler_options *o) {
     if (o->max_rows < 1 || o->max_logit_rows < 1)
         return status_fail(STATUS_INVALID, "steps of %lld rows and %lld with logits", (long long)o->max_rows,

@@ -4,7 +4,6 @@
 #include "scheduler-internal.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* OLD: steps with prefill after which one without is measured again; OLD_SOON: the same after an unexpected result.
  * FEW_ROWS: a prefill step with fewer rows teaches more about the fixed cost of a step than about rows. */

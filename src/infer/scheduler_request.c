@@ -1,8 +1,6 @@
 /* Accepts requests: refuses those that can never run or are too many, copies the others and lets them wait. */
 #include "scheduler-internal.h"
 
-#include <stdlib.h>
-
 static int refuse(enum scheduler_refusal *refusal, enum scheduler_refusal reason) {
     *refusal = reason;
     return reason == SCHEDULER_QUEUED_REQUESTS || reason == SCHEDULER_QUEUED_TOKENS || reason == SCHEDULER_NO_MEMORY

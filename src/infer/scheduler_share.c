@@ -3,8 +3,6 @@
  * counter. */
 #include "scheduler-internal.h"
 
-#include <stdlib.h>
-
 /* Returns the lowest counter with which a child becomes active. */
 static double least_active(const struct share *parent) {
     double least = parent->last_counter;

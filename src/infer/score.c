@@ -1,6 +1,5 @@
 /* Scores texts by requests of the scheduler that draw no tokens. */
 #include "infer/score.h"
-#include "infer/engine.h"
 #include "infer/slots.h"
 
 static void on_prompt_logprob(void *context, int64_t index, const struct scheduler_token *token) {
@@ -32,8 +31,7 @@ int score_texts(struct engine *engine, struct score_text *texts, int64_t count) 
         status = engine_check_tokens(engine, texts[i].slot, "", texts[i].tokens, texts[i].count);
     if (!status)
         status = engine_open_scheduler(engine, &(struct scheduler_options){0}, &scheduler);
-    if (status)
-        return status;
+    TRY(status);
     for (int64_t i = 0; i < count && !status; i++)
         if (texts[i].count)
             status = submit(engine, scheduler, &texts[i]);

@@ -1,8 +1,6 @@
 /* Sequences of the leader, and their pages, which are counted by reference and found by their contents. */
 #include "engine-internal.h"
 
-#include <string.h>
-
 /* Returns the token at a position of a sequence, as it is in the keys of pages. */
 static int32_t token_at(const int32_t *tokens, int64_t virtual_tokens, int64_t position) {
     return position < virtual_tokens ? ENGINE_VIRTUAL_TOKEN : tokens[position - virtual_tokens];

@@ -2,9 +2,6 @@
  * shared. */
 #include "engine-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static const struct slot base_slot = {.key = 0};
 
 const struct slot *engine_slot(const struct engine *engine, int slot) {

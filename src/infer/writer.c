@@ -6,9 +6,6 @@
 
 #include "base/utf8.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct state {
     uint32_t fail;    /* the longest beginning that is a proper suffix of this one */
     uint32_t next;    /* the first state that is longer by a byte */

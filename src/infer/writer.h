@@ -8,10 +8,6 @@
 
 #include "base/base.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 struct writer_string {
     const char *bytes; /* any */
     size_t length;

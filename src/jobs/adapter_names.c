@@ -70,12 +70,10 @@ static int check_beneath(const char *root, const char *directory) {
     size_t count;
     int status = is_beneath(root, directory) ? file_list(directory, &names, &count)
                                              : status_fail(STATUS_INVALID, "%s leads out of %s", directory, root);
-    if (status)
-        return status;
+    TRY(status);
     for (size_t i = 0; i < count && !status; i++) {
         status = file_join(path, sizeof path, directory, names[i]);
-        if (!status && !is_beneath(root, path))
-            status = status_fail(STATUS_INVALID, "%s leads out of %s", path, root);
+        THEN_IF(status, !is_beneath(root, path), status_fail(STATUS_INVALID, "%s leads out of %s", path, root));
     }
     file_list_free(names, count);
     return status;
@@ -103,8 +101,7 @@ static int add_root(const char *given, struct adapters *adapters) {
     if (!realpath(given, root))
         return status_fail_errno("cannot open %s", given);
     int status = file_list(root, &names, &count);
-    if (status)
-        return status;
+    TRY(status);
     for (size_t i = 0; i < count && !status; i++)
         status = add_entry(root, names[i], adapters);
     file_list_free(names, count);

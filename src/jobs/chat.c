@@ -75,8 +75,7 @@ static int take_names(struct conversation *c, const char *const *names, int coun
         return status_fail(STATUS_USAGE, "at most %d adapters can answer together", PEFT_SLOT_IMAGES);
     for (int i = 0; i < count && !status; i++) {
         status = know(c, names[i]);
-        if (!status && !(used->names[used->count++] = strdup(names[i])))
-            status = status_no_memory();
+        THEN_IF(status, !(used->names[used->count++] = strdup(names[i])), status_no_memory());
     }
     return status;
 }
@@ -86,8 +85,7 @@ int conversation_use(struct conversation *c, const char *const *names, int count
     struct used next = {.slot = -1}, before = c->used;
     int status = take_names(c, names, count, &next);
     THEN(status, open_template(c, names, count, &next.template));
-    if (!status && count)
-        status = adapters_take(c->adapters, names, count, &next.slot, generations);
+    THEN_IF(status, count, adapters_take(c->adapters, names, count, &next.slot, generations));
     if (status) {
         release(c, &next);
         return status;
@@ -275,8 +273,7 @@ static int open_conversation(struct conversation *c, struct comm *world) {
     THEN(status, adapter_names_open(job->names, c->engine, &c->adapters));
     THEN(status, use_given(c));
     c->messages = json_array();
-    if (!status && !c->messages)
-        status = status_no_memory();
+    THEN_IF(status, !c->messages, status_no_memory());
     if (!status && job->system &&
         utf8_valid_length((const unsigned char *)job->system, strlen(job->system)) != strlen(job->system))
         status = status_fail(STATUS_USAGE, "--system is not UTF-8");

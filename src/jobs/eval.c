@@ -207,10 +207,8 @@ static int share_round(struct evaluator *e, bool *is_last) {
     int status = job_share(e->leaders, words, 2, DTYPE_I64);
     THEN(status, make_room(e, words[0]));
     THEN(status, likelihood_list_reserve(&e->requests, words[0]));
-    if (!status && e->is_first)
-        status = deal(e);
-    if (status)
-        return status;
+    THEN_IF(status, e->is_first, deal(e));
+    TRY(status);
     e->requests.count = words[0];
     *is_last = words[1];
     status = job_share(e->leaders, e->requests.items, words[0] * (int64_t)sizeof *e->requests.items, DTYPE_U8);
@@ -274,8 +272,7 @@ static int compute(struct evaluator *e) {
     }
     if (!status && mine)
         status = likelihood_compute(e->engine, engine_opened_slot(e->engine), e->requests.ids.ids, e->share, mine);
-    if (!status && my_prompts)
-        status = eval_complete(&e->completer, e->requests.ids.ids, e->shared_prompts, my_prompts);
+    THEN_IF(status, my_prompts, eval_complete(&e->completer, e->requests.ids.ids, e->shared_prompts, my_prompts));
     return status ? status : collect(e);
 }
 
@@ -387,18 +384,15 @@ static int open_first(struct evaluator *e) {
     int status = count_rows(e);
     THEN(status, likelihood_encoder_open(e->tokenizer, seen(e), special_tokens_flag(job->special_tokens), &e->encoder));
     THEN(status, eval_prompter_open(job, e->tokenizer, model_first_eos(&ends), &e->completer, &e->prompter));
-    if (!status && job->samples)
-        status = file_writer_open(&e->samples, job->samples);
+    THEN_IF(status, job->samples, file_writer_open(&e->samples, job->samples));
     return status;
 }
 
 /* Writes what is finished. */
 static int finish(struct evaluator *e) {
     int status = eval_print(e->job, e->results);
-    if (!status && e->job->output)
-        status = eval_write(e->job, e->engine, e->world->size, e->results);
-    if (!status && e->samples.stream)
-        status = file_writer_commit(&e->samples);
+    THEN_IF(status, e->job->output, eval_write(e->job, e->engine, e->world->size, e->results));
+    THEN_IF(status, e->samples.stream, file_writer_commit(&e->samples));
     return status;
 }
 
@@ -406,10 +400,8 @@ static int finish(struct evaluator *e) {
 static int lead(struct evaluator *e) {
     e->leaders = engine_rank(e->engine)->data;
     int status = open_leader(e);
-    if (!status && e->is_first)
-        status = open_first(e);
-    if (status)
-        return status;
+    THEN_IF(status, e->is_first, open_first(e));
+    TRY(status);
     progress_begin(&e->progress, "evaluating", e->total);
     status = evaluate(e);
     progress_end(&e->progress);

@@ -66,8 +66,7 @@ void eval_prompter_close(struct eval_prompter *p) {
 int eval_read_line(struct lines *lines, const struct task *task, json_t **root, struct task_row *row) {
     const struct strbuf *line = lines_text(lines);
     int status = json_line_read(strbuf_text(line), line->length, root);
-    if (!status && !json_is_object(*root))
-        status = status_fail(STATUS_INVALID, "expected a JSON object");
+    THEN_IF(status, !json_is_object(*root), status_fail(STATUS_INVALID, "expected a JSON object"));
     THEN(status, task->build(*root, row));
     return !status && row->messages ? chat_check_messages(row->messages) : status;
 }

@@ -146,16 +146,14 @@ static int open_run(struct run *run) {
                                            .max_logit_rows = job->ask->choices,
                                            .max_sequences = job->ask->choices};
     int status = job_model_open(job->model, run->world, options, &run->memory, &run->engine);
-    if (status)
-        return status;
+    TRY(status);
     const char *directory = tokenizer ? tokenizer : engine_directory(run->engine);
     if (job->text || job->messages || tokenizer || tokenizer_is_present(directory))
         status = tokenizer_open(directory, &run->tokenizer);
     run->prompt.has_tokenizer = run->tokenizer != NULL;
     if (!status && job->ask->stop_count && !run->tokenizer)
         status = status_fail(STATUS_USAGE, "--stop needs a tokenizer, and %s has none", directory);
-    if (!status && run->is_first)
-        status = read_prompt(run, directory);
+    THEN_IF(status, run->is_first, read_prompt(run, directory));
     return comm_agree(run->world, status);
 }
 

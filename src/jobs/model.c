@@ -69,8 +69,7 @@ int job_model_open(const struct job_model *job, struct comm *world, struct engin
         log_warning("--receipts off: adapters are loaded without a proof");
     THEN(status, engine_open(&options, engine));
     THEN(status, engine_replay_opened(*engine));
-    if (!status && !device_uses_host_memory(job->device))
-        status = job_memory_take(world, *engine, memory);
+    THEN_IF(status, !device_uses_host_memory(job->device), job_memory_take(world, *engine, memory));
     return status;
 }
 
@@ -194,10 +193,8 @@ int job_on_tensor_ranks(struct comm *world, const struct train_run *run,
     for (int i = 0; members && i < tensor; i++)
         members[i] = i;
     status = comm_agree(world, status);
-    if (!status && world->size > tensor)
-        status = comm_subgroup(world, members, world->rank < tensor ? tensor : 0, &ranks);
-    if (!status && world->rank < tensor)
-        status = work(ranks ? ranks : world, run, context);
+    THEN_IF(status, world->size > tensor, comm_subgroup(world, members, world->rank < tensor ? tensor : 0, &ranks));
+    THEN_IF(status, world->rank < tensor, work(ranks ? ranks : world, run, context));
     comm_close(ranks);
     free(members);
     return status;

@@ -4,10 +4,6 @@
 #include "infer/images.h"
 #include "infer/receipt.h"
 
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-
 bool receipt_is_in(const char *directory) {
     char path[PATH_MAX];
     return !file_join(path, sizeof path, directory, PEFT_RECEIPT_FILE) && file_exists(path);
@@ -134,8 +130,7 @@ int receipts_add(struct comm *world, const struct train_run *run) {
     if (!run->tuner || run->config.train.skip_train || stop_requested())
         return STATUS_OK;
     int status = comm_agree(world, find_directories(run->config.checkpoint.save, &job));
-    if (!status && job.count)
-        status = job_on_tensor_ranks(world, run, run_on_ranks, &job);
+    THEN_IF(status, job.count, job_on_tensor_ranks(world, run, run_on_ranks, &job));
     if (job.directories)
         file_list_free(job.directories, job.count);
     return status ? status_wrap(status, "receipts") : STATUS_OK;

@@ -57,8 +57,7 @@ static int read_lines(struct requests *r) {
         }
         const struct strbuf *text = lines_text(r->input);
         status = lines_next(r->input, &r->has_ended);
-        if (!status && !r->has_ended && !json_line_is_blank(strbuf_text(text), text->length))
-            status = add_line(r, text);
+        THEN_IF(status, !r->has_ended && !json_line_is_blank(strbuf_text(text), text->length), add_line(r, text));
     }
     return status;
 }
@@ -98,8 +97,7 @@ static int submit_lines(struct requests *r) {
             if (must_wait)
                 break;
         }
-        if (!status && answer->state == ANSWER_WAITS)
-            status = submit(r, answer);
+        THEN_IF(status, answer->state == ANSWER_WAITS, submit(r, answer));
         r->next = answer->next;
     }
     return status;
@@ -142,10 +140,8 @@ static int write_answers(struct requests *r) {
         answer_free(answer);
     }
     int status = strbuf_status(&r->ready);
-    if (!status && count)
-        status = requests_output_write(&r->output, &r->ready);
-    if (status)
-        return status;
+    THEN_IF(status, count, requests_output_write(&r->output, &r->ready));
+    TRY(status);
     r->errors += errors;
     r->written += count;
     double seconds = clock_seconds() - r->progress.start;
@@ -161,8 +157,7 @@ static int answer_all(struct requests *r) {
         if (!status && stop_requested())
             break;
         THEN(status, submit_lines(r));
-        if (!status && r->requests)
-            status = scheduler_step(r->scheduler);
+        THEN_IF(status, r->requests, scheduler_step(r->scheduler));
         if (status > 0)
             status = STATUS_OK;
         THEN(status, finish_answers(r));
@@ -194,8 +189,7 @@ static int open_all(struct requests *r) {
     const struct requests_options *o = r->options;
     struct requests_model *model = &r->model;
     int status = lines_open(o->input, JSON_LINE_BYTES, &r->input);
-    if (!status && model->openai.tokenizer)
-        status = tokenizer_encoder_new(model->openai.tokenizer, &model->encoder);
+    THEN_IF(status, model->openai.tokenizer, tokenizer_encoder_new(model->openai.tokenizer, &model->encoder));
     THEN(status, requests_output_open(&r->output, o->output, o->resumes, r->input));
     if (!status)
         status = engine_open_scheduler(

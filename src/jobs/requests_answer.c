@@ -102,8 +102,7 @@ static int make_prompt(struct answer *answer, struct requests_model *model, stru
     int status = prompt->text ? prompt_encode_text(model->openai.tokenizer, model->encoder, prompt->text,
                                                    prompt->length, flag, &prompt->ids)
                               : find_template(answer, model, template);
-    if (!status && !prompt->text)
-        status = encode_messages(prompt, model, *template);
+    THEN_IF(status, !prompt->text, encode_messages(prompt, model, *template));
     if (!status && !prompt->ids.count)
         status = status_fail(STATUS_INVALID, "an empty text, and the tokenizer has no end-of-text to begin with");
     return status;
@@ -250,8 +249,7 @@ static int add_piece(struct answer *answer, int64_t choice, const struct schedul
     THEN(status, update_add_piece(answer->update, 0, choice, 0));
     if (drawn)
         answer->is_broken |= !update_read_token(drawn, has_logprob, &token, tops);
-    if (!status && drawn)
-        status = update_add_token(answer->update, &token, tops);
+    THEN_IF(status, drawn, update_add_token(answer->update, &token, tops));
     pass(answer);
     return status;
 }

@@ -90,8 +90,7 @@ static int check_kept(struct requests_output *output, struct lines *input, int64
     bool is_end = false;
     *bytes = 0;
     int status = size < 0 ? (int)size : lines_open_plain(output->path, SIZE_MAX, &lines);
-    if (status)
-        return status;
+    TRY(status);
     while (!status && !(status = lines_next(lines, &is_end)) && !is_end) {
         at += (int64_t)lines_text(lines)->length + 1;
         if (at > size) /* the last line is partial */

@@ -91,8 +91,7 @@ static int read_line(struct scorer *s, const struct strbuf *line, struct text *t
     THEN(status, take_names(s, json_object_get(root, "adapters"), text));
     json_decref(root);
     THEN(status, take_slot(s, text, &slot));
-    if (status)
-        return status;
+    TRY(status);
     status = engine_check_tokens(s->engine, slot, "", s->ids.ids + text->first, text->count);
     int given = give_slot(s, text, slot);
     return status ? status : given;
@@ -115,8 +114,7 @@ static int share_names(struct scorer *s) {
         strbuf_clear(&s->names);
         status = strbuf_reserve(&s->names, (size_t)length);
     }
-    if (status)
-        return status;
+    TRY(status);
     s->names.length = (size_t)length;
     return job_share(s->leaders, s->names.data, length, DTYPE_U8);
 }
@@ -139,8 +137,7 @@ static int share_round(struct scorer *s, int64_t *count, int *read_status) {
         return *read_status;
     int status = job_share(s->leaders, count, 1, DTYPE_I64);
     THEN(status, job_share(s->leaders, s->texts, *count * (int64_t)sizeof *s->texts, DTYPE_U8));
-    if (!status && *count)
-        status = share_names(s);
+    THEN_IF(status, *count, share_names(s));
     return status || !*count ? status : job_share_ids(s->leaders, &s->ids);
 }
 
@@ -250,8 +247,7 @@ static int score_lines(struct scorer *s) {
     TRY(status_allocated(tokens));
     for (int64_t count = 1; count && !status;) {
         status = read_status ? read_status : share_round(s, &count, &read_status);
-        if (!status && count)
-            status = score_round(s, count, tokens);
+        THEN_IF(status, count, score_round(s, count, tokens));
         for (int64_t i = 0; i < count && !status && s->is_first; i++) {
             status = format_scores(s, &s->texts[i], &out);
             if (!status && fwrite(out.data, 1, out.length, stdout) != out.length)
@@ -280,8 +276,7 @@ static int open_scorer(struct scorer *s) {
     s->capacity = ROUND_TEXTS * job->model->grid.data;
     s->texts = calloc((size_t)s->capacity, sizeof *s->texts);
     s->share = calloc((size_t)s->capacity, sizeof *s->share);
-    if (!status && (!s->texts || !s->share))
-        status = status_no_memory();
+    THEN_IF(status, !s->texts || !s->share, status_no_memory());
     status = comm_agree(s->world, status);
     THEN(status, job_model_open(job->model, s->world, options, &s->memory, &s->engine));
     s->leaders = status ? NULL : engine_rank(s->engine)->data;
@@ -290,8 +285,7 @@ static int open_scorer(struct scorer *s) {
                                                                             : engine_directory(s->engine),
                                          .vocab = engine_config(s->engine)->vocab_size,
                                          .special_tokens = job->special_tokens};
-    if (!status && engine_leads(s->engine))
-        status = adapter_names_open(job->names, s->engine, &s->adapters);
+    THEN_IF(status, engine_leads(s->engine), adapter_names_open(job->names, s->engine, &s->adapters));
     if (!status && s->is_first)
         s->check = adapter_check_begin(job->names, s->adapters);
     return status;

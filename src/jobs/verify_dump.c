@@ -1,12 +1,6 @@
 /* The files of --dump: one tensor a text, in the order of the texts. */
 #include "verify-internal.h"
 
-#include "base/base.h"
-#include "ckpt/safetensors.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 static const char *const file_names[VERIFY_FILES] = {"training.safetensors", "serving.safetensors"};
 
 struct verify_dump {

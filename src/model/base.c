@@ -2,9 +2,6 @@
  */
 #include "model-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- opening ---- */
 
 static void full_name(int64_t layer, const char *text, char name[PARAM_NAME_BYTES]) {

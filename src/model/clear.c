@@ -2,8 +2,6 @@
  * only the others are zeroed. A table on the device lists them, so each chunk takes one call. */
 #include "model-internal.h"
 
-#include <stdlib.h>
-
 /* True when a parameter belongs to the chunk's layers or ends. */
 static bool is_of_chunk(const struct training_runner *training, const struct model_chunk *chunk, int id) {
     int64_t layer = training->run.base->table.rows[id].layer, end = chunk->first + chunk->count;

@@ -5,7 +5,6 @@
 #include "model/family.h"
 
 #include <math.h>
-#include <string.h>
 
 struct describer {
     const struct model_config *config;

@@ -1,11 +1,6 @@
 /* The table of families, and the keys that all config.json files share. */
 #include "family-internal.h"
 
-#include "base/base.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 #define ADDRESS(family) &family,
 static const struct model_family *const families[] = {MODEL_FAMILIES(ADDRESS)};
 enum { FAMILY_COUNT = sizeof families / sizeof *families };

@@ -7,7 +7,6 @@
 #include "parallel/sharded.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 enum { MULTIPLE = 16 /* cuBLASLt's, for all sizes of a product */ };
 
@@ -236,8 +235,7 @@ int fp8_open(struct training_runner *training) {
     if (!training->run.fp8)
         return STATUS_OK;
     int status = param_store_open(&fp8->store, NULL);
-    if (!status && kept_bytes(training))
-        status = device_alloc(rank->device, kept_bytes(training), &fp8->weights);
+    THEN_IF(status, kept_bytes(training), device_alloc(rank->device, kept_bytes(training), &fp8->weights));
     if (status)
         return status_wrap(status, "FP8");
     status = param_store_initialise(&fp8->store, rank->exec.stream, 0);
@@ -290,9 +288,8 @@ int model_fp8_end_step(struct training_runner *training, int64_t step) {
         if (!model_has_layer(o, layer))
             continue;
         status = set_scales(training, layer, step, 0, forward, DTYPE_E4M3);
-        if (!status)
-            status = set_scales(training, layer, step, forward, FP8_PLACES,
-                                training->options.fp8.is_e4m3 ? DTYPE_E4M3 : DTYPE_E5M2);
+        THEN(status, set_scales(training, layer, step, forward, FP8_PLACES,
+                                training->options.fp8.is_e4m3 ? DTYPE_E4M3 : DTYPE_E5M2));
     }
     for (int64_t i = 0; i < fp8->layers * FP8_PLACES; i++)
         training->run.fp8[i].weight = FP8_WEIGHT_OLD;

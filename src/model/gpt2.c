@@ -1,10 +1,6 @@
 /* The GPT-2 family. Its files store linears as Conv1D, [in, out]; ours are [out, in]. */
 #include "family-internal.h"
 
-#include "base/base.h"
-
-#include <string.h>
-
 /* ---- names ---- */
 
 static const char *const buffers[] = {".attn.bias", ".attn.masked_bias", NULL}; /* causal masks, in old files */

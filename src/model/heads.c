@@ -6,7 +6,6 @@
 #include "model-internal.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* ---- angles ---- */
 

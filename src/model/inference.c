@@ -1,8 +1,6 @@
 /* An inference runner: its opening, first as a sketch that plans everything it will run. */
 #include "model-internal.h"
 
-#include <stdlib.h>
-
 /* Plans a step of `rows` rows. */
 static int plan_rows(void *self, int64_t rows) {
     struct inference_runner *inference = self;

@@ -1,10 +1,6 @@
 /* config.json, names and projections of Llama and its relatives. */
 #include "llama_like.h"
 
-#include "base/base.h"
-
-#include <string.h>
-
 /* ---- names ---- */
 
 const char *const llama_like_buffers[] = {".rotary_emb.inv_freq", NULL}; /* in old files */

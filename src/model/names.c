@@ -3,9 +3,6 @@
  * each other, and one of the two is wrong. */
 #include "family-internal.h"
 
-#include <stdio.h>
-#include <string.h>
-
 enum { LAYER_DIGITS = 9 };
 
 /* Returns the rest of a name after "START."; NULL when it begins differently. */

@@ -1,8 +1,6 @@
 /* The units of a rank's steps, in the order in which passes unshard them. pass.c unshards them in this order. */
 #include "model-internal.h"
 
-#include <stdlib.h>
-
 /* Adds a unit, or only counts it while the list has no memory. */
 static void add(struct unit_order *order, int64_t unit) {
     if (order->units)

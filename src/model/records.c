@@ -74,8 +74,7 @@ static int record_rows(struct inference_runner *inference, int64_t rows) {
     struct step_record bare = {.rows = rows}, hooked = {.rows = rows, .level = HOOK_LEVEL_EACH};
     int levels = hooks_of(inference) ? hooks_of(inference)->levels : 0;
     int status = do_once(inference, &bare, run_once);
-    if (!status && levels)
-        status = do_once(inference, &hooked, run_once);
+    THEN_IF(status, levels, do_once(inference, &hooked, run_once));
     for (int level = 0; level <= levels && !status; level++)
         status = add_record(inference, rows, level);
     return status;

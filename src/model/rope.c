@@ -5,8 +5,6 @@
 
 #include "base/base.h"
 
-#include <string.h>
-
 static const double MIN_FACTOR = 1e-6, MAX_FACTOR = MODEL_MAX_POSITIONS;
 enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_KINDS };
 static const char *const kind_names[ROPE_KINDS] = {"default", "linear", "llama3", "yarn"};

@@ -1,10 +1,6 @@
 /* The ids that end a completion: eos_token_id, one id or a list, from a model's two files. */
 #include "family-internal.h"
 
-#include "base/base.h"
-
-#include <string.h>
-
 void model_add_eos(struct model_text_ends *ends, int32_t id, bool is_first) {
     for (int i = 0; i < ends->count; i++)
         if (ends->eos[i] == id) {

@@ -3,8 +3,6 @@
 
 #include "parallel/sync.h"
 
-#include <stdlib.h>
-
 /* Sets up the stashes of activations. Chunks that keep nothing use transient_stash. */
 static int open_stashes(struct training_runner *training, const struct model_options *options) {
     const struct base *base = training->run.base;

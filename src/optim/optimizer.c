@@ -25,8 +25,7 @@ int optimizer_plan(struct rank *rank, int64_t flat_elements, int shards, enum dt
     int status = rank_need(rank, rank->ops->sum_of_squares_workspace(rank->device, &all));
     THEN(status, rank_run(rank, PHASE_OPTIMIZER, sum_of_squares, &squares));
     THEN(status, rank_sum(rank, RANK_TENSOR, NULL, 1, DTYPE_F64));
-    if (!status && shards > 1)
-        status = rank_sum(rank, RANK_DATA, NULL, 1, DTYPE_F64);
+    THEN_IF(status, shards > 1, rank_sum(rank, RANK_DATA, NULL, 1, DTYPE_F64));
     THEN(status, rank_sum(rank, RANK_PIPELINE, NULL, 1, DTYPE_F64));
     THEN(status, rank_run(rank, PHASE_OPTIMIZER, clip_factor, &clip));
     return status ? status : rank_run(rank, PHASE_OPTIMIZER, adamw, &update);
@@ -240,8 +239,7 @@ static int measure_norm(struct optimizer *optimizer) {
     THEN(status, rank_sum(rank, RANK_TENSOR, &scalars->sum_of_squares, 1, DTYPE_F64));
     if (!status) /* parameters of which every tensor rank has a copy count once */
         status = sum_squares(optimizer, true, &scalars->sum_of_squares);
-    if (!status && optimizer->sync->is_sharded)
-        status = rank_sum(rank, RANK_DATA, &scalars->sum_of_squares, 1, DTYPE_F64);
+    THEN_IF(status, optimizer->sync->is_sharded, rank_sum(rank, RANK_DATA, &scalars->sum_of_squares, 1, DTYPE_F64));
     THEN(status, rank_sum(rank, RANK_PIPELINE, &scalars->sum_of_squares, 1, DTYPE_F64));
     THEN(status, rank_run(rank, PHASE_OPTIMIZER, clip_factor, &clip));
     return status ? status : stream_copy_to_host(rank->exec.stream, optimizer->norm, &scalars->norm, 2 * sizeof(float));

@@ -8,12 +8,8 @@
  * one that the library proposes first; nothing reads them. */
 #include "parallel/algorithms.h"
 
-#include "base/file.h"
 #include "base/json.h"
 #include "kernels/algorithms.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 enum { FILE_BYTES = 16 << 20 };
 
@@ -140,12 +136,10 @@ int algorithms_take(struct comm *world, struct device *device, const char *path)
                      ? STATUS_OK
                      : status_fail(STATUS_UNSUPPORTED, "--gemm-algorithms: products on %s have no choice of algorithms",
                                    device_facts(device).kind);
-    if (!status && (!world || world->rank == 0))
-        status = file_read(path, FILE_BYTES, &text);
+    THEN_IF(status, (!world || world->rank == 0), file_read(path, FILE_BYTES, &text));
     if (is_shared)
         status = comm_agree(world, status);
-    if (!status && is_shared)
-        status = share(world, &text);
+    THEN_IF(status, is_shared, share(world, &text));
     if (!status) {
         status = take_text(&text, device, path);
         if (is_shared)

@@ -4,8 +4,6 @@
 #include "kernels/handle.h"
 #include "parallel/site.h"
 
-#include <stdlib.h>
-
 /* A rank sends this to the others: where its GPU is. */
 struct seat {
     struct rank_host host;
@@ -64,8 +62,7 @@ int rank_connect(struct comm *world, struct device *device, enum collectives col
     THEN(status, comm_all_gather(world, &data));
     THEN(status, decide(seats, world->size, collectives, &by_library));
     free(seats);
-    if (status)
-        return status;
+    TRY(status);
     return by_library ? comm_nccl_open(world, device, most_blocks) : comm_use_device(world, device);
 }
 

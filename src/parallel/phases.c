@@ -2,8 +2,6 @@
  * so that timing does not change the order of work. */
 #include "parallel/rank.h"
 
-#include <stdlib.h>
-
 enum { PHASE_SPANS = 1024 };
 
 const char *const phase_names[PHASE_COUNT] = {"gemm",      "attention",     "norms", "loss",

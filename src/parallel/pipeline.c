@@ -1,8 +1,6 @@
 /* Runs the steps of one stage, and its messages. */
 #include "parallel/pipeline.h"
 
-#include <stdlib.h>
-
 /* ---- buffers ---- */
 
 /* Places the buffers of a stage; on a planning arena, it counts their bytes. */
@@ -29,8 +27,7 @@ size_t pipeline_bytes(const struct pipeline_shape *shape, int stage, size_t mess
 
 static int list_steps(const struct pipeline_shape *shape, int stage, struct pipeline_step **steps) {
     *steps = calloc((size_t)pipeline_step_count(shape), sizeof **steps);
-    if (!*steps)
-        return status_no_memory();
+    TRY(status_allocated(*steps));
     pipeline_steps(shape, stage, *steps);
     return STATUS_OK;
 }
@@ -188,8 +185,7 @@ static int run_step(struct pipeline *pipeline, const struct pipeline_step *step,
     const char *in = receives ? lane->received + (size_t)buffer * message_bytes(pipeline) : NULL;
     char *out = sends ? lane->sent + (size_t)place * message_bytes(pipeline) : NULL;
     int status = sends ? wait_for(rank, &lane->send_requests[place]) : STATUS_OK;
-    if (!status && receives)
-        status = wait_for(rank, &lane->receive_requests[buffer]);
+    THEN_IF(status, receives, wait_for(rank, &lane->receive_requests[buffer]));
     THEN(status, worker->run(worker->context, step, in, out));
     if (status || pipeline->has_rounds)
         return status;

@@ -3,8 +3,6 @@
 
 #include "kernels/handle.h"
 
-#include <stdlib.h>
-
 static int open_group(struct rank *rank, unsigned axes, struct comm **group) {
     int count = rank_grid_group_size(&rank->grid, axes);
     if (count == 1)

@@ -3,8 +3,6 @@
 
 #include "base/base.h"
 
-#include <stdlib.h>
-
 enum { KINDS = 2 };
 
 /* The messages of one kind that a stage receives. */
@@ -119,8 +117,7 @@ int pipeline_rounds_make(const struct pipeline_shape *shape, int stage, int send
     struct walk walk = {.shape = shape, .count = count, .send_buffers = send_buffers};
     *rounds = (struct pipeline_rounds){0};
     int status = open_walk(&walk);
-    if (status)
-        return status;
+    TRY(status);
     rounds->posts = calloc(2 * (size_t)count, sizeof *rounds->posts); /* a step receives and sends one at most */
     if (rounds->posts)
         run(&walk, stage, rounds);

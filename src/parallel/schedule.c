@@ -8,8 +8,6 @@
 
 #include "base/base.h"
 
-#include <limits.h>
-
 /* The division of m micro batches into groups: `large` groups of `large_size`, then groups of `small_size`. */
 struct groups {
     int large, large_size, small_size;

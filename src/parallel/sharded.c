@@ -3,9 +3,6 @@
 
 #include "parallel/unit_slots.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* A group forgets no call before COMM_STARTED_MAX later ones, so sums of few units are under way. */
 enum { RUNS = 2, GRADIENT_SLOTS = UNIT_SLOTS_OF_ENDS + UNIT_SLOTS_OF_LAYERS, SUMS_MOST = 2 };
 
@@ -96,8 +93,7 @@ static int open_shares(struct param_store *store, enum dtype type, void **memory
     int status =
         device_alloc_zeroed(store->device, (size_t)(store->map.flat_elements / shards) * dtype_bytes(type), memory);
     *ranges = calloc((size_t)held->unit_count * RUNS, sizeof **ranges);
-    if (!status && !*ranges)
-        status = status_no_memory();
+    THEN_IF(status, !*ranges, status_no_memory());
     char *at = *memory;
     for (int run = 0; run < RUNS && !status; run++) {
         for (int u = 0; u < held->unit_count; u++) {
@@ -116,10 +112,8 @@ static int open_whole_weights(struct param_store *store) {
     struct sharded *held = store->held;
     int status = device_alloc_zeroed(store->device, sharded_bytes(store, PARAM_WEIGHTS), &held->memory[0]);
     held->weights = calloc(1, sizeof *held->weights);
-    if (!status && !held->weights)
-        status = status_no_memory();
-    if (status)
-        return status;
+    THEN_IF(status, !held->weights, status_no_memory());
+    TRY(status);
     *held->weights =
         (struct param_range){.count = store->map.flat_elements, .data = held->memory[0], .type = store->map.type};
     held->weight_ranges = 1;
@@ -144,12 +138,10 @@ static int open_weight_buffers(struct param_store *store) {
     struct unit_slot *slots = calloc((size_t)count, sizeof *slots);
     held->buffers = calloc((size_t)count, sizeof *held->buffers);
     int status = device_alloc_zeroed(store->device, bytes, &held->memory[1]);
-    if (!status && store->loans)
-        status = device_host_alloc(store->device, bytes, &held->poison);
+    THEN_IF(status, store->loans, device_host_alloc(store->device, bytes, &held->poison));
     if (slots)
         unit_slots_make(&held->slots, held->unit_count, slots, count);
-    if (!status && (!slots || !held->buffers))
-        status = status_no_memory();
+    THEN_IF(status, (!slots || !held->buffers), status_no_memory());
     char *at = held->memory[1];
     for (int slot = 0; slot < count && !status; slot++)
         place_buffer(store, slot, width, &at, &held->buffers[slot]);
@@ -164,8 +156,7 @@ static int open_gradients(struct param_store *store) {
     struct sharded *held = store->held;
     int status = open_shares(store, DTYPE_F32, &held->memory[2], &held->gradients, &held->gradient_ranges);
     held->has_sum = calloc((size_t)held->unit_count, sizeof *held->has_sum);
-    if (!status && !held->has_sum)
-        status = status_no_memory();
+    THEN_IF(status, !held->has_sum, status_no_memory());
     THEN(status, device_alloc_zeroed(store->device, (size_t)buffer_elements(store, PARAM_GRADIENTS) * sizeof(float),
                                      &held->memory[3]));
     char *at = held->memory[3];
@@ -186,10 +177,8 @@ static int sharded_open(struct param_store *store, const struct param_fill *fill
     int status = sharded_cuts_weights(store)
                      ? open_shares(store, store->map.type, &held->memory[0], &held->weights, &held->weight_ranges)
                      : open_whole_weights(store);
-    if (!status && sharded_cuts_weights(store))
-        status = open_weight_buffers(store);
-    if (!status && store->has_gradients)
-        status = open_gradients(store);
+    THEN_IF(status, sharded_cuts_weights(store), open_weight_buffers(store));
+    THEN_IF(status, store->has_gradients, open_gradients(store));
     return status ? status_wrap(status, "weights and gradients") : STATUS_OK;
 }
 

@@ -1,13 +1,9 @@
 /* Finds which ranks share a host and its cores, and binds them. */
 #include "parallel/site.h"
 
-#include "base/memory.h"
-
 #include <assert.h>
 #include <fcntl.h>
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* The facts that each rank sends to the others. Ranks of one host with equal cores share them. */
@@ -164,8 +160,7 @@ static int settle(const struct whereabouts *all, const struct comm *world, cpu_s
 static int gather(struct comm *world, cpu_set_t *set, struct whereabouts **all) {
     struct whereabouts here = find_whereabouts(set);
     *all = calloc((size_t)world->size, sizeof **all);
-    if (!*all)
-        return status_no_memory();
+    TRY(status_allocated(*all));
     struct comm_data data = {
         .send = &here, .receive = *all, .count = sizeof here / sizeof(int64_t), .dtype = DTYPE_I64};
     return comm_all_gather(world, &data);
@@ -176,8 +171,7 @@ int rank_site_find(struct comm *world, int threads, struct rank_site *site) {
     struct whereabouts *all;
     int status = gather(world, &set, &all);
     THEN(status, settle(all, world, &set, threads, site));
-    if (!status && world->size > 1)
-        status = log_sites(all, world->size, threads);
+    THEN_IF(status, world->size > 1, log_sites(all, world->size, threads));
     free(all);
     return status;
 }

@@ -3,9 +3,6 @@
 
 #include "parallel/sharded.h"
 
-#include <limits.h>
-#include <stdlib.h>
-
 enum {
     STARTED_MOST = COMM_STARTED_MAX / 2
 }; /* the maximum number of started sums in a group, and the maximum number of started gathers */

@@ -1,8 +1,6 @@
 /* Uploads arrays of the host in one copy to the device. */
 #include "parallel/upload.h"
 
-#include <string.h>
-
 int upload_open(struct upload *upload, struct device *device, size_t bytes) {
     int status = STATUS_OK;
     *upload = (struct upload){.device = device, .bytes = bytes};

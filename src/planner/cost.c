@@ -276,8 +276,7 @@ static int divide_bubble(struct layout *layout, const struct walk *walk, struct 
     layout->has_messages = false;
     int status = walk_run(&layout->shape, &times, &without);
     layout->has_messages = true;
-    if (status)
-        return status;
+    TRY(status);
     int last = walk->steps - 1;
     step->stages = walk_event_at(walk, step->stage, last)->end - walk_event_at(&without, step->stage, last)->end;
     step->bubble -= step->stages;
@@ -289,8 +288,7 @@ static int walk_layout(struct layout *layout, struct cost_step *step, struct wal
     const struct walk_times times = times_of(layout);
     struct walk own;
     int status = walk_run(&layout->shape, &times, &own);
-    if (status)
-        return status;
+    TRY(status);
     find_last(layout, &own, step);
     if (walk)
         status = divide_bubble(layout, &own, step);

@@ -161,8 +161,7 @@ static int consider(void *context, const struct candidate *candidate) {
         return STATUS_OK;
     }
     THEN(status, train_plan_grid(&run, s->result->ranks, &grid, &shape));
-    if (status)
-        return status;
+    TRY(status);
     double bytes = s->search->cluster->train == CLUSTER_TRAINS_CAMBIUM ? memory_least(&run, &grid, &shape, work) : 0;
     if (bytes > s->limit)
         return count_no_memory(s, candidate, bytes);

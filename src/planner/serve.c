@@ -229,8 +229,7 @@ static int add_row(const struct serve_search *s, const struct serve_layout *layo
         result->refused++;
         return STATUS_OK;
     }
-    if (status)
-        return status;
+    TRY(status);
     struct serve_row row = {.layout = *layout, .plan = work.plan, .image_bytes = (size_t)work.image_bytes};
     serve_times_find(&work, s->cluster, &row.times);
     serve_work_free(&work);

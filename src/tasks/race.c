@@ -54,8 +54,7 @@ static int add_problems(struct task_row *row, const json_t *problems) {
         if (!status && i + 1 < count)
             add_answered(row, &problem);
     }
-    if (status)
-        return status;
+    TRY(status);
     row_add(row, problem.question);
     row->gold = problem.answer;
     return row_choices(row, row_span(row, 0), problem.options, OPTIONS);

@@ -16,8 +16,7 @@ static _Noreturn void stop(const struct param_loans *loans, int id, const char *
 
 int loans_open(struct param_loans **loans, const struct param_table *table) {
     *loans = calloc(1, sizeof **loans + (size_t)table->count * sizeof *(*loans)->of);
-    if (!*loans)
-        return status_no_memory();
+    TRY(status_allocated(*loans));
     (*loans)->table = table;
     return STATUS_OK;
 }

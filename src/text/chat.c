@@ -240,8 +240,7 @@ static int encode_together(const struct chat_pieces *pieces, size_t at, size_t c
         items[i] = (struct tokenizer_part){.end = end += first[i].length, .has_special = first[i].flags & CHAT_SPECIAL};
     int status = tokenizer_encode_parts(to->encoder, strbuf_text(&pieces->text) + byte, end,
                                         at > 0 ? TOKENIZER_AFTER_TOKEN : TOKENIZER_PLAIN, &parts, to->ids);
-    if (!status && to->flags)
-        status = add_flags(first, count, &spans, to->flags);
+    THEN_IF(status, to->flags, add_flags(first, count, &spans, to->flags));
     token_spans_free(&spans);
     free(items);
     return status;

@@ -525,8 +525,7 @@ int chat_render_instruction(struct chat_template *template, const struct chat_in
     json_t *messages = status ? NULL
                               : json_pack("[{s:s, s:s%}, {s:s, s:O}]", "role", "user", "content", strbuf_text(&joined),
                                           joined.length, "role", "assistant", "content", row->output);
-    if (!status && !messages)
-        status = status_no_memory();
+    THEN_IF(status, !messages, status_no_memory());
     filled.messages = messages;
     THEN(status, chat_render_row(template, &filled, CHAT_ANSWERS_ALL, pieces));
     json_decref(messages);

@@ -242,8 +242,7 @@ static int normalize_calls(const json_t *calls, json_t **normalized) {
         return out_of_memory();
     json_array_foreach((json_t *)calls, i, call) {
         int status = normalize_call(call, &made);
-        if (!status && json_array_append_new(list, made))
-            status = out_of_memory();
+        THEN_IF(status, json_array_append_new(list, made), out_of_memory());
         if (status)
             return status_wrap(status, "call %zu", i + 1);
     }
@@ -287,8 +286,7 @@ static int normalize(const json_t *message, json_t **normalized) {
         status = normalize_calls(calls, &made);
     if (!status)
         *normalized = copy_message(message, has_calls ? made : (json_t *)calls);
-    if (!status && !*normalized)
-        status = out_of_memory();
+    THEN_IF(status, !*normalized, out_of_memory());
     json_decref(made);
     return status;
 }
@@ -302,8 +300,7 @@ int chat_normalize_messages(const json_t *messages, json_t **normalized) {
         if (status)
             break;
         status = normalize(message, &made);
-        if (!status && json_array_append_new(list, made))
-            status = out_of_memory();
+        THEN_IF(status, json_array_append_new(list, made), out_of_memory());
         if (status)
             status_wrap(status, "message %zu", i + 1);
     }

@@ -52,8 +52,7 @@ static int open_both(const char *text, size_t length, const char *tools, size_t 
     int status = strbuf_status(&template->text);
     THEN(status, strbuf_status(&template->tools_text));
     THEN(status, open_jinja(&template->text, where, &template->jinja));
-    if (!status && tools)
-        status = open_jinja(&template->tools_text, where, &template->with_tools);
+    THEN_IF(status, tools, open_jinja(&template->tools_text, where, &template->with_tools));
     template->name = name_of(&template->text);
     if (status)
         chat_template_close(template);
@@ -161,8 +160,7 @@ int chat_template_open_config(const char *text, size_t length, const char *path,
     int status = json_read(text, length, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &root, &error);
     if (status == STATUS_INVALID)
         status_fail(status, "%s: line %d column %d: bad JSON: %s", path, error.line, error.column, error.text);
-    if (status)
-        return status;
+    TRY(status);
     snprintf(where, sizeof where, "%s: chat_template", path);
     status = open_value(json_object_get(root, "chat_template"), where, template);
     json_decref(root);

@@ -175,10 +175,8 @@ static int reader_fill(struct corpus_reader *reader, struct strbuf *piece) {
         bool is_first = reader->descriptor < 0;
         int status = is_first ? reader_open_file(reader) : STATUS_OK;
         THEN(status, reader_read(reader, &count));
-        if (!status && is_first)
-            status = reader_check(reader);
-        if (status)
-            return status;
+        THEN_IF(status, is_first, reader_check(reader));
+        TRY(status);
         size_t cut = reader->carry.length;
         if (count > 0) {
             cut = find_cut((const unsigned char *)reader->carry.data, cut, reader->carry_scanned);

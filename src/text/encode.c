@@ -83,15 +83,13 @@ static __attribute__((noinline)) int fill_cache(struct tokenizer_encoder *encode
     const struct tokenizer *tokenizer = encoder->tokenizer;
     size_t count = 1;
     int status = token_buffer_reserve(out, length);
-    if (status)
-        return status;
+    TRY(status);
     int32_t *ids = out->ids + out->count, id = words_find(tokenizer, key, hash);
     if (id >= 0)
         ids[0] = id;
     else
         status = bpe_merge_word(tokenizer, &encoder->scratch, word, length, ids, &count);
-    if (status)
-        return status;
+    TRY(status);
     out->count += count;
     if (count > CACHE_IDS)
         return STATUS_OK;
@@ -281,10 +279,8 @@ static int encode_section(struct tokenizer_encoder *encoder, const unsigned char
     size_t first = out->count, last_word = first;
     size_t valid = rules->is_by_characters ? length : utf8_valid_length(bytes, length);
     THEN(status, encode_words(encoder, bytes, valid, length, &last_word, out));
-    if (!status && valid != length)
-        status = encode_invalid_tail(encoder, bytes, length, valid, first, last_word, out);
-    if (!status && map)
-        status = token_spans_add(encoder->spans, &encoder->source, bytes, length, out, first);
+    THEN_IF(status, valid != length, encode_invalid_tail(encoder, bytes, length, valid, first, last_word, out));
+    THEN_IF(status, map, token_spans_add(encoder->spans, &encoder->source, bytes, length, out, first));
     return status;
 }
 
@@ -332,13 +328,11 @@ static int encode_added(struct tokenizer_encoder *encoder, size_t list, const un
         if (match.start > taken)
             status = encode_between(encoder, list, bytes + taken, match.start - taken, place, flags, out);
         THEN(status, token_buffer_add(out, match.id));
-        if (!status && encoder->spans)
-            status = token_spans_append(encoder->spans, match.name);
+        THEN_IF(status, encoder->spans, token_spans_append(encoder->spans, match.name));
         place = PLACE_LATER;
         taken = match.stop;
     }
-    if (!status && taken < length)
-        status = encode_between(encoder, list, bytes + taken, length - taken, place, flags, out);
+    THEN_IF(status, taken < length, encode_between(encoder, list, bytes + taken, length - taken, place, flags, out));
     return status;
 }
 
@@ -373,10 +367,8 @@ int tokenizer_encode(struct tokenizer_encoder *encoder, const void *bytes, size_
     if (encoder->regex)
         regex_scratch_begin(encoder->regex, length, rules->step_count);
     int status = flags & TOKENIZER_ADD_BEGIN ? append_ids(&rules->begin, out) : STATUS_OK;
-    if (!status && length > 0)
-        status = encode_added(encoder, 0, bytes, length, place, flags, out);
-    if (!status && flags & TOKENIZER_ADD_END)
-        status = append_ids(&rules->end, out);
+    THEN_IF(status, length > 0, encode_added(encoder, 0, bytes, length, place, flags, out));
+    THEN_IF(status, flags & TOKENIZER_ADD_END, append_ids(&rules->end, out));
     if (status)
         out->count = before;
     return status;

@@ -82,8 +82,7 @@ int draft_read_settings(struct draft *draft) {
     char path[PATH_MAX];
     int status = draft_load_json(draft, TOKENIZER_CONFIG, CONFIG_FLAGS, &draft->config, path);
     THEN(status, draft_load_json(draft, TOKENIZER_SPECIAL, CONFIG_FLAGS, &draft->special, path));
-    if (!status && (!(draft->added = json_object()) || !(draft->named = json_object())))
-        status = status_no_memory();
+    THEN_IF(status, !(draft->added = json_object()) || !(draft->named = json_object()), status_no_memory());
     for (size_t i = 0; i < ROLES && !status; i++) {
         enum tokenizer_file file;
         const json_t *value = find_role(draft, roles[i].name, &file);

@@ -8,8 +8,7 @@ int prompt_encode_text(const struct tokenizer *tokenizer, struct tokenizer_encod
     size_t before = ids->count;
     int status = tokenizer_encode(encoder, text, length, TOKENIZER_ADD_SPECIAL | flag, ids);
     int32_t eos = tokenizer_eos_id(tokenizer);
-    if (!status && ids->count == before && eos >= 0)
-        status = token_buffer_add(ids, eos);
+    THEN_IF(status, ids->count == before && eos >= 0, token_buffer_add(ids, eos));
     return status;
 }
 

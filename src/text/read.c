@@ -140,8 +140,7 @@ static int open_tokenizer_json(struct draft *draft, struct tokenizer **tokenizer
     json_t *root;
     char path[PATH_MAX];
     int status = draft_load_json(draft, TOKENIZER_JSON, 0, &root, path);
-    if (status)
-        return status;
+    TRY(status);
     json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab");
     if (!json_is_object(model))
         status = status_fail(STATUS_INVALID, "no object 'model'");

@@ -36,8 +36,7 @@ static int read_normalizer(const json_t *value, struct tokenizer_rules *rules) {
         return settings_refuse("normalizer", "Sequence without normalizers");
     for (size_t i = 0; i < json_array_size(steps) && !status; i++)
         status = read_normalizer_step(json_array_get(steps, i), rules);
-    if (!status && rules->prefix && !rules->has_early_mark)
-        status = settings_refuse("normalizer", "Prepend without Replace");
+    THEN_IF(status, rules->prefix && !rules->has_early_mark, settings_refuse("normalizer", "Prepend without Replace"));
     return status;
 }
 

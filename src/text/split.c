@@ -110,15 +110,13 @@ static int split_by_matches(const struct splitting *splitting, size_t number, co
                                                  : find_digit(bytes, length, from, &start, &end);
         if (found == STATUS_NOT_FOUND)
             break;
-        if (found)
-            return found;
+        TRY(found);
         if (start > previous)
             status = take_piece(splitting, number, &held, previous, start, false);
         THEN(status, take_piece(splitting, number, &held, start, end, true));
         from = previous = end;
     }
-    if (!status && previous < length)
-        status = take_piece(splitting, number, &held, previous, length, false);
+    THEN_IF(status, previous < length, take_piece(splitting, number, &held, previous, length, false));
     return status ? status : hand_on(splitting, number, &held);
 }
 

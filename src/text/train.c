@@ -284,13 +284,11 @@ static int settle(struct trainer *t, struct visits *visits, bool is_left, uint32
         }
         THEN(status, find_pair(t, is_left ? token : z, is_left ? z : token, &side->pair));
         THEN(status, open_places(t, &t->pairs[side->pair], side->places));
-        if (status)
-            return status;
+        TRY(status);
         t->pairs[side->pair].count += side->gained;
         if (t->pairs[side->pair].count > 0)
             status = heap_push(t, side->pair);
-        if (status)
-            return status;
+        TRY(status);
     }
     for (size_t i = 0; i < visits->count; i++) {
         struct pair *made = &t->pairs[visits->sides[visits->items[i].token].pair];
@@ -425,8 +423,7 @@ static int trainer_finish(struct trainer *t, struct tokenizer **tokenizer) {
     struct tokenizer *made = NULL;
     int status = tokenizer_new(tokens, (int32_t)t->vocab + 1, &(struct tokenizer_rules){0}, &made);
     free(tokens);
-    if (status)
-        return status;
+    TRY(status);
     status = tokenizer_set_merges(made, t->merges, t->merge_count);
     t->merges = NULL;
     if (status) {

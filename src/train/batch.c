@@ -134,8 +134,7 @@ int train_global_batch(struct trainer *trainer, int64_t *tokens, int64_t *labels
     int64_t counts[ROWS_COUNTS];
     int status = read_global_batch(trainer, SPLIT_TRAIN, trainer->consumed_samples, counts);
     THEN(status, train_sum_over_data(trainer, counts, ROWS_COUNTS, DTYPE_I64));
-    if (status)
-        return status;
+    TRY(status);
     *tokens = counts[ROWS_TOKENS];
     *labels = counts[ROWS_LABELS];
     weigh_rows(trainer, *labels);

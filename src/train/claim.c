@@ -3,8 +3,6 @@
  * the run; others are neither replaced nor pruned. */
 #include "train-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -79,8 +77,7 @@ static int claim(struct trainer *trainer) {
     THEN(status, lock_open_directory(save, &trainer->save_lock));
     THEN(status, check_writable(save));
     THEN(status, ckpt_list_above(save, train_ours_until(run), &others, &count));
-    if (!status && count)
-        status = check_newest(run);
+    THEN_IF(status, count, check_newest(run));
     THEN(status, check_others(run, others, count));
     free(others);
     return status;

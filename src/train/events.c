@@ -6,8 +6,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { EVENT_BYTES = 1024, TFRECORD_HEAD = 12, TFRECORD_TAIL = 4 };
@@ -61,8 +59,7 @@ static int create(struct event_file *events, const char *directory) {
         int status = errno == EEXIST ? STATUS_OK : status_fail_errno("cannot create %s", events->path);
         free(events->path);
         events->path = NULL;
-        if (status)
-            return status;
+        TRY(status);
     }
 }
 

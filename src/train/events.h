@@ -7,8 +7,6 @@
 
 #include "base/base.h"
 
-#include <stdint.h>
-
 struct event_file {
     int descriptor;
     char *path;

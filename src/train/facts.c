@@ -14,11 +14,8 @@ int train_facts(const struct train_run *run, struct facts *facts) {
     snprintf(iteration, sizeof iteration, "%lld", (long long)run->iteration);
     int status = facts_add(facts, "checkpoint.load must be one directory that all hosts see",
                            "the iteration to resume from", iteration, NULL);
-    if (!status && run->tokenizer)
-        status = tokenizer_files_facts(run->tokenizer, facts);
-    if (!status && *run->model_directory)
-        status = ckpt_model_facts(run->model_directory, facts);
-    if (!status && *run->checkpoint)
-        status = ckpt_checkpoint_facts(run->checkpoint, facts);
+    THEN_IF(status, run->tokenizer, tokenizer_files_facts(run->tokenizer, facts));
+    THEN_IF(status, *run->model_directory, ckpt_model_facts(run->model_directory, facts));
+    THEN_IF(status, *run->checkpoint, ckpt_checkpoint_facts(run->checkpoint, facts));
     return status ? status : add_data(run, facts);
 }

@@ -2,7 +2,6 @@
 #include "train-internal.h"
 
 #include <math.h>
-#include <string.h>
 
 static const double CEILING_SECONDS = 0.3; /* limit for measuring the machine */
 
@@ -71,8 +70,7 @@ static int tell_validation(struct outputs *outputs, const struct validation_reco
     int status = STATUS_OK;
     if (outputs->has_metrics)
         status = metrics_write_validation(&outputs->metrics, record);
-    if (!status && outputs->has_events)
-        status = events_write(&outputs->events, record->iteration, &scalar, 1);
+    THEN_IF(status, outputs->has_events, events_write(&outputs->events, record->iteration, &scalar, 1));
     if (outputs->is_reporter)
         report_validation(&outputs->report, record, is_kept);
     return status;
@@ -107,8 +105,7 @@ static int evaluate_alone(struct trainer *trainer, struct outputs *outputs) {
     int status = trainer_evaluate(trainer, &record, &is_done);
     if (!status && !is_done && !trainer->stop)
         status = status_fail(STATUS_USAGE, "train.skip_train: there are no samples for a validation");
-    if (!status && is_done)
-        status = tell_validation(outputs, &record, false);
+    THEN_IF(status, is_done, tell_validation(outputs, &record, false));
     return status || !is_done ? status : check_validation(trainer, &record);
 }
 
@@ -140,11 +137,9 @@ static int run_iterations(struct trainer *trainer, struct outputs *outputs) {
         is_early = train_is_stopped_early(trainer);
         bool is_last = stop || is_exit || is_early || trainer->iteration == run->train.train_iters;
         bool wants_save = is_last || divides(run->checkpoint.save_interval, trainer->iteration);
-        if (!status && wants_save && run->checkpoint.save)
-            status = save(trainer, outputs, is_last);
+        THEN_IF(status, wants_save && run->checkpoint.save, save(trainer, outputs, is_last));
     }
-    if (status)
-        return status;
+    TRY(status);
     if (stop && !trainer->iteration)
         log_info("stopped by %s before the first iteration", stop_name(stop));
     else if (stop)

@@ -3,10 +3,7 @@
 #include "train-internal.h"
 
 #include "parallel/sharded.h"
-#include "parallel/site.h"
 #include "parallel/unit_slots.h"
-
-#include <stdlib.h>
 
 /* Returns the bytes of a rank's part of a global batch. */
 static size_t batch_bytes(const struct train_run *run, int data_ranks) {

@@ -12,8 +12,6 @@
 #include "parallel/schedule.h"
 #include "parallel/work.h"
 
-#include <stdio.h>
-
 struct run_config;
 struct train_run;
 

@@ -2,10 +2,6 @@
 #include "train-internal.h"
 
 #include "pretrained/pretrained.h"
-#include "text/text.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 enum { VALUE_BYTES = 2 * MODEL_MAX_LAYERS + 256 }; /* a number for each layer */
 
@@ -92,8 +88,7 @@ static int take_checkpoint_model(struct train_run *run, bool is_tuning) {
     int status = pretrained_read_config(run->checkpoint, &model);
     run_config_take_model(&saved, &model.config);
     pretrained_close(&model);
-    if (status)
-        return status;
+    TRY(status);
     char theirs[VALUE_BYTES], ours[VALUE_BYTES];
     size_t i = 0;
     const struct config_row *row = next_difference(&saved, &run->config, &i, theirs, ours);
@@ -144,8 +139,7 @@ static int take_checkpoint(struct train_run *run, bool is_tuning, bool has_model
     }
     struct strbuf text = STRBUF_INIT;
     char path[PATH_MAX];
-    if (!status && has_model)
-        status = take_checkpoint_model(run, is_tuning);
+    THEN_IF(status, has_model, take_checkpoint_model(run, is_tuning));
     THEN(status, ckpt_read_state(run->checkpoint, &text));
     THEN(status, file_join(path, sizeof path, run->checkpoint, "trainer_state.json"));
     THEN(status, train_state_read(run, strbuf_text(&text), path));
@@ -167,8 +161,7 @@ int train_prepare(struct train_run *run, const struct run_config *config, const 
     int status = init_from ? take_model(run, "--init-from", init_from, given) : STATUS_OK;
     THEN(status, take_tokenizer(run, false));
     THEN(status, run_config_resolve(&run->config));
-    if (!status && !init_from)
-        status = model_family_choose(&run->config.model);
+    THEN_IF(status, !init_from, model_family_choose(&run->config.model));
     if (!status && !init_from && run->config.model.family)
         log_info("the model is a %s: its keys fit %s", model_family(&run->config.model)->name,
                  model_family(&run->config.model)->class_name);

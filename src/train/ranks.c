@@ -1,8 +1,6 @@
 /* A run on several ranks: the grid that its configuration requests, and the agreements of all ranks. */
 #include "train-internal.h"
 
-#include "parallel/layout.h"
-
 /* Describes the layout of `ranks`. STATUS_USAGE when the sizes of the other axes do not divide their number. */
 static int describe_layout(const struct run_config *run, int ranks, struct parallel_layout *layout) {
     struct rank_grid grid = {.tensor = (int)run->parallel.tensor_model_parallel_size,

@@ -1,9 +1,6 @@
 /* A run's report on standard error: a line each log_interval iterations, a bar on a terminal, the end. */
 #include "train-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { LINE_BYTES = 256 };
 
 /* Formats a rate with commas at the thousands; it is below 10^9 tokens a second. */

@@ -2,8 +2,6 @@
  * working weights are rounded from it, so a run may resume in the other precision. */
 #include "save-internal.h"
 
-#include <stdlib.h>
-
 static const char master_prefix[] = "master.", mean_prefix[] = "exp_avg.", square_prefix[] = "exp_avg_sq.";
 
 const struct param_table *train_state_table(const struct trainer *trainer) {
@@ -60,8 +58,7 @@ static int state_open(struct optimizer_arrays *state, struct trainer *trainer, b
 
 int optimizer_arrays_open(struct trainer *trainer, struct optimizer_arrays **out, const struct ckpt_array **arrays) {
     *out = calloc(1, sizeof **out);
-    if (!*out)
-        return status_no_memory();
+    TRY(status_allocated(*out));
     *arrays = (*out)->arrays;
     return state_open(*out, trainer, true);
 }
@@ -107,8 +104,7 @@ static int load_checkpoint(struct trainer *trainer, struct optimizer_arrays *sta
     bool has_master = !status && ckpt_has_prefix(tensors, master_prefix);
     THEN(status, ckpt_read(tensors, train_state_table(trainer), state->arrays, has_master ? 3 : 2));
     ckpt_close(tensors);
-    if (!status && !has_master)
-        status = load_weights(trainer, state, trainer->run.checkpoint);
+    THEN_IF(status, !has_master, load_weights(trainer, state, trainer->run.checkpoint));
     trainer->optimizer.step = trainer->run.optimizer_step;
     return status;
 }

@@ -3,8 +3,6 @@
 
 #include "parallel/sharded.h"
 
-#include <stdlib.h>
-
 struct run_saver {
     struct ckpt_saver *saver;
     struct ckpt_flat flat; /* the weights */
@@ -64,8 +62,7 @@ int train_saver_bytes(const struct train_run *run, const struct rank *rank, cons
         optimizer[i] = optimizer_array_describe(i);
     int status = table ? STATUS_OK : model_describe(&run->config.model, &of_model);
     THEN(status, describe(run, table ? table : &of_model, tuner->self, &weights, parts, &save));
-    if (!status && train_has_fp8(run))
-        status = train_fp8_describe(run, &fp8);
+    THEN_IF(status, train_has_fp8(run), train_fp8_describe(run, &fp8));
     save.model.threads = device_threads(rank->device);
     save.optimizer = optimizer;
     save.state = train_has_fp8(run) ? &fp8.part : NULL;
@@ -169,8 +166,7 @@ int trainer_save_begin(struct trainer *trainer) {
                        : status_fail(STATUS_USAGE, "checkpoint.save is not given: there is no place to save in");
     THEN(status, trainer_await_weights(trainer));
     THEN(status, train_state_write(trainer, &state_text));
-    if (!status && trainer->run.tuner)
-        status = trainer->run.tuner->refresh(trainer->model.tuner.self);
+    THEN_IF(status, trainer->run.tuner, trainer->run.tuner->refresh(trainer->model.tuner.self));
     if (!status) {
         double start = clock_seconds();
         status = ckpt_saver_begin(saver->saver, trainer->iteration, state_text);
@@ -221,8 +217,7 @@ static int export_model(struct trainer *trainer, const char *directory, bool is_
     int status = describe(&trainer->run, train_state_table(trainer), NULL, &saver->weights, NULL, &save);
     save.model.config_text = saver->config_text;
     save.model.world = trainer->world;
-    if (status)
-        return status;
+    TRY(status);
     return is_shared ? ckpt_write_beside(directory, &save.model) : ckpt_write_model(directory, &save.model);
 }
 

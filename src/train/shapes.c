@@ -4,8 +4,6 @@
 
 #include "parallel/sharded.h"
 
-#include <string.h>
-
 static struct model_recompute recompute_of(const struct run_config *run) {
     struct model_recompute recompute = {.num_layers = run->parallel.recompute_num_layers};
     if (run->parallel.recompute_granularity == GRANULARITY_SELECTIVE)

@@ -1,9 +1,5 @@
 /* trainer_state.json: the progress of a run, and the keys with which it was saved. */
-#include "base/json.h"
 #include "train-internal.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 enum { VALUE_BYTES = 4096 };
 
@@ -136,8 +132,7 @@ int train_state_read(struct train_run *run, const char *text, const char *where)
     int status = json_read(text, strlen(text), JSON_REJECT_DUPLICATES, &root, &error);
     if (status == STATUS_INVALID)
         status_fail(status, "%s:%d:%d: %s", where, error.line, error.column, error.text);
-    if (status)
-        return status;
+    TRY(status);
     status = read_count(root, "iteration", where, &run->iteration);
     THEN(status, read_count(root, "consumed_samples", where, &run->consumed_samples));
     THEN(status, read_count(root, "optimizer_step", where, &run->optimizer_step));

@@ -3,8 +3,6 @@
 
 #include "parallel/algorithms.h"
 
-#include <stdlib.h>
-
 /* The input and the result of planning a run's ranks. */
 struct survey {
     const struct train_run *run;
@@ -93,8 +91,7 @@ static int plan_place(struct survey *survey, int first) {
     TRY(device_sketch(&facts, &device));
     int status = plan_sketched(survey->run, grid, first, device, &survey->data, &sketched);
     struct rank *rank = &sketched.rank;
-    if (!status && survey->run->config.train.precision == PRECISION_TF32)
-        status = rank_use_tf32(rank);
+    THEN_IF(status, survey->run->config.train.precision == PRECISION_TF32, rank_use_tf32(rank));
     const struct rank_grid place = rank->place;
     for (int r = first; r < rank_grid_size(grid) && !status; r += grid->tensor) {
         rank->place = sketched.plan.place = rank_grid_place(grid, r);

@@ -26,10 +26,6 @@
 #include "data/tuning.h"
 #include "model/model.h"
 
-#include <limits.h>
-#include <stdbool.h>
-#include <stdint.h>
-
 enum { TUNER_NO_DROPOUT = -1 };
 
 /* A tuner, as in PEFT: the parameters that train on a frozen base, in place of the model. A room above provides it, for

@@ -3,7 +3,6 @@
 
 #include "parallel/sharded.h"
 
-#include <limits.h>
 #include <math.h>
 
 struct rank *trainer_rank(struct trainer *trainer) {
@@ -74,15 +73,13 @@ int trainer_step(struct trainer *trainer, struct train_record *record) {
     THEN(status, rank_finish(&trainer->rank));
     loss = model_fetched_loss(trainer->model.runner);
     THEN(status, train_sum_loss(trainer, &loss));
-    if (status)
-        return status;
+    TRY(status);
     if (!isfinite(loss))
         return fail_not_finite(trainer, "loss", loss);
     status = optimizer_finish(&trainer->optimizer, &norm);
     if (status && !isfinite(norm))
         return fail_not_finite(trainer, "gradient norm", norm);
-    if (status)
-        return status;
+    TRY(status);
     trainer->iteration++;
     trainer->consumed_samples += run->train.global_batch_size;
     trainer->progress.has_loss = true;
@@ -138,8 +135,7 @@ int trainer_evaluate(struct trainer *trainer, struct validation_record *record, 
     double mean = labels > 0 ? loss / (double)labels : 0;
     struct comm_data data = {.send = &mean, .receive = &mean, .count = 1, .dtype = DTYPE_F64};
     THEN(status, comm_broadcast(trainer->world, &data, 0));
-    if (status)
-        return status;
+    TRY(status);
     *is_done = !trainer->stop;
     *record = (struct validation_record){
         .iteration = trainer->iteration,

@@ -6,8 +6,6 @@
 #include "parallel/connect.h"
 #include "parallel/sharded.h"
 
-#include <stdlib.h>
-
 /* ---- the group, and what the run writes ---- */
 
 static int open_world(void *self) {
@@ -85,8 +83,7 @@ static int share_data(void *self) {
     int users = trainer->site.is_first_in_process ? trainer->site.in_process : 0;
     struct gpt_data *all = calloc((size_t)world->size, sizeof *all);
     int status = status_allocated(all);
-    if (!status && users)
-        status = gpt_data_share(&trainer->data, users);
+    THEN_IF(status, users, gpt_data_share(&trainer->data, users));
     struct comm_data data = {.send = &trainer->data, .receive = all, .count = sizeof trainer->data, .dtype = DTYPE_U8};
     status = comm_agree(world, status);
     for (int i = 1; status && trainer->data.users && i < users;
@@ -149,8 +146,7 @@ static int open_rank(void *self) {
     const struct run_config *run = &trainer->run.config;
     rank_site_warn(trainer->device, trainer->site.threads);
     int status = rank_open(&trainer->rank, &trainer->grid, trainer->world, trainer->device, (uint64_t)run->train.seed);
-    if (!status && run->train.precision == PRECISION_TF32)
-        status = rank_use_tf32(&trainer->rank);
+    THEN_IF(status, run->train.precision == PRECISION_TF32, rank_use_tf32(&trainer->rank));
     if (status) {
         rank_close(&trainer->rank);
         return status;
@@ -238,8 +234,7 @@ static int open_order(void *self) {
     if (!sharded_cuts_weights(base_store(trainer->model.base)))
         return STATUS_OK;
     int status = model_unit_order(trainer->model.runner, pipeline->steps, steps, false, &trainer->order[0]);
-    if (!status)
-        status = model_unit_order(trainer->model.runner, pipeline->forward_steps, steps / 2, true, &trainer->order[1]);
+    THEN(status, model_unit_order(trainer->model.runner, pipeline->forward_steps, steps / 2, true, &trainer->order[1]));
     if (status)
         close_order(trainer);
     return status;
@@ -376,8 +371,7 @@ int train_make(const struct train_run *run, struct comm *world, struct trainer *
 
 int trainer_open(const struct train_run *run, struct comm *world, struct trainer **out) {
     int status = train_make(run, world, out);
-    if (status)
-        return status;
+    TRY(status);
     const struct rank_grid *grid = &(*out)->grid;
     if (world && world->size > 1)
         log_info("%d ranks: tensor %d, data %d, pipeline %d", world->size, grid->tensor, grid->data, grid->pipeline);
