@@ -2,7 +2,6 @@
 #pragma once
 
 #include "method-internal.h"
-#include "parallel/upload.h"
 #include "peft/bank.h"
 
 /* The entries of an image, layer by layer: the first list for each projection, the second for each half of the

@@ -5,9 +5,6 @@
  * within a slot is thereby kept, and the number of calls does not grow with the number of adapters. */
 #include "bank-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 int bank_projection(const struct peft_bank *bank, const struct model_projection *projection) {
     int p = 0;
     while (strcmp(bank->projections[p].module, projection->module))
@@ -239,8 +236,7 @@ int peft_bank_open(const struct model_options *model, struct rank *rank, struct 
     struct peft_bank *bank;
     int status = bank_new(model, rank, &bank);
     *out = NULL;
-    if (status)
-        return status;
+    TRY(status);
     bank->sites = calloc((size_t)(bank->layers * BANK_SITES), sizeof *bank->sites);
     status = bank->sites ? allocate_lists(bank) : status_no_memory();
     THEN(status, hook_table_init(&bank->hooks, model->base.config.num_layers));
@@ -296,8 +292,7 @@ int peft_bank_allocate(struct peft_bank *bank, size_t memory) {
     bank->fp32_product = product;
     THEN(status, device_alloc(device, bank->scratch_bytes, &scratch));
     bank->scratch = scratch;
-    if (!status && memory)
-        status = device_alloc(device, memory, &images);
+    THEN_IF(status, memory, device_alloc(device, memory, &images));
     bank->memory = images;
     bank->memory_bytes = status ? 0 : memory;
     bank->is_allocated = !status;
@@ -391,8 +386,7 @@ static void fill_lists(struct peft_bank *bank, const struct peft_segment *segmen
 int peft_bank_step(struct peft_bank *bank, const struct peft_segment *segments, int64_t count) {
     int status = check_segments(bank, segments, count);
     bank->is_active = false;
-    if (status)
-        return status;
+    TRY(status);
     fill_lists(bank, segments, count);
     for (int i = 0; i < BANK_LISTS; i++)
         bank->is_active |= bank_list_at(bank, i)->count > 0;

@@ -9,7 +9,6 @@
 #include "bottleneck-internal.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* ---- the parameters ---- */
 
@@ -278,8 +277,7 @@ static int backward_within(const struct bottleneck *bottleneck, const struct hoo
     *din = has_norm ? again->normed : again->gradient;
     before.dy = again->gradient;
     before.dx = again->normed;
-    if (!status && has_norm)
-        status = norm(bottleneck, call, &before, true);
+    THEN_IF(status, has_norm, norm(bottleneck, call, &before, true));
     return status;
 }
 
@@ -295,10 +293,8 @@ static int backward_output(void *self, const struct hook_call *call) {
         return STATUS_OK;
     int status = add_scaled(call, config->adapter_scaling, call->dy, false, again.gradient);
     THEN(status, backward_within(bottleneck, call, &kept, &again, &din));
-    if (!status && config->adapter_style != PEFT_HOULSBY)
-        status = add_scaled(call, 1, din, true, call->dresidual);
-    if (!status && config->adapter_style != PEFT_PARALLEL)
-        status = add_scaled(call, 1, din, true, call->dy);
+    THEN_IF(status, config->adapter_style != PEFT_HOULSBY, add_scaled(call, 1, din, true, call->dresidual));
+    THEN_IF(status, config->adapter_style != PEFT_PARALLEL, add_scaled(call, 1, din, true, call->dy));
     return status;
 }
 

@@ -91,8 +91,7 @@ static int put_together(const struct half_piece *piece, const struct bank_rows *
     int64_t count = rows * hook->out;
     const char *half = (const char *)hook->y + from, *stream = (const char *)hook->residual + from;
     int status = add(hook, count, is_input_stream(image) ? stream : half, false, x);
-    if (!status && image->config.adapter_style == PEFT_PFEIFFER)
-        status = add(hook, count, stream, true, x);
+    THEN_IF(status, image->config.adapter_style == PEFT_PFEIFFER, add(hook, count, stream, true, x));
     return status;
 }
 
@@ -186,8 +185,7 @@ int bottleneck_forward(const struct bank_call *call) {
         if (!status && call->kept.in)
             status = stream_copy(hook->rank->exec.stream,
                                  (char *)call->kept.in + (size_t)first * (bytes / (size_t)rows), piece.in, bytes);
-        if (!status && call->list->has_norm)
-            status = norm(&piece);
+        THEN_IF(status, call->list->has_norm, norm(&piece));
         THEN(status, multiply(&piece));
     }
     return status;

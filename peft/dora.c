@@ -3,8 +3,6 @@
  * ranks. */
 #include "lora-internal.h"
 
-#include "model/family.h"
-
 static size_t device_bytes(const struct pair *pair, int64_t out) {
     return (size_t)out * (3 * sizeof(float) + dtype_bytes(pair->adapter->peft->dtype));
 }
@@ -97,8 +95,7 @@ static int measure_own(struct pair *pair, bool with_pair) {
         return status_fail(STATUS_INVALID, "DoRA without the weights of its base");
     TRY(param_unshard(base, (int)pair->layer, PARAM_READ));
     int status = measure_part(pair, find_linear(pair, base, false), with_pair);
-    if (!status && dora_has_bias(pair, base))
-        status = copy_bias(pair);
+    THEN_IF(status, dora_has_bias(pair, base), copy_bias(pair));
     return param_reshard_after(base, (int)pair->layer, status);
 }
 

@@ -11,10 +11,6 @@
 #include "ia3-internal.h"
 #include "merge-internal.h"
 
-#include "model/family.h"
-
-#include <stdlib.h>
-
 /* ---- the parameters ---- */
 
 static int add_scale(struct peft_adapter *adapter, int64_t layer, const struct model_projection *p, bool is_feedforward,
@@ -171,8 +167,7 @@ static int input_backward(void *self, const struct hook_call *call) {
                         .c = matrix_plain(call->dtype, gradient, call->rows, call->in)};
     int status = peft_multiply_base(scale->adapter->peft, scale->layer, call, &gemm);
     rank_unsure(call->rank, call->has_no_dx, 1);
-    if (!status && (call->dx || call->rank->is_planning))
-        status = add_difference(scale, call, gradient);
+    THEN_IF(status, (call->dx || call->rank->is_planning), add_difference(scale, call, gradient));
     rank_unsure(call->rank, call->has_no_dx, -1);
     THEN(status, rank_run(call->rank, PHASE_NORM, column_scale_backward, &a));
     param_return(store, scale->id);

@@ -3,8 +3,6 @@
  * them. */
 #include "bank-internal.h"
 
-#include <stdlib.h>
-
 /* ---- what methods say ---- */
 
 /* True when this pass copies the next array. Each array is copied once; a pass copies as many as its time allows. */
@@ -147,8 +145,7 @@ int image_make(struct image_maker *maker) {
     image->device_entries = entries;
     if (!status && maker->phase == MAKER_FINISHES)
         status = stream_copy_to_device(bank->rank->exec.stream, entries, image->entries, bytes);
-    if (!status && !maker_plans(maker))
-        status = stream_wait(bank->rank->exec.stream);
+    THEN_IF(status, !maker_plans(maker), stream_wait(bank->rank->exec.stream));
     if (!status && (size_t)image->columns * sizeof(float) > bank->scratch_bytes)
         status = status_fail(STATUS_UNSUPPORTED, "an adapter of rank %lld: expected at most %lld",
                              (long long)image->columns, (long long)(bank->scratch_bytes / sizeof(float)));
@@ -279,15 +276,13 @@ static int open_loading(struct peft_bank *bank, struct peft_loading *loading) {
     int status = loading->image ? open_stack(bank, config, &loading->peft) : status_no_memory();
     THEN(status, plan(bank, loading->peft, loading->image));
     THEN(status, find_room(bank, loading->image->bytes, &loading->image->memory));
-    if (status)
-        return status;
+    TRY(status);
     struct peft_adapter *adapter = &loading->peft->adapters[0];
     loading->maker =
         (struct image_maker){.bank = bank, .image = loading->image, .adapter = adapter, .phase = MAKER_COPIES};
     peft_set_base(loading->peft, bank->base);
     status = param_store_open(&loading->peft->store, NULL);
-    if (!status && parts_of(adapter))
-        status = adapter->method->allocate(adapter);
+    THEN_IF(status, parts_of(adapter), adapter->method->allocate(adapter));
     return status ? status : peft_check_values(loading->peft, loading->files, loading->index);
 }
 
@@ -325,8 +320,7 @@ int peft_bank_continue(struct peft_bank *bank, double seconds, bool *is_ready) {
     while (!status && loading->read == rows && loading->prepared < parts && clock_seconds() < maker->end)
         status = adapter->method->prepare_part(adapter, loading->prepared++);
     bool copies = loading->read == rows && loading->prepared == parts && clock_seconds() < maker->end;
-    if (!status && copies)
-        status = image_make(maker);
+    THEN_IF(status, copies, image_make(maker));
     *is_ready = copies && maker->copied == maker->puts;
     return status;
 }
@@ -388,8 +382,7 @@ int peft_bank_check_slot(const struct peft_bank *bank, const int *images, int co
         prefix = image->prefix_tokens ? i : prefix;
         int status =
             count > 1 && image->method->check_together ? image->method->check_together(bank, image) : STATUS_OK;
-        if (status)
-            return status;
+        TRY(status);
     }
     return peft_check_stack(configs, count);
 }

@@ -9,7 +9,6 @@
 #include "merge-internal.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* ---- the parameters ---- */
 
@@ -236,8 +235,7 @@ static int forward(void *self, const struct hook_call *call) {
         status = drop(pair, call, NULL, call->x, pair->adapter->peft->scratch);
     }
     THEN(status, add_pair_to(pair, &input, keep, is_dropped));
-    if (!status && is_dora && is_done(pair, call, true))
-        status = add_dropped_dora(pair, &input, &kept);
+    THEN_IF(status, is_dora && is_done(pair, call, true), add_dropped_dora(pair, &input, &kept));
     return status;
 }
 
@@ -303,16 +301,14 @@ static int backward_input(void *self, const struct hook_call *call) {
     bool wants_dx = call->dx || call->rank->is_planning;
     bool is_unsure = may_drop(pair) || call->has_no_dx;
     rank_unsure(call->rank, is_unsure, 1);
-    if (!status && wants_dx && is_done(pair, call, false))
-        status = multiply(call, &back);
+    THEN_IF(status, wants_dx && is_done(pair, call, false), multiply(call, &back));
     rank_unsure(call->rank, is_unsure, -1);
     if (!status && wants_dx && is_done(pair, call, true)) {
         rank_unsure(call->rank, call->has_no_dx, 1);
         back.c = matrix_plain(call->dtype, scratch, call->rows, call->in);
         back.accumulate = false;
         status = multiply(call, &back);
-        if (!status && pair->adapter->config.use_dora)
-            status = dora_base_product(pair, call, false, kept.y, scratch);
+        THEN_IF(status, pair->adapter->config.use_dora, dora_base_product(pair, call, false, kept.y, scratch));
         THEN(status, drop(pair, call, call->dx, scratch, call->dx));
         rank_unsure(call->rank, call->has_no_dx, -1);
     }

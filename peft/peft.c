@@ -1,11 +1,6 @@
 /* The stack: table, store and hooks of its adapters. */
 #include "bank-internal.h"
 
-#include "model/family.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- what methods ask ---- */
 
 int peft_add_row(struct peft_adapter *adapter, struct param *row) {
@@ -233,8 +228,7 @@ int peft_open(const struct peft_options *options, struct rank *rank, struct peft
     THEN(status, peft_open_images(peft));
     for (int i = 0; i < peft->count && !status; i++)
         status = peft->adapters[i].method->attach(&peft->adapters[i]);
-    if (!status && peft->trains)
-        status = peft_open_tables(peft);
+    THEN_IF(status, peft->trains, peft_open_tables(peft));
     if (status)
         peft_close(peft);
     else
@@ -292,8 +286,7 @@ size_t peft_device_bytes(const struct peft *peft) {
 
 int peft_allocate(struct peft *peft) {
     int status = param_store_open(&peft->store, NULL);
-    if (!status && peft->scratch_bytes)
-        status = device_alloc(peft->rank->device, peft->scratch_bytes, &peft->scratch);
+    THEN_IF(status, peft->scratch_bytes, device_alloc(peft->rank->device, peft->scratch_bytes, &peft->scratch));
     THEN(status, peft_allocate_images(peft));
     for (int i = 0; i < peft->count && !status; i++)
         if (peft->adapters[i].method->allocate)

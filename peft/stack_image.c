@@ -4,7 +4,6 @@
 #include "bank-internal.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 struct stack_image {
     struct peft_image *image;
@@ -119,8 +118,7 @@ int peft_make_images(struct peft *peft) {
                                     .end = INFINITY,
                                     .is_stack = true};
         status = image_make(&maker);
-        if (!status && !stack->is_made)
-            status = upload(peft, stack);
+        THEN_IF(status, !stack->is_made, upload(peft, stack));
     }
     return status;
 }

@@ -2,21 +2,13 @@
 #include "finetune.h"
 #include "commands.h"
 #include "model_arguments.h"
-#include "stack.h"
 #include "training.h"
 #include "tuner.h"
 
-#include "config/run.h"
 #include "data/tuning.h"
 #include "jobs/receipts.h"
 #include "jobs/serving_gap.h"
-#include "peft/peft.h"
 #include "peft/receipt.h"
-#include "text/text.h"
-
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const char *const truncations[] = {"right", "left", NULL};
 
@@ -468,8 +460,7 @@ static int prepare_elsewhere(const struct config *given, struct tuning *tuning) 
     options->sections.run.checkpoint.save = options->output;
     THEN(status, training_prepare_elsewhere(&options->target, &options->sections.run, options->model, &tuning->run,
                                             &tuning->cluster, &tuning->ranks));
-    if (status)
-        return status;
+    TRY(status);
     if (!tuning->stack.is_full)
         set_tuner(tuning, options);
     options->sections.run = tuning->run.config; /* resolved, but no rows decide its iterations */
@@ -492,16 +483,14 @@ static int prepare(const struct launch *launch, const struct config *given, void
         options->sections.run.train.train_iters = MANY_ITERATIONS;
     tuning->fits_rows = options->sections.run.data.seq_length == 0;
     THEN(status, check_given(options));
-    if (!status && !options->is_dry_run)
-        status = device_find(options->sections.run.device);
+    THEN_IF(status, !options->is_dry_run, device_find(options->sections.run.device));
     THEN(status, check_idle(options, given, by_epochs));
     if (!status)
         log_info("loading %s", options->model);
     THEN(status, choose_stack(options, given, &tuning->stack));
     if (!status)
         choose_lr(options, &tuning->stack);
-    if (!status && !skips)
-        status = check_output(options, &tuning->stack);
+    THEN_IF(status, !skips, check_output(options, &tuning->stack));
     options->sections.run.checkpoint.save = options->output;
     THEN(status, train_prepare_tuning(&tuning->run, &options->sections.run, options->model));
     if (!status && !tuning->run.tokenizer)
@@ -510,8 +499,7 @@ static int prepare(const struct launch *launch, const struct config *given, void
     THEN(status, survey_rows(options, tuning, by_epochs));
     THEN(status, encode_prompt_text(tuning, options->sections.peft.all.prompt_tuning_init_text));
     THEN(status, train_resume_tuning(&tuning->run, tuning->stack.is_full));
-    if (!status && !skips)
-        status = make_texts(tuning);
+    THEN_IF(status, !skips, make_texts(tuning));
     if (!status)
         set_run(tuning, options);
     return status;

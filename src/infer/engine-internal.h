@@ -10,8 +10,6 @@
 #include "infer/slots.h"
 #include "pretrained/pretrained.h"
 
-#include <limits.h>
-
 /* An ordered set of images that sequences use. */
 struct slot {
     int references;

@@ -1,8 +1,6 @@
 /* Opening and closing an engine by the steps of engine_open.c, and facts about an open engine. */
 #include "engine-internal.h"
 
-#include <stdlib.h>
-
 int engine_allocate(const struct engine_options *options, struct engine **out) {
     size_t count = 0;
     for (const struct engine_options *at = options; at; at = at->next)

@@ -7,9 +7,6 @@
 #include "parallel/layout.h"
 #include "parallel/site.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- the model's files ---- */
 
 static int check_layout(const struct engine_options *options, const struct model_config *config, bool takes_data) {
@@ -100,8 +97,7 @@ static int find_model(void *self) {
         base->config = *o->random;
     int status = o->random ? STATUS_OK : pretrained_open(o->model, o->world, base);
     THEN(status, choose_positions(engine, model_positions(&base->config)));
-    if (!status && o->grid.tensor)
-        status = check_layout(o, &base->config, true);
+    THEN_IF(status, o->grid.tensor, check_layout(o, &base->config, true));
     if (status) {
         close_files(engine);
         return status;
@@ -169,8 +165,7 @@ static int open_rank(void *self) {
     const struct engine_options *o = &engine->options;
     int status = o->world ? rank_open(&engine->shared->rank, &o->grid, o->world, engine->shared->device, 0)
                           : rank_open_single(&engine->shared->rank, engine->shared->device, 0);
-    if (!status && o->precision == PRECISION_TF32)
-        status = rank_use_tf32(&engine->shared->rank);
+    THEN_IF(status, o->precision == PRECISION_TF32, rank_use_tf32(&engine->shared->rank));
     if (!status && o->is_batch_invariant)
         rank_make_batch_invariant(&engine->shared->rank);
     if (status)
@@ -501,8 +496,7 @@ static int open_graphs(void *self) {
         return STATUS_OK;
     double start = clock_seconds();
     int status = device_free_memory(engine->shared->device, &before);
-    if (!status && engine->bank)
-        status = peft_bank_step(engine->bank, NULL, 0);
+    THEN_IF(status, engine->bank, peft_bank_step(engine->bank, NULL, 0));
     THEN(status, model_record_steps(engine->runner, &graphs->count));
     THEN(status, device_free_memory(engine->shared->device, &after));
     if (status)

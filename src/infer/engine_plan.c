@@ -5,8 +5,6 @@
 #include "parallel/algorithms.h"
 #include "parallel/site.h"
 
-#include <stdlib.h>
-
 /* A tokenizer takes this for each token, most of it while its files are read. 350 to 430 were measured for GPT-2 and
  * SmolLM2. */
 enum { TOKENIZER_BYTES = 448 };

@@ -1,9 +1,6 @@
 /* Images on all ranks. One rank reads an adapter's files once and sends the bytes to the others. */
 #include "engine-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static int agree(const struct engine *engine, int status) {
     return engine->shared->holders ? comm_agree(engine->shared->holders, status) : status;
 }
@@ -111,8 +108,7 @@ static int find_adapters(struct engine *engine, struct found *found) {
     THEN(status, share(engine, &count, 1, DTYPE_I64));
     found->count = status ? 0 : (size_t)count;
     found->bytes = calloc(found->count + 1, sizeof *found->bytes);
-    if (!status && !found->bytes)
-        status = status_no_memory();
+    THEN_IF(status, !found->bytes, status_no_memory());
     for (size_t i = 0; i < found->count && is_first && !status; i++)
         status = read_adapter(engine, found->names[i], &found->bytes[i]);
     if (o->world)

@@ -1,10 +1,6 @@
 /* Pages of the KV cache: a stack of free pages, a hash table of published ones, and a list of findable ones. */
 #include "infer/kv_pool.h"
 
-#include "base/base.h"
-
-#include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
 
 enum { NONE = -1 };

@@ -4,8 +4,6 @@
  * rank returns results, only to the leader. The leader posts the receive before it sends the plan. */
 #include "engine-internal.h"
 
-#include <stdlib.h>
-
 static struct comm_data data_of(const void *send, void *receive, size_t bytes) {
     return (struct comm_data){.send = send, .receive = receive, .count = (int64_t)bytes, .dtype = DTYPE_U8};
 }
@@ -84,8 +82,7 @@ int engine_send_plan(struct engine *engine, const struct plan *plan) {
     struct engine_leader *leader = engine->leader;
     struct plan_message *message = &leader->messages[leader->plan_number % engine_flights(engine)];
     int status = wait_for(engine, message);
-    if (status)
-        return status;
+    TRY(status);
     message->header = plan->header;
     message->header.base = engine - engine->shared->bases;
     message->header.number = leader->plan_number++;

@@ -1,8 +1,6 @@
 /* Steps: the leader turns rows into a plan, with every page, place, segment and draw resolved. */
 #include "engine-internal.h"
 
-#include <string.h>
-
 /* ---- what can run ---- */
 
 static bool is_of_vocabulary(const struct engine *engine, int32_t token) {
@@ -259,8 +257,7 @@ static int submit(struct engine *engine, const struct engine_row *rows, int64_t 
     int status = check_rows(engine, rows, count, available);
     if (!status && leader->submitted - leader->collected >= most_under_way(engine))
         status = status_fail(STATUS_INVALID, "%d steps are under way already", most_under_way(engine));
-    if (status)
-        return status;
+    TRY(status);
     struct flight *flight = flight_at(engine, leader->submitted);
     struct plan_header *header = &leader->built.header;
     *header = (struct plan_header){.kind = PLAN_STEP};

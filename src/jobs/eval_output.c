@@ -1,9 +1,6 @@
 /* Writes the results of `eval`: a table for people, JSON for programs, and a line for each request. */
 #include "eval-internal.h"
 
-#include "base/json.h"
-#include "peft/peft.h"
-
 /* ---- the table ---- */
 
 /* Prints a line for each metric; the first one names the task. */

@@ -1,10 +1,7 @@
 /* Compares paths of `verify serving` with its reference, and prints what was found. */
 #include "verify-internal.h"
 
-#include "base/base.h"
-
 #include <math.h>
-#include <string.h>
 
 /* ---- log-probabilities ---- */
 

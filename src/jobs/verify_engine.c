@@ -4,8 +4,6 @@
 #include "infer/sequences.h"
 #include "infer/slots.h"
 
-#include <string.h>
-
 enum { TOGETHER = 8, COMPANIONS = 3 };
 
 /* A text on its way, or a companion, whose rows nobody compares. */

@@ -3,17 +3,11 @@
 
 #include "text_line.h"
 
-#include "base/base.h"
-#include "base/json.h"
-#include "base/memory.h"
-#include "base/rng.h"
 #include "data/json_line.h"
 #include "data/lines.h"
 #include "pretrained/pretrained.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- texts ---- */
 
@@ -54,8 +48,7 @@ static int read_lines(struct verify *v, struct text_reader *reader, struct lines
         const struct strbuf *line = lines_text(lines);
         int status = text_reader_line(reader, strbuf_text(line), line->length, &v->ids, &root);
         json_decref(root);
-        if (!status && v->ids.count == before)
-            status = status_fail(STATUS_INVALID, "a text without tokens");
+        THEN_IF(status, v->ids.count == before, status_fail(STATUS_INVALID, "a text without tokens"));
         THEN(status, add_text(v, (int64_t)(v->ids.count - before)));
         if (status)
             return lines_wrap(lines, status);
@@ -70,8 +63,7 @@ static int read_texts(struct verify *v, const struct pretrained *model) {
     struct lines *lines = NULL;
     int status = lines_open(job->input, JSON_LINE_BYTES, &lines);
     THEN(status, read_lines(v, &reader, lines));
-    if (!status && !v->count)
-        status = status_fail(STATUS_INVALID, "%s has no texts", job->input);
+    THEN_IF(status, !v->count, status_fail(STATUS_INVALID, "%s has no texts", job->input));
     lines_close(lines);
     text_reader_close(&reader);
     return status;
@@ -160,8 +152,7 @@ int verify_serving_run(struct comm *world, void *context) {
     THEN(status, comm_agree(world, status ? status : open_memory(&v)));
     THEN(status, verify_training(&v));
     THEN(status, verify_engine(&v));
-    if (!status && v.dump)
-        status = verify_dump_commit(v.dump);
+    THEN_IF(status, v.dump, verify_dump_commit(v.dump));
     THEN(status, tell_summary(&v, clock_seconds() - start));
     if (status)
         comm_fail(world, status);

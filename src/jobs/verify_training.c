@@ -1,16 +1,9 @@
 /* The forward that trains, for texts without labels. */
 #include "verify-internal.h"
 
-#include "memory.h"
-
-#include "base/memory.h"
 #include "parallel/algorithms.h"
 #include "parallel/connect.h"
-#include "parallel/site.h"
 #include "pretrained/pretrained.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 enum { BATCH_ROWS = 512 }; /* of texts that share a batch */
 

@@ -357,11 +357,9 @@ static int attention_half_backward(const struct block_pass *block) {
     THEN(status, dropout_backward(block->pass, hidden_dropout(block), model_dropout_site(block->layer, 0),
                                   block->pass->d, run->scratch.branch));
     THEN(status, hook_list_backward_output(after_hooks, HOOK_BEFORE_ACTIVATION, &after));
-    if (!status && !ends_at(block, ATTACH_AFTER_ATTENTION))
-        status = attention_core_backward(block);
+    THEN_IF(status, !ends_at(block, ATTACH_AFTER_ATTENTION), attention_core_backward(block));
     THEN(status, hook_list_backward_input(after_hooks, HOOK_BEFORE_ACTIVATION, &after));
-    if (!status && !block->is_lowest)
-        status = half_norm_backward(block, ATTACH_QKV);
+    THEN_IF(status, !block->is_lowest, half_norm_backward(block, ATTACH_QKV));
     return status;
 }
 
@@ -605,11 +603,9 @@ static int mlp_half_backward(const struct block_pass *block) {
     THEN(status, dropout_backward(block->pass, hidden_dropout(block), model_dropout_site(block->layer, 1),
                                   block->pass->d, run->scratch.branch));
     THEN(status, hook_list_backward_output(after_hooks, HOOK_BEFORE_ACTIVATION, &after));
-    if (!status && !ends_at(block, ATTACH_AFTER_MLP))
-        status = mlp_backward(block);
+    THEN_IF(status, !ends_at(block, ATTACH_AFTER_MLP), mlp_backward(block));
     THEN(status, hook_list_backward_input(after_hooks, HOOK_BEFORE_ACTIVATION, &after));
-    if (!status && !is_end)
-        status = half_norm_backward(block, ATTACH_FC1);
+    THEN_IF(status, !is_end, half_norm_backward(block, ATTACH_FC1));
     return status;
 }
 

@@ -108,8 +108,7 @@ int embedding_pass_forward(const struct pass *pass, void *x) {
     THEN(status, rank_sum_stream(pass->run->rank, call.x, x, pass->rows, pass->run->base->options.config.hidden_size,
                                  pass->run->base->options.dtype));
     double p = embedding_dropout(pass);
-    if (!status && p > 0)
-        status = dropout_forward(pass, p, 0, NULL, x, x);
+    THEN_IF(status, p > 0, dropout_forward(pass, p, 0, NULL, x, x));
     return status;
 }
 
@@ -191,9 +190,8 @@ int head_join_loss(struct runner *run, const struct cross_entropy *call, bool tr
     whole.part = run->scratch.joined;
     const struct cross_entropy_join join = {whole, rank->grid.tensor, run->scratch.parts};
     int status = rank_run(rank, PHASE_LOSS, cross_entropy_part, &partial);
-    if (!status)
-        status = rank_gather(rank, RANK_TENSOR, partial.part, run->scratch.parts,
-                             call->rows * (int64_t)(sizeof *partial.part / sizeof(double)), DTYPE_F64);
+    THEN(status, rank_gather(rank, RANK_TENSOR, partial.part, run->scratch.parts,
+                             call->rows * (int64_t)(sizeof *partial.part / sizeof(double)), DTYPE_F64));
     THEN(status, rank_run(rank, PHASE_LOSS, cross_entropy_join, &join));
     return status || !train ? status : rank_run(rank, PHASE_LOSS, cross_entropy_part_backward, &whole);
 }
@@ -290,8 +288,7 @@ int head_pass(const struct pass *pass, bool train) {
         int64_t count = head->count - first < most ? head->count - first : most;
         status = head_chunk(pass, first, count, train, pass->asked.is_first_micro_batch && first == 0);
     }
-    if (!status && run->rank->is_planning && pass->rows == run->max_rows)
-        status = plan_few_rows(pass, train);
+    THEN_IF(status, run->rank->is_planning && pass->rows == run->max_rows, plan_few_rows(pass, train));
     const struct weighted_sum loss = {.count = head->count,
                                       .x = run->scratch.losses,
                                       .weight = head->loss_weight,

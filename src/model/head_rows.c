@@ -5,8 +5,6 @@
  * nothing here costs any time. */
 #include "model-internal.h"
 
-#include <stdlib.h>
-
 int head_staging_open(struct training_runner *training) {
     size_t rows = (size_t)training->run.max_rows;
     if (!training->run.base->part.has_head)

@@ -3,10 +3,6 @@
  * stage still works on this one. */
 #include "model-internal.h"
 
-#include "parallel/schedule.h"
-
-#include <string.h>
-
 int model_kv_put_prefix(struct inference_runner *inference, const struct model_prefix_rows *rows) {
     int64_t count = rows->count;
     struct stream *stream = inference->run.rank->exec.stream;
@@ -259,10 +255,8 @@ static int run_wanted(const struct pass *pass, const struct model_step *step) {
         int64_t left = step->logit_rows - first, count = left < most ? left : most;
         int64_t at = inference->run.rank->is_planning ? 0 : first; /* there are no arrays yet */
         status = make_logits(pass, at, count);
-        if (!status && step->labels)
-            status = find_label_losses(pass, at, count);
-        if (!status && step->sample)
-            status = draw(inference, at, count);
+        THEN_IF(status, step->labels, find_label_losses(pass, at, count));
+        THEN_IF(status, step->sample, draw(inference, at, count));
     }
     return status;
 }
@@ -294,8 +288,7 @@ int model_plan_step(struct inference_runner *inference, const struct model_step_
     pass.seen = shape->seen;
     rank_plan_part(inference->run.rank, WORK_FORWARD, 0);
     int status = run_blocks(&pass);
-    if (!status && inference->run.base->part.has_head && shape->logit_rows)
-        status = run_head(&pass, &draws);
+    THEN_IF(status, inference->run.base->part.has_head && shape->logit_rows, run_head(&pass, &draws));
     rank_plan_part(inference->run.rank, WORK_UPDATE, 0);
     return status;
 }
@@ -404,8 +397,7 @@ int step_run(struct inference_runner *inference, const struct model_step *step) 
     struct pass pass = pass_of(inference, step->rows);
     int status = change_pages(inference, &inference->step.page_changes);
     THEN(status, run_blocks(&pass));
-    if (!status && inference->run.base->part.has_head)
-        status = run_head(&pass, step);
+    THEN_IF(status, inference->run.base->part.has_head, run_head(&pass, step));
     param_check_returned(&inference->run.base->store, "a step of inference");
     return status;
 }

@@ -3,8 +3,6 @@
 
 #include "parallel/sync.h"
 
-#include <stdlib.h>
-
 /* ---- the batch ---- */
 
 static int64_t longest_segment(const struct model_batch *batch) {
@@ -186,8 +184,7 @@ static int run_backward(const struct pass *pass, const void *dy) {
         status = run_head(pass, PARAM_BACKWARD);
     else if (!status && !training->run.rank->is_planning)
         status = stream_copy(training->run.rank->exec.stream, pass->d, dy, model_stream_bytes(pass->run, pass->rows));
-    if (!status && has_head)
-        status = layer_done(pass, training->run.base->options.config.num_layers);
+    THEN_IF(status, has_head, layer_done(pass, training->run.base->options.config.num_layers));
     THEN(status, run_blocks_backward(pass));
     if (status || !chunk_has_embedding(training->run.base, pass->chunk))
         return status;
@@ -234,8 +231,7 @@ int model_evaluate_chunk(struct training_runner *training, const struct model_ba
     TRY(upload_batch(training, batch, &training_stash(training, 0)->batch));
     struct pass pass = pass_of(training, &asked);
     int status = pass_forward(training, &asked, PARAM_EVALUATION, x, y);
-    if (!status && chunk_has_head(training->run.base, pass.chunk))
-        status = run_head(&pass, PARAM_EVALUATION);
+    THEN_IF(status, chunk_has_head(training->run.base, pass.chunk), run_head(&pass, PARAM_EVALUATION));
     training->kept.fresh = NULL;
     param_check_returned(&training->run.base->store, "an evaluation");
     return status;
@@ -255,8 +251,7 @@ double model_fetched_loss(const struct training_runner *training) {
 
 int model_loss(struct training_runner *training, double *loss) {
     int status = model_loss_fetch(training);
-    if (!status && training->run.base->part.has_head)
-        status = rank_finish(training->run.rank);
+    THEN_IF(status, training->run.base->part.has_head, rank_finish(training->run.rank));
     *loss = status ? 0 : model_fetched_loss(training);
     return status;
 }

@@ -2,9 +2,6 @@
  * stream, and read once they have arrived. The device may run the next step by then. */
 #include "model-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 bool model_gives_results(const struct inference_runner *inference) {
     return inference->run.base->part.has_head && inference->run.rank->place.tensor == 0;
 }
@@ -81,8 +78,7 @@ int model_infer_results(struct inference_runner *inference, const struct model_s
         return status_fail(STATUS_INVALID, "no step has results to read");
     const struct step_fetch *fetch = &inference->step.fetches[inference->step.given++ % MODEL_STEPS];
     int status = event_wait(fetch->has_arrived);
-    if (!status && inference->run.rank->world)
-        status = comm_check(inference->run.rank->world);
+    THEN_IF(status, inference->run.rank->world, comm_check(inference->run.rank->world));
     if (!status)
         give(fetch, result);
     return status;

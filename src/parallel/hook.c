@@ -1,8 +1,6 @@
 /* The hook table: the hooks of each place, and how they run. */
 #include "parallel/hook.h"
 
-#include <stdlib.h>
-
 static const struct hook_list empty_list;
 static const struct prefix_list no_prefixes;
 static const struct token_list no_tokens;

@@ -148,8 +148,7 @@ static int multiply(const struct linear *linear, const struct linear_call *call,
     struct matrix_view bias = has_bias ? param_borrow(call->store, linear->bias) : (struct matrix_view){0};
     gemm.bias = is_partial && rank->place.tensor > 0 ? NULL : bias.data; /* the sum must have it once */
     int status = cast_input(call, FP8_BY_ROWS, &gemm.a);
-    if (!status && call->fp8)
-        status = fp8_cast_weight(rank, call->fp8, call->measures_fp8, &gemm.b);
+    THEN_IF(status, call->fp8, fp8_cast_weight(rank, call->fp8, call->measures_fp8, &gemm.b));
     THEN(status, rank_multiply(rank, PHASE_GEMM, &gemm));
     if (!status && rank->is_planning && linear->bias != PARAM_NONE && !(is_partial && rank->place.tensor > 0))
         work_also_reads(&rank->work, linear->out, call->dtype); /* its pointer is NULL */

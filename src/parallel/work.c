@@ -1,9 +1,6 @@
 /* The list of a rank's work. */
 #include "parallel/work.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static bool is_alike(const struct work_item *a, const struct work_item *b) {
     return a->phase == b->phase && a->part == b->part && a->chunk == b->chunk && a->group == b->group &&
            a->ranks == b->ranks && a->scratch == b->scratch && !a->count == !b->count &&

@@ -1,15 +1,12 @@
 /* Writes records, and finds the place where a resumed run continues. */
 #include "train-internal.h"
 
-#include "base/json.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -149,8 +146,7 @@ int metrics_open(struct metrics_file *metrics, const char *path, const struct me
     metrics->is_regular = !status && S_ISREG(info.st_mode);
     if (metrics->is_regular)
         status = lock_take(metrics->descriptor, path);
-    if (!status && metrics->is_regular)
-        status = find_end(metrics, start);
+    THEN_IF(status, metrics->is_regular, find_end(metrics, start));
     if (!status && metrics->is_regular && metrics->length < info.st_size &&
         ftruncate(metrics->descriptor, metrics->length))
         status = status_fail_errno("cannot cut %s", path);

@@ -11,9 +11,6 @@
 
 #include "base/base.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 struct train_record {
     int64_t iteration; /* from 1 */
     double lm_loss;    /* mean over the label tokens of the global batch */

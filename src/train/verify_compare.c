@@ -4,8 +4,6 @@
 #include "parallel/sharded.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 const char *const verify_kind_names[VERIFY_KINDS] = {"output",     "loss",    "gradient", "gradient_sum",
                                                      "grad_norm",  "clip",    "weight",   "exp_avg",

@@ -1,10 +1,7 @@
 /* The proof: steps of one rank and of the layout side by side, a save, a resume in the other layout, and the report. */
 #include "verify-internal.h"
 
-#include "base/json.h"
-
 #include <math.h>
-#include <stdlib.h>
 
 /* ---- one rank ---- */
 
@@ -88,12 +85,9 @@ static int resume_on_one_rank(struct verify *v) {
     TRY(save(v, v->mine.trainer, "layout"));
     TRY(comm_barrier(v->world));
     int status = open_one(v, &run);
-    if (!status && v->world->rank == 0)
-        status = verify_find_places(v->job->one, before);
-    if (!status && v->world->rank == 0)
-        status = verify_compare_state(v, v->job->one, false);
-    if (!status && v->world->rank == 0)
-        status = save(v, v->job->one->trainer, "one");
+    THEN_IF(status, v->world->rank == 0, verify_find_places(v->job->one, before));
+    THEN_IF(status, v->world->rank == 0, verify_compare_state(v, v->job->one, false));
+    THEN_IF(status, v->world->rank == 0, save(v, v->job->one->trainer, "one"));
     close_one(&before);
     return status ? status : comm_barrier(v->world);
 }

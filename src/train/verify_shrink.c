@@ -2,10 +2,6 @@
  * shape: shares of heads, an uneven vocabulary, stages with more layers or fewer, a last group of micro batches. */
 #include "verify-internal.h"
 
-#include "parallel/schedule.h"
-
-#include <string.h>
-
 enum { HEAD_SIZE = 8, TEXT_TOKENS = 24, VOCABULARY = 24, LAYER_ELEMENTS = 1 << 14, SAMPLES_MAX = 2 };
 
 static const double LEARNING_RATE = 1e-3, INITIAL_DEVIATION = 0.1, CLIP = 0.1;

@@ -1,9 +1,6 @@
 /* A rank watches its own training: it copies outputs and gradients during a step, and the state after it. */
 #include "verify-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- places ---- */
 
 static void find_places(struct verify_seen *seen, const struct param_map *whole, int id) {

@@ -1,6 +1,5 @@
 /* Passes of a model of one chunk with both ends, and the losses of its rows. */
-#ifndef CAMBIUM_TESTS_PASSES_H
-#define CAMBIUM_TESTS_PASSES_H
+#pragma once
 
 #include "model/model.h"
 
@@ -11,5 +10,3 @@ int test_evaluate(struct training_runner *training, const struct model_batch *ba
 /* Copies -log p(label) of each row of `batch` whose loss counts to host memory [N]; the other rows get 0. The batch
  * must be the last one that went through one of these. */
 int test_row_losses(struct training_runner *training, const struct model_batch *batch, float *losses);
-
-#endif
