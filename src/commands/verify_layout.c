@@ -131,9 +131,8 @@ static int run(struct launch *launch, void *context) {
     TRY(make_directory(launch, p));
     p->job.directory = p->directory;
     int status = launch_run(launch, p->job.ranks, verify_layout_run, &p->job);
-    if (launch->is_first)
-        file_remove_tree(p->directory);
-    return status;
+    int removed = launch->is_first ? file_remove_tree(p->directory) : STATUS_OK;
+    return status ? status : removed;
 }
 
 static void close_all(void *context) {
