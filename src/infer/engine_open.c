@@ -497,7 +497,7 @@ static int open_graphs(void *self) {
     double start = clock_seconds();
     int status = device_free_memory(engine->shared->device, &before);
     THEN_IF(status, engine->bank, peft_bank_step(engine->bank, NULL, 0));
-    THEN(status, model_record_steps(engine->runner, &graphs->count));
+    THEN(status, model_record_steps(engine->runner, engine->options.max_sequences, &graphs->count));
     THEN(status, device_free_memory(engine->shared->device, &after));
     if (status)
         return status_wrap(status, "recording decode steps");
