@@ -169,7 +169,7 @@ static int join(struct local_comm *parent, const int *ranks, int count, struct l
             world->forming = group;
             world->references++;
         } else {
-            status = status_fail(STATUS_MEMORY, "no memory for a group of %d ranks", count);
+            status = STATUS_MEMORY;
         }
     }
     if (group) {
@@ -213,7 +213,8 @@ static int local_subgroup(struct comm *base, const int *ranks, int count, struct
     struct local_group *group;
     int crossed = -1;
     int status = join(parent, ranks, count, &group, &crossed);
-    TRY(status);
+    if (status) /* the other members wait for this one */
+        return local_fail(parent, status, "no memory for a group of %d ranks", count);
     if (crossed >= 0)
         status = local_fail(parent, STATUS_INVALID,
                             "ranks %d and %d make a group with each other, but give different lists of ranks", crossed,
