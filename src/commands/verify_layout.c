@@ -131,6 +131,7 @@ static int run(struct launch *launch, void *context) {
     TRY(make_directory(launch, p));
     p->job.directory = p->directory;
     int status = launch_run(launch, p->job.ranks, verify_layout_run, &p->job);
+    verify_layout_close(&p->job);
     int removed = launch->is_first ? file_remove_tree(p->directory) : STATUS_OK;
     return status ? status : removed;
 }

@@ -46,6 +46,8 @@ int rank_open(struct rank *rank, const struct rank_grid *grid, struct comm *worl
     THEN(status, open_group(rank, GRID_DATA | GRID_CONTEXT, &rank->data));
     THEN(status, open_group(rank, GRID_DATA | GRID_CONTEXT, &rank->buckets));
     THEN(status, open_pipeline_groups(rank));
+    if (status && world && world->size > 1)
+        comm_fail(world, status); /* others may wait for this rank in a group */
     if (status)
         rank_close(rank);
     return status;

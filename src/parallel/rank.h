@@ -55,7 +55,8 @@ struct rank {
 };
 
 /* Opens rank `world->rank` of a grid on an open device, with its stream and groups. All ranks of the world call this
- * together. The caller closes the rank; `world` and the device outlive it. The errors of streams and groups. */
+ * together. The caller closes the rank; `world` and the device outlive it. After a failure the world has failed, too.
+ * The errors of streams and groups. */
 int rank_open(struct rank *rank, const struct rank_grid *grid, struct comm *world, struct device *device,
               uint64_t seed);
 /* Makes rank `number` of a grid only for planning. It has no groups, and nothing may run on it. The device may be a

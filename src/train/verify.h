@@ -29,3 +29,6 @@ int verify_shrink(struct verify_layout *job, bool is_full_size);
  * for each kind of check, then a summary. A difference is no failure. STATUS_INTERRUPTED after a signal that is
  * watched; the errors of trainers. */
 int verify_layout_run(struct comm *world, void *context);
+/* Closes what the ranks of a process read until they end. Called after verify_layout_run has returned on all of them.
+ */
+void verify_layout_close(struct verify_layout *job);

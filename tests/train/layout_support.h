@@ -151,6 +151,7 @@ static inline void prove(const char **prefix, const struct layout *layout) {
     test_ok(file_make_directories(outcome.directory));
     test_ok(verify_shrink(&job, true));
     test_ok(comm_local_run(job.ranks, verify_layout_run, &job));
+    verify_layout_close(&job);
     if (!job.is_equal)
         fail_msg("%s: the proof has found a difference", describe(layout, text));
     free(outcome.directory);
