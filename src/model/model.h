@@ -341,10 +341,10 @@ struct model_replays {
 };
 /* Returns the numbers since the opening. */
 struct model_replays model_replays(const struct inference_runner *inference);
-/* Records decode steps of 1, 2, 4 and so on up to `most` rows, or to the maximum of rows that want logits, as each of
- * them does. model_infer then replays them. *count receives the number of records. Called once, on a rank that holds
- * the whole model, on a device that records (device_records). They write no keys and values. The device's failure. */
-int model_record_steps(struct inference_runner *inference, int64_t most, int *count);
+/* Records decode steps of 1, 2, 4 and so on up to `limit` rows, each of which wants logits. model_infer then replays
+ * them. *count receives the number of records. Called once, on a rank that holds the whole model, on a device that
+ * records (device_records). They write no keys and values. The device's failure. */
+int model_record_steps(struct inference_runner *inference, int64_t limit, int *count);
 /* Changes the page table without a step. */
 int model_kv_change_pages(struct inference_runner *inference, const struct id_change *changes, int64_t count);
 /* Runs one step; all ranks of the model call it together. The caller may change the step's arrays when it returns. A

@@ -80,9 +80,9 @@ static int record_rows(struct inference_runner *inference, int64_t rows) {
     return status;
 }
 
-int model_record_steps(struct inference_runner *inference, int64_t most, int *count) {
+int model_record_steps(struct inference_runner *inference, int64_t limit, int *count) {
     const struct model_inference *o = &inference->options;
-    most = most < o->max_logit_rows ? most : o->max_logit_rows;
+    int64_t most = limit < o->max_logit_rows ? limit : o->max_logit_rows;
     most = most < inference->run.max_rows ? most : inference->run.max_rows;
     int status = STATUS_OK;
     for (int64_t rows = 1, last = 0; last < most && !status; rows *= 2) {
