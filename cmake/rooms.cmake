@@ -10,7 +10,8 @@ set(CAMBIUM_ROOMS
     "tensor     src/tensor     base kernels"          # the parameter table, and how values are stored
     "unicode    src/unicode    base"                  # tables of characters
     "jinja      src/jinja      unicode"               # the language of chat templates
-    "text       src/text       jinja"                 # tokenizers and chats
+    "grammar    src/grammar    unicode"               # constraints on what a model writes
+    "text       src/text       jinja grammar"         # tokenizers and chats
     "tasks      src/tasks      unicode"               # benchmarks: texts of their rows, and metrics
     "parallel   src/parallel   tensor comm"           # the rank grid, the one linear, pipelines, gradient sync
     "data       src/data       text config comm"      # corpora and tuning rows, as samples
