@@ -10,6 +10,7 @@
 #pragma once
 
 #include "base/base.h"
+#include "base/json.h"
 
 /* ---- vocabularies ---- */
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "grammar/grammar.h"
-#include "grammar/rules.h"
+#include "rules-internal.h"
 
 /* What a reader is given. */
 struct grammar_reading {

@@ -1,1 +1,1 @@
-room_tests(grammar)
+room_tests(grammar INSIDE report)

@@ -1,11 +1,11 @@
 /* Context-free rules whose terminals are regular expressions. Readers (of schemas, GBNF, tags) build them; the
- * automaton (automaton.h) follows them. Nodes are trees; recursion goes through rules only.
+ * automaton (automaton-internal.h) follows them. Nodes are trees; recursion goes through rules only.
  *
  * As with regular expressions, a failure stays: constructors then return RULE_NOTHING, and rules_status is asked once.
  */
 #pragma once
 
-#include "grammar/regex.h"
+#include "regex-internal.h"
 
 typedef uint32_t rule_node;
 typedef uint32_t rule_id;
