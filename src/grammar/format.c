@@ -22,7 +22,7 @@
 #define ATOM    "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 #define MAILBOX "(?:" ATOM "(?:\\." ATOM ")*|\"(?:[ !#-\\[\\]-~]|\\\\[ -~])*\")"
 #define PERCENT "%[0-9A-Fa-f]{2}"
-#define PLAIN   "A-Za-z0-9._~!$&'()*+,;=-"
+#define PLAIN   "-A-Za-z0-9._~!$&'()*+,;="
 #define SEGMENT "(?:[" PLAIN ":@]|" PERCENT ")"
 #define PATH    "(?:/" SEGMENT "*)*"
 #define AUTHORITY                                                                                                      \

@@ -178,7 +178,7 @@ static int add_place(struct schema *schema, const json_t *value, uint32_t parent
     uint32_t hash = hash_pointer(value), at = (uint32_t)schema->place_count++;
     schema->places[at] = (struct schema_place){.value = value,
                                                .parent = parent,
-                                               .base = schema->places[parent].base,
+                                               .base = at ? schema->places[parent].base : 0,
                                                .key = key,
                                                .index = index,
                                                .next_same_hash = schema->place_buckets[hash]};

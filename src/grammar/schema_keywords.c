@@ -299,6 +299,23 @@ static int apply_not(struct schema *schema, const json_t *value, const json_t *m
                     : restrict_by(schema, shape, &other);
 }
 
+/* Properties keep the order of a condition also where it does not hold. */
+static int keep_order(struct schema *schema, const struct shape *condition, struct shape *shape) {
+    struct shape order;
+    struct object object = FREE_OBJECT;
+    if (!condition->object_count || !condition->objects->property_count)
+        return STATUS_OK;
+    const struct object *from = condition->objects;
+    object.properties = schema_take(schema, from->property_count, sizeof *object.properties);
+    TRY(schema->status);
+    for (uint32_t i = 0; i < from->property_count; i++)
+        object.properties[object.property_count++] = (struct property){
+            .name = from->properties[i].name, .value = SET_ANYTHING, .is_declared = from->properties[i].is_declared};
+    shape_anything(&order);
+    order.objects = &object;
+    return shape_intersect(schema, &order, shape, shape);
+}
+
 static int apply_if(struct schema *schema, const json_t *value, const json_t *member, struct shape *shape) {
     const struct shape **condition, **then_shapes = NULL, **else_shapes = NULL;
     struct shape yes, no, either;
@@ -320,6 +337,7 @@ static int apply_if(struct schema *schema, const json_t *value, const json_t *me
         return unsupported(schema, value, "if", "where this schema does not hold cannot be told", shape);
     TRY(status);
     yes = *condition[0];
+    TRY(keep_order(schema, &yes, &no));
     if (then_shapes)
         TRY(restrict_by(schema, &yes, then_shapes[0]));
     if (else_shapes)
@@ -467,7 +485,8 @@ static int apply_object(struct schema *schema, const json_t *value, const json_t
     if (name_shape && name_shape->string != ALL_VALUES) {
         struct cell allowed = {.keys = name_shape->string, .value = SET_ANYTHING, .is_implied = true};
         struct object by_name = {.cells = &allowed, .cell_count = 1, .most = ENDLESS};
-        TRY(object_intersect(schema, &object, &by_name, &object, &is_dead));
+        struct object all = object;
+        TRY(object_intersect(schema, &all, &by_name, &object, &is_dead));
         shape->is_wider = shape->is_wider || name_shape->is_wider;
     }
     shape_anything(&objects);

@@ -203,6 +203,8 @@ static int object_node(struct schema *schema, const struct object *object, rule_
     *node = RULE_NOTHING;
     TRY(schema->status);
     for (uint32_t i = 0; i < object->property_count; i++) {
+        if (object->properties[i].value == SET_NOTHING && object->properties[i].is_required)
+            return STATUS_OK;
         if (object->properties[i].value == SET_NOTHING)
             continue;
         properties[count++] = object->properties[i];
