@@ -51,6 +51,7 @@ struct demand {
     regex keys;
     set_id value;
     spot_id source; /* which schema demands it, for messages */
+    bool is_rest;   /* no property of the object can meet it */
 };
 struct object {
     struct property *properties;
@@ -229,6 +230,8 @@ int shape_is_empty(struct schema *schema, const struct shape *shape, bool *is_em
 /* Languages of numbers or strings that may be ALL_VALUES; `all` is what that means for a difference. */
 regex values_both(struct schema *schema, regex left, regex right);
 regex values_minus(struct schema *schema, regex left, regex right, regex all);
+/* Whether a key is in a language of contents. */
+bool object_has_key(struct schema *schema, regex keys, uint32_t name);
 /* The cell of a key; NULL: the key is forbidden. */
 const struct cell *object_cell(struct schema *schema, const struct object *object, uint32_t name);
 /* Joins objects; *is_dead where no value is in both. */

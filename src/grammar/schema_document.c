@@ -548,7 +548,7 @@ static int check_keywords(struct schema *schema, const json_t *value, const json
             continue;
         if (!has_form(schema, member, keyword->form))
             return schema_refuse(schema, value, key, GRAMMAR_INVALID, "%s", EXPECTED[keyword->form]);
-        if (keyword->form < SCHEMA)
+        if (keyword->form < SCHEMA || keyword->form == NAMES_MAP)
             continue;
         if (keyword->form != SCHEMA_MAP && keyword->form != DEFINITIONS && keyword->form != DEPENDENCIES)
             TRY(add_task(schema, tasks, count, capacity, member));

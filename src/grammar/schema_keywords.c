@@ -377,7 +377,7 @@ static int apply_array(struct schema *schema, const json_t *value, const json_t 
     struct shape arrays;
     shape_anything(&arrays);
     arrays.arrays = &array;
-    arrays.array_count = array.least <= array.most;
+    arrays.array_count = array.least <= array.most && array.contained->least <= array.contained->most;
     return restrict_by(schema, shape, &arrays);
 }
 
@@ -483,9 +483,10 @@ static int apply_object(struct schema *schema, const json_t *value, const json_t
     TRY(read_cells(schema, value, &object, shape));
     TRY(read_properties(schema, value, &object));
     if (name_shape && name_shape->string != ALL_VALUES) {
-        struct cell allowed = {.keys = name_shape->string, .value = SET_ANYTHING, .is_implied = true};
-        struct object by_name = {.cells = &allowed, .cell_count = 1, .most = ENDLESS};
-        struct object all = object;
+        struct object all = object, by_name = {.cell_count = 1, .most = ENDLESS};
+        by_name.cells = schema_take(schema, 1, sizeof *by_name.cells);
+        TRY(schema->status);
+        *by_name.cells = (struct cell){.keys = name_shape->string, .value = SET_ANYTHING, .is_implied = true};
         TRY(object_intersect(schema, &all, &by_name, &object, &is_dead));
         shape->is_wider = shape->is_wider || name_shape->is_wider;
     }

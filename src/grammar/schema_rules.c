@@ -4,7 +4,7 @@
  * objects has a rule; rules are written one after the other from a list. */
 #include "schema-internal.h"
 
-enum { MAX_STATES = 1 << 16 };
+enum { MAX_STATES = 1 << 16, MAX_SPLIT = 1024 };
 
 static rule_node terminal(struct schema *schema, regex one) {
     return rule_terminal(schema->rules, one);
@@ -142,10 +142,6 @@ static int read_rest(struct schema *schema, const struct object *object, struct 
             TRY(add_pair(schema, values_both(schema, cell.keys, demand->keys), declared,
                          schema_both(schema, cell.value, demand->value), &rest->demanded));
     }
-    /* A declared key that could meet the demand would need a count of its own. */
-    if (is_meetable)
-        is_meetable =
-            regex_are_disjoint(schema->regexes, demand->keys == ALL_VALUES ? schema->content : demand->keys, declared);
     rest->has_pairs = rest->pair != RULE_NOTHING;
     if (!rest->has_demand || is_meetable)
         return STATUS_OK;
@@ -251,6 +247,62 @@ static int object_node(struct schema *schema, const struct object *object, rule_
         }
     }
     *node = nodes[0];
+    return schema->status;
+}
+
+/* Adds the alternatives of an object whose first open demand is met by one of its properties, or by another key. */
+static int split_demand(struct schema *schema, const struct object *object, uint32_t at, struct object *list,
+                        uint32_t *count) {
+    const struct demand *demand = &object->demands[at];
+    regex declared = declared_keys(schema, object);
+    for (uint32_t i = 0; i <= object->property_count; i++) {
+        bool is_rest = i == object->property_count;
+        const struct property *property = &object->properties[i];
+        if (!is_rest && (property->value == SET_NOTHING || !object_has_key(schema, demand->keys, property->name)))
+            continue;
+        if (*count == MAX_SPLIT)
+            return grammar_refuse(schema->reading->report, GRAMMAR_TOO_LARGE, "%s: too many alternatives of objects",
+                                  schema->place);
+        struct object *made = &list[(*count)++];
+        *made = *object;
+        made->demands = schema_take(schema, object->demand_count, sizeof *made->demands);
+        made->properties = schema_take(schema, (size_t)object->property_count + 1, sizeof *made->properties);
+        TRY(schema->status);
+        memcpy(made->demands, object->demands, object->demand_count * sizeof *made->demands);
+        memcpy(made->properties, object->properties, object->property_count * sizeof *made->properties);
+        if (is_rest) {
+            made->demands[at].keys = values_minus(schema, demand->keys, declared, schema->content);
+            made->demands[at].is_rest = true;
+        } else {
+            made->properties[i].is_required = true;
+            made->properties[i].value = schema_both(schema, property->value, demand->value);
+            made->demands[at] = made->demands[--made->demand_count];
+        }
+    }
+    return schema->status;
+}
+
+/* The node of an object, with its demands. */
+static int demanding_node(struct schema *schema, const struct object *object, rule_node *node) {
+    uint32_t count = 1;
+    if (!object->demand_count)
+        return object_node(schema, object, node);
+    struct object *list = schema_take(schema, MAX_SPLIT, sizeof *list);
+    *node = RULE_NOTHING;
+    TRY(schema->status);
+    for (list[0] = *object; count;) {
+        struct object one = list[--count];
+        uint32_t at = 0;
+        rule_node made;
+        while (at < one.demand_count && one.demands[at].is_rest)
+            at++;
+        if (at < one.demand_count) {
+            TRY(split_demand(schema, &one, at, list, &count));
+            continue;
+        }
+        TRY(object_node(schema, &one, &made));
+        *node = rule_either(schema->rules, *node, made);
+    }
     return schema->status;
 }
 
@@ -378,7 +430,7 @@ static int write_rule(struct schema *schema, set_id id) {
         body = rule_either(schema->rules, body, one);
     }
     for (uint32_t i = 0; i < values.object_count; i++) {
-        TRY(object_node(schema, &values.objects[i], &one));
+        TRY(demanding_node(schema, &values.objects[i], &one));
         body = rule_either(schema->rules, body, one);
     }
     rule_define(schema->rules, schema->sets[id].rule, body);

@@ -54,8 +54,7 @@ static bool values_lack(struct schema *schema, regex values) {
 
 /* ---- objects ---- */
 
-/* Whether a key is in a language of contents. */
-static bool has_key(struct schema *schema, regex keys, uint32_t name) {
+bool object_has_key(struct schema *schema, regex keys, uint32_t name) {
     struct strbuf spelled = STRBUF_INIT;
     if (keys == ALL_VALUES)
         return true;
@@ -79,7 +78,7 @@ static uint32_t mark_names(struct schema *schema, const struct object *object, i
 
 const struct cell *object_cell(struct schema *schema, const struct object *object, uint32_t name) {
     for (uint32_t i = 0; i < object->cell_count; i++)
-        if (has_key(schema, object->cells[i].keys, name))
+        if (object_has_key(schema, object->cells[i].keys, name))
             return &object->cells[i];
     return NULL;
 }
@@ -117,7 +116,8 @@ static int intersect_cells(struct schema *schema, const struct object *left, con
 /* Whether some key of an object can meet a demand. */
 static bool can_meet(struct schema *schema, const struct object *object, const struct demand *demand) {
     for (uint32_t i = 0; i < object->property_count; i++)
-        if (object->properties[i].value != SET_NOTHING && has_key(schema, demand->keys, object->properties[i].name))
+        if (object->properties[i].value != SET_NOTHING &&
+            object_has_key(schema, demand->keys, object->properties[i].name))
             return true;
     for (uint32_t i = 0; i < object->cell_count; i++)
         if (!values_lack(schema, values_both(schema, demand->keys, object->cells[i].keys)))
@@ -374,7 +374,8 @@ static int add_demand(struct schema *schema, struct alternatives *list, const st
     }
     regex declared = regex_any_of(schema->regexes, names, from->property_count);
     object.demand_count = 1;
-    *object.demands = (struct demand){values_minus(schema, keys, declared, schema->content), value, source};
+    *object.demands = (struct demand){
+        .keys = values_minus(schema, keys, declared, schema->content), .value = value, .source = source};
     return values_lack(schema, object.demands->keys) ? schema->status : add_object(schema, list, object);
 }
 
