@@ -607,7 +607,6 @@ static const struct {
     {"properties", apply_object, OBJECT_GROUP},
     {"propertyNames", apply_object, OBJECT_GROUP},
     {"required", apply_object, OBJECT_GROUP},
-    {"type", apply_type, NULL},
     {"unevaluatedItems", apply_dynamic, NULL},
     {"unevaluatedProperties", apply_dynamic, NULL},
     {"uniqueItems", apply_array, ARRAY_GROUP},
@@ -631,6 +630,8 @@ static int positive_shape(struct schema *schema, const json_t *value, struct sha
     const char *key;
     json_t *member;
     shape_anything(shape);
+    if (json_object_get(value, "type")) /* first, as it decides what the others must look at */
+        TRY(apply_type(schema, value, json_object_get(value, "type"), shape));
     json_object_foreach((json_t *)value, key, member) {
         for (size_t i = 0; i < sizeof APPLIED / sizeof *APPLIED; i++)
             if (!strcmp(APPLIED[i].name, key)) {

@@ -491,21 +491,27 @@ static regex add_once(struct schema *schema, regex once, regex *some, regex more
     return values_minus(schema, values_either(schema, once, more), twice, all);
 }
 
-/* Whether two shapes share an array or an object, as far as that is known. */
-static int share_members(struct schema *schema, const struct shape *left, const struct shape *right, bool *do_share) {
-    struct shape a = *left, b = *right, both;
-    bool is_empty;
-    a.simple = b.simple = 0;
-    a.number = b.number = a.string = b.string = REGEX_NOTHING;
-    TRY(shape_intersect(schema, &a, &b, &both));
-    TRY(shape_is_empty(schema, &both, &is_empty));
-    *do_share = !is_empty;
+enum { SHARE_ARRAYS = 1, SHARE_OBJECTS = 2 };
+
+/* Whether two shapes share an array, and an object, as far as that is known. */
+static int find_shared(struct schema *schema, const struct shape *left, const struct shape *right,
+                       unsigned char *shared) {
+    struct shape both, objects;
+    bool no_array, no_object;
+    TRY(shape_intersect(schema, left, right, &both));
+    both.simple = 0;
+    both.number = both.string = REGEX_NOTHING;
+    objects = both;
+    both.object_count = objects.array_count = 0;
+    TRY(shape_is_empty(schema, &both, &no_array));
+    TRY(shape_is_empty(schema, &objects, &no_object));
+    *shared = (unsigned char)((no_array ? 0 : SHARE_ARRAYS) | (no_object ? 0 : SHARE_OBJECTS));
     return STATUS_OK;
 }
 
 int shape_exactly_one(struct schema *schema, const struct shape *const *shapes, size_t count, spot_id source,
                       struct shape *made) {
-    bool *overlaps = schema_take(schema, count * count, sizeof *overlaps);
+    unsigned char *shared = schema_take(schema, count * count, sizeof *shared);
     bool is_wider = false, has_overlap = false;
     struct shape some = {0}, once = {0};
     TRY(schema->status);
@@ -521,9 +527,9 @@ int shape_exactly_one(struct schema *schema, const struct shape *const *shapes, 
         once.has_nul = once.has_nul || shapes[i]->has_nul;
         once.spelling = i == 0 || shapes[i]->spelling < once.spelling ? shapes[i]->spelling : once.spelling;
         for (size_t k = 0; k < i; k++) {
-            TRY(share_members(schema, shapes[i], shapes[k], &overlaps[i * count + k]));
-            overlaps[k * count + i] = overlaps[i * count + k];
-            has_overlap = has_overlap || overlaps[i * count + k];
+            TRY(find_shared(schema, shapes[i], shapes[k], &shared[i * count + k]));
+            shared[k * count + i] = shared[i * count + k];
+            has_overlap = has_overlap || shared[i * count + k];
         }
     }
     if (schema->has_needs)
@@ -535,8 +541,11 @@ int shape_exactly_one(struct schema *schema, const struct shape *const *shapes, 
         one.simple = 0;
         one.number = one.string = REGEX_NOTHING;
         for (size_t k = 0; k < count; k++)
-            if (overlaps[i * count + k]) {
-                TRY(shape_complement(schema, shapes[k], source, &other));
+            if (shared[i * count + k]) {
+                struct shape members = *shapes[k];
+                members.array_count *= (shared[i * count + k] & SHARE_ARRAYS) != 0;
+                members.object_count *= (shared[i * count + k] & SHARE_OBJECTS) != 0;
+                TRY(shape_complement(schema, &members, source, &other));
                 TRY(shape_intersect(schema, &one, &other, &one));
             }
         TRY(shape_unite(schema, &once, &one, &once));
