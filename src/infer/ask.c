@@ -469,6 +469,7 @@ void ask_schedule(const struct ask *ask, const struct ask_ends *ends, const stru
         .end_count = (int64_t)ends->prompt.count,
         .stop_ids = ask->stop_ids,
         .stop_count = ask->stop_id_count,
+        .wants_logprobs = ask->logprobs >= 0,
         .top_count = ask->logprobs > 0 ? (int32_t)ask->logprobs : 0,
         .wants_prompt_logprobs = ask->prompt_logprobs >= 0,
         .prompt_top_count = ask->prompt_logprobs > 0 ? (int32_t)ask->prompt_logprobs : 0,
