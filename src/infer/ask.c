@@ -400,9 +400,7 @@ int ask_check(const struct ask *ask, int64_t vocab, const char **field) {
     *field = "ignore_eos";
     if (ask->constraint.field && ask->ignore_eos)
         return status_fail(STATUS_INVALID, "%s ends a completion where its text is complete", ask->constraint.field);
-    *field = ask->constraint.field;
-    if (*field)
-        return status_fail(STATUS_UNSUPPORTED, "constraints are not supported");
+    *field = NULL;
     return STATUS_OK;
 }
 

@@ -33,7 +33,7 @@ struct grammars {
     struct grammars_options options;
     struct constraint_pool *pool;
     pthread_mutex_t lock;
-    pthread_cond_t has_work;
+    pthread_cond_t has_work, is_done;
     struct entry_list lists[LISTS];
     struct entry_queue waiting, ready;
     uint64_t turn; /* of the entry that was compiled last */
@@ -60,7 +60,7 @@ static void shrink(struct grammars *g, struct entry_queue *gone) {
         entry->bytes = sizeof *entry + entry->source.length + grammar_bytes(entry->grammar);
         bytes += entry->bytes;
     }
-    while (bytes > g->options.memory && (entry = TAILQ_LAST(&g->ready, entry_queue))) {
+    while (bytes > (size_t)g->options.memory && (entry = TAILQ_LAST(&g->ready, entry_queue))) {
         bytes -= entry->bytes;
         LIST_REMOVE(entry, same);
         TAILQ_REMOVE(&g->ready, entry, all);
@@ -168,6 +168,9 @@ bool grammars_order(struct grammars *g, struct grammar_order *order) {
         TAILQ_REMOVE(&g->ready, entry, all);
         TAILQ_INSERT_HEAD(&g->ready, entry, all);
         answer(entry, STATUS_OK, order);
+    } else if (g->is_closing) {
+        order->status = STATUS_INTERRUPTED;
+        is_ready = true;
     } else if (entry || (entry = add_entry(g, order, hash))) {
         order->next = entry->orders;
         entry->orders = order;
@@ -202,7 +205,8 @@ static int try_mask(struct entry *entry) {
 }
 
 static int compile(struct grammars *g, struct entry *entry) {
-    const struct grammar_limits limits = {.seconds = g->options.seconds, .bytes = g->options.memory / GRAMMARS_SHARE};
+    const struct grammar_limits limits = {.seconds = g->options.seconds,
+                                          .bytes = (size_t)g->options.memory / GRAMMARS_SHARE};
     TRY(grammar_compile(&entry->source, entry->vocabulary, &limits, &entry->report, &entry->grammar));
     int status = try_mask(entry);
     if (status)
@@ -244,8 +248,10 @@ static void finish(struct grammars *g, struct entry *entry, int status) {
 static void *work(void *self) {
     struct grammars *g = self;
     pthread_mutex_lock(&g->lock);
-    while (!g->is_closing) {
+    for (;;) {
         struct entry *entry = TAILQ_FIRST(&g->waiting);
+        if (!entry && g->is_closing)
+            break;
         if (!entry) {
             pthread_cond_wait(&g->has_work, &g->lock);
             continue;
@@ -253,7 +259,7 @@ static void *work(void *self) {
         TAILQ_REMOVE(&g->waiting, entry, all);
         g->turn = entry->turn;
         int status = STATUS_INTERRUPTED;
-        if (is_wanted(entry)) {
+        if (is_wanted(entry) && !g->is_closing) {
             pthread_mutex_unlock(&g->lock);
             double start = clock_seconds();
             status = compile(g, entry);
@@ -267,33 +273,32 @@ static void *work(void *self) {
     return NULL;
 }
 
-/* ---- waiting for one ---- */
+/* ---- looking for one ---- */
 
-struct waiting {
-    pthread_mutex_t lock;
-    pthread_cond_t is_done;
-    bool done;
-};
-
-static void wake(struct grammar_order *order) {
-    struct waiting *waiting = order->context;
-    pthread_mutex_lock(&waiting->lock);
-    waiting->done = true;
-    pthread_cond_signal(&waiting->is_done);
-    pthread_mutex_unlock(&waiting->lock);
+static void note_done(struct grammar_order *order) {
+    struct grammars *g = order->context;
+    pthread_mutex_lock(&g->lock);
+    order->is_done = true;
+    pthread_cond_broadcast(&g->is_done);
+    pthread_mutex_unlock(&g->lock);
 }
 
-int grammars_get(struct grammars *g, struct grammar_order *order) {
-    struct waiting waiting = {.lock = PTHREAD_MUTEX_INITIALIZER, .is_done = PTHREAD_COND_INITIALIZER};
-    order->on_done = wake;
-    order->context = &waiting;
-    bool is_done = grammars_order(g, order);
-    pthread_mutex_lock(&waiting.lock);
-    while (!is_done && !waiting.done)
-        pthread_cond_wait(&waiting.is_done, &waiting.lock);
-    pthread_mutex_unlock(&waiting.lock);
-    pthread_cond_destroy(&waiting.is_done);
-    pthread_mutex_destroy(&waiting.lock);
+bool grammars_begin(struct grammars *g, struct grammar_order *order) {
+    order->on_done = note_done;
+    order->context = g;
+    return grammars_order(g, order);
+}
+
+bool grammars_end(struct grammars *g, struct grammar_order *order, bool waits) {
+    pthread_mutex_lock(&g->lock);
+    while (waits && !order->is_done)
+        pthread_cond_wait(&g->is_done, &g->lock);
+    bool is_done = order->is_done;
+    pthread_mutex_unlock(&g->lock);
+    return is_done;
+}
+
+int grammars_verdict(const struct grammar_order *order) {
     if (order->status && order->report.message.length)
         return status_fail(order->status, "%s", strbuf_text(&order->report.message));
     return order->status == STATUS_MEMORY ? status_no_memory() : order->status;
@@ -302,7 +307,7 @@ int grammars_get(struct grammars *g, struct grammar_order *order) {
 /* ---- opening ---- */
 
 int grammars_open(const struct grammars_options *options, struct grammars **out) {
-    int count = options->threads ? options->threads : usable_cores() / 2;
+    int count = options->threads ? (int)options->threads : usable_cores() / 2;
     count = count ? count : 1;
     struct grammars *g = *out = calloc(1, sizeof *g + (size_t)count * sizeof *g->threads);
     TRY(status_allocated(g));
@@ -311,6 +316,7 @@ int grammars_open(const struct grammars_options *options, struct grammars **out)
     TAILQ_INIT(&g->ready);
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->has_work, NULL);
+    pthread_cond_init(&g->is_done, NULL);
     const struct constraint_pool_options pool = {.threads = count, .on_mask = on_mask, .self = g};
     int status = constraint_pool_open(&pool, &g->pool);
     while (!status && g->count < count) {
@@ -325,7 +331,7 @@ int grammars_open(const struct grammars_options *options, struct grammars **out)
     return status;
 }
 
-void grammars_close(struct grammars *g) {
+void grammars_stop(struct grammars *g) {
     if (!g)
         return;
     pthread_mutex_lock(&g->lock);
@@ -334,15 +340,25 @@ void grammars_close(struct grammars *g) {
     pthread_mutex_unlock(&g->lock);
     for (int i = 0; i < g->count; i++)
         pthread_join(g->threads[i], NULL);
+    g->count = 0;
+}
+
+void grammars_close(struct grammars *g) {
+    if (!g)
+        return;
+    grammars_stop(g);
     constraint_pool_close(g->pool);
     free_all(&g->ready);
     pthread_mutex_destroy(&g->lock);
     pthread_cond_destroy(&g->has_work);
+    pthread_cond_destroy(&g->is_done);
     free(g);
 }
 
-struct constraint_pool *grammars_pool(struct grammars *g) {
-    return g->pool;
+void grammars_schedule(struct grammars *g, const struct grammar_vocabulary *vocabulary,
+                       struct scheduler_options *options) {
+    options->constraints = g ? g->pool : NULL;
+    options->mask_words = g ? (int64_t)grammar_vocabulary_words(vocabulary) : 0;
 }
 
 void grammars_read(struct grammars *g, struct grammars_figures *figures) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "infer/constraint.h"
+#include "infer/scheduler.h"
 
 #include <stdatomic.h>
 
@@ -15,17 +16,21 @@ enum { GRAMMARS_BUCKETS = 16, GRAMMARS_SHARE = 8 }; /* a grammar may take this p
 extern const double grammars_bounds[GRAMMARS_BUCKETS];
 
 struct grammars_options {
-    int threads;    /* that compile, and as many that make masks; 0: half of the cores, at least 1 */
-    double seconds; /* limit of compiling one */
-    size_t memory;  /* bytes of all */
+    int64_t threads; /* that compile, and as many that make masks; 0: half of the cores, at least 1 */
+    double seconds;  /* limit of compiling one */
+    int64_t memory;  /* bytes of all */
 };
 struct grammars;
 /* Opens a store. STATUS_MEMORY, STATUS_IO. */
 int grammars_open(const struct grammars_options *options, struct grammars **grammars);
-/* Closes it when no order is outstanding and all constraints are closed. NULL is allowed. */
+/* Ends its threads that compile: orders that wait fail with STATUS_INTERRUPTED, and so do later ones. NULL is allowed.
+ */
+void grammars_stop(struct grammars *grammars);
+/* Stops and closes it, when all constraints are closed. NULL is allowed. */
 void grammars_close(struct grammars *grammars);
-/* Returns the threads that make the masks of its grammars. */
-struct constraint_pool *grammars_pool(struct grammars *grammars);
+/* Lets a scheduler take requests with its grammars of this vocabulary. NULL: with none. */
+void grammars_schedule(struct grammars *grammars, const struct grammar_vocabulary *vocabulary,
+                       struct scheduler_options *options);
 
 /* An order for a grammar, in the caller's memory until it is done. Starts zeroed, but for the first part. */
 struct grammar_order {
@@ -41,11 +46,17 @@ struct grammar_order {
     struct grammar_report report;
     struct grammar *grammar;
     struct grammar_order *next; /* of the store */
+    bool is_done;               /* with grammars_begin */
 };
 /* Orders a grammar. Returns true when the result is there at once; on_done is then not called. */
 bool grammars_order(struct grammars *grammars, struct grammar_order *order);
-/* Waits for the result. on_done and context are the function's. Returns the order's status, with its text. */
-int grammars_get(struct grammars *grammars, struct grammar_order *order);
+/* For a caller that looks now and then: orders a grammar, with on_done of these functions. Returns true when it is
+ * done. */
+bool grammars_begin(struct grammars *grammars, struct grammar_order *order);
+/* Returns true when the order is done; waits for that if asked to. */
+bool grammars_end(struct grammars *grammars, struct grammar_order *order, bool waits);
+/* Returns the status of an order that is done, with its text. */
+int grammars_verdict(const struct grammar_order *order);
 
 struct grammars_times {
     uint64_t counts[GRAMMARS_BUCKETS + 1]; /* of each bucket by itself; the last: above all bounds */

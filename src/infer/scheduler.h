@@ -70,6 +70,9 @@ enum scheduler_end {
     SCHEDULER_MASK,   /* a mask of its constraint took more than CONSTRAINT_MASK_SECONDS, or memory */
 };
 
+/* The error message for SCHEDULER_MASK. */
+#define SCHEDULER_NO_MASK "the constraint: its allowed tokens took more than a second to find, or too much memory"
+
 /* A drawn token, or one of the prompt. */
 struct scheduler_token {
     int32_t token;
