@@ -51,7 +51,7 @@ struct plan_message {
     struct plan_header header;
     void *block;
     struct comm_request *sent; /* [2 * (holders - 1)] header and block for each rank */
-    uint32_t *masks;           /* for a later stage, which draws; else NULL */
+    void *masks;               /* after the block, for a later stage, which draws; else NULL */
     struct comm_request masks_sent;
 };
 

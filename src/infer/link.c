@@ -33,13 +33,14 @@ size_t engine_link_bytes(const struct engine *engine) {
 
 static int open_messages(struct engine *engine, size_t bytes) {
     struct engine_leader *leader = engine->leader;
+    size_t masks = drawing_holder(engine) ? mask_bytes(engine, engine->max_masks) : 0;
     leader->messages = calloc((size_t)engine_flights(engine), sizeof *leader->messages);
     for (int i = 0; i < engine_flights(engine) && leader->messages; i++) {
         struct plan_message *message = &leader->messages[i];
-        message->block = aligned_alloc(ARENA_ALIGNMENT, bytes);
+        message->block = aligned_alloc(ARENA_ALIGNMENT, bytes + masks);
         message->sent = calloc(2 * (size_t)followers(engine), sizeof *message->sent);
-        message->masks = malloc(drawing_holder(engine) ? mask_bytes(engine, engine->max_masks) : 1);
-        TRY(status_allocated(message->block && message->sent && message->masks));
+        TRY(status_allocated(message->block && message->sent));
+        message->masks = (char *)message->block + bytes;
     }
     return status_allocated(leader->messages);
 }
@@ -53,7 +54,6 @@ static void close_messages(struct engine *engine) {
         comm_forget(&message->masks_sent);
         free(message->block);
         free(message->sent);
-        free(message->masks);
     }
     free(leader->messages);
     leader->messages = NULL;
