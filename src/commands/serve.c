@@ -1,7 +1,7 @@
 /* cambium serve: answers requests with a trained model and its adapters. */
 #include "batch_arguments.h"
-#include "grammar_arguments.h"
 #include "commands.h"
+#include "grammar_arguments.h"
 #include "model_arguments.h"
 
 #include "serve/serve.h"

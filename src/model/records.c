@@ -54,15 +54,6 @@ static int record_once(struct inference_runner *inference, struct step_record *r
     return STATUS_OK;
 }
 
-int step_meet_masks(struct inference_runner *inference, const struct model_masks *masks) {
-    struct stream *stream = inference->run.rank->exec.stream;
-    if (inference->divided) {
-        TRY(stream_record_end(stream, &inference->divided->before));
-        return stream_record_begin(stream);
-    }
-    return masks->count ? step_put_masks(inference, masks) : STATUS_OK;
-}
-
 /* Does it to the record's step, with its hooks. */
 static int do_once(struct inference_runner *inference, struct step_record *record,
                    int (*what)(struct inference_runner *inference, struct step_record *record)) {

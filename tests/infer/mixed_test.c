@@ -198,7 +198,7 @@ static struct scene run_scene(struct scene scene) {
     return scene;
 }
 
-/* Where adapters take turns, a few requests may find their memory in pieces. */
+/* A few requests may find the memory of adapters in pieces. */
 static void compare(struct scene *ours, const struct scene *alone, const char *how) {
     int at = 0, missing = alone->count - ours->count;
     assert_in_range(missing, 0, ours->adapter_memory ? alone->count / 50 : 0);
