@@ -43,7 +43,7 @@ static int run_once(struct inference_runner *inference, struct step_record *reco
 static int record_once(struct inference_runner *inference, struct step_record *record) {
     struct stream *stream = inference->run.rank->exec.stream;
     const struct model_step padding = padding_of(record->rows);
-    for (int parts = 0; parts < 2; parts++) {
+    for (int parts = 0; parts <= (inference->options.max_masks > 0); parts++) {
         TRY(stream_record_begin(stream));
         inference->divided = parts ? record : NULL;
         int status = step_run(inference, &padding);
