@@ -217,7 +217,7 @@ extern const struct array FREE_ARRAY;
 bool object_is_free(const struct object *object);
 bool array_is_free(const struct array *array);
 void shape_anything(struct shape *shape);
-/* Shapes share their lists. */
+/* Shapes share their lists. The first may return NEEDS, and whatever calls it. */
 int shape_intersect(struct schema *schema, const struct shape *left, const struct shape *right, struct shape *made);
 int shape_unite(struct schema *schema, const struct shape *left, const struct shape *right, struct shape *made);
 /* STATUS_NOT_FOUND, without a text, where the complement is not known. `source`: the schema that asks. */

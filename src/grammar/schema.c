@@ -218,6 +218,7 @@ static int make_all(struct schema *schema) {
 
 int schema_settle(struct schema *schema, set_id set, const struct shape **shape) {
     int status;
+    schema->has_needs = false;
     while ((status = schema_set_shape(schema, set, shape)) == NEEDS)
         TRY(make_all(schema));
     return status ? status : schema->status;
