@@ -17,7 +17,7 @@
 
 typedef uint32_t spot_id;
 typedef uint32_t set_id;
-enum { SPOT_NOTHING = 0 /* false */, SPOT_ANYTHING = 1 /* true */ };
+enum { SPOT_NOTHING /* false */, SPOT_ANYTHING /* true */, SPOT_OBJECT /* any object */, FIRST_SPOTS };
 enum { SET_ANYTHING = 0, SET_NOTHING = 1 };
 enum { NEEDS = 1 };        /* a status: the shape of another spot or set must be made first */
 #define ENDLESS UINT64_MAX /* of counts */

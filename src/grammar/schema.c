@@ -262,26 +262,22 @@ static void prepare_terms(struct schema *schema) {
 static int read_schema(struct schema *schema, const json_t *value, rule_node *node) {
     static const spot_id nothing = SPOT_NOTHING;
     schema->regexes = rules_regexes(schema->rules);
-    schema->status = array_reserve(&schema->spots, &schema->spot_capacity, 2, sizeof *schema->spots);
+    schema->status = array_reserve(&schema->spots, &schema->spot_capacity, FIRST_SPOTS, sizeof *schema->spots);
     TRY(schema->status);
-    memset(schema->spots, 0, 2 * sizeof *schema->spots);
-    schema->spot_count = 2;
+    memset(schema->spots, 0, FIRST_SPOTS * sizeof *schema->spots);
+    schema->spot_count = FIRST_SPOTS;
     add_set(schema, &nothing, 0);
     add_set(schema, &nothing, 1);
-    struct shape *none = schema_take(schema, 2, sizeof *none);
+    struct shape *shapes = schema_take(schema, FIRST_SPOTS, sizeof *shapes);
     TRY(schema->status);
-    shape_anything(none + 1);
-    schema->spots[SPOT_NOTHING].shape = none;
-    schema->spots[SPOT_ANYTHING].shape = none + 1;
+    shape_anything(&shapes[SPOT_ANYTHING]);
+    shapes[SPOT_OBJECT].objects = shapes[SPOT_ANYTHING].objects;
+    shapes[SPOT_OBJECT].object_count = 1;
+    for (spot_id i = 0; i < FIRST_SPOTS; i++)
+        schema->spots[i].shape = &shapes[i];
     prepare_terms(schema);
-    if (!value) { /* any object */
-        struct shape *object = schema_take(schema, 1, sizeof *object);
-        TRY(schema->status);
-        shape_anything(object);
-        *object = (struct shape){.objects = object->objects, .object_count = 1};
-        schema->spots[SPOT_ANYTHING].shape = object;
-        return schema_rules(schema, add_set(schema, &(spot_id){SPOT_ANYTHING}, 1), node);
-    }
+    if (!value)
+        return schema_rules(schema, schema_single(schema, SPOT_OBJECT), node);
     TRY(schema_index(schema, value));
     TRY(schema_check(schema, value));
     TRY(schema_rules(schema, schema_set_of(schema, value), node));
