@@ -1,9 +1,9 @@
 /* Patterns of ECMA-262 with the u flag, as terms over the text or over its spelling in JSON.
  *
- * Anchors are no characters. So each part of a pattern is up to four languages: of matches that must begin where the
- * text begins or not (`^`), and end where it ends or not (`$`). Joining two parts joins their languages: what comes
- * before a `^`, or after a `$`, must match the empty text. At the end of the pattern the text before and after a match
- * is free, or there is none.
+ * Anchors are no characters. So a part of a pattern is four languages: its matches must begin where the text begins
+ * (`^`) or need not, and end where it ends (`$`) or need not. Joining parts joins their languages: only the empty text
+ * may come before a `^` or after a `$`. At the end of the pattern the text before and after a match is free, or there
+ * is none.
  *
  * A class is a set of ranges; complements are taken there, before a character is spelled. The parser has its own stack
  * of groups. */
@@ -376,7 +376,7 @@ static struct part either(struct regexes *regexes, struct part a, struct part b)
     return a;
 }
 
-/* Of a language, what may stand beyond an anchor: the empty text. */
+/* Beyond an anchor only the empty text of a language may stand. */
 static regex only_empty(struct regexes *regexes, regex one, bool is_beyond) {
     return !is_beyond ? one : regex_accepts_empty(regexes, one) ? REGEX_EMPTY : REGEX_NOTHING;
 }

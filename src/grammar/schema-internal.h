@@ -4,12 +4,14 @@
  *     schema_shape.c     shapes: what values a schema allows; they can be intersected, united and complemented
  *     schema_number.c    languages of numbers: ranges and multiples
  *     schema_keywords.c  each keyword as a shape
- *     schema.c           shapes of schemas in the order in which they need each other; the room's functions
+ *     schema_set.c       spots, sets, and what is needed next
+ *     schema_make.c      shapes of spots and sets, in the order in which they need each other
  *     schema_rules.c     rules that derive the values of a shape
+ *     schema.c           the room's functions
  *
  * A spot is one place in the document, as a schema or as a constant, or what such a place forbids. A set is a list of
- * spots that all hold: it stands for an item or a property, and is looked into only when it is needed, so that
- * recursive schemas have finitely many sets. */
+ * spots that all hold, and stands for an item or a property. It is looked into only when it is needed: recursive
+ * schemas have finitely many sets. */
 #pragma once
 
 #include "readers-internal.h"
@@ -239,6 +241,11 @@ int object_intersect(struct schema *schema, const struct object *left, const str
                      bool *is_dead);
 
 /* ---- what spots need ---- */
+
+/* The set of these spots, which differ. */
+set_id schema_add_set(struct schema *schema, const spot_id *spots, uint32_t count);
+/* Whether a need is being worked on. */
+bool *schema_open_flag(struct schema *schema, struct need need);
 
 /* The shape of a spot; NEEDS until it is made. */
 int schema_spot_shape(struct schema *schema, spot_id spot, const struct shape **shape);

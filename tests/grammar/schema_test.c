@@ -1,7 +1,8 @@
-/* JSON schemas and patterns: each row of golden/schemas.json has values and texts that its schema allows (values as
- * json.dumps writes them in three ways), texts that it forbids, or the refusal; each of golden/patterns.json has texts
- * of a whole match, or (with "search") strings in which the pattern is found. Texts are followed byte by byte, over a
- * vocabulary of bytes. */
+/* JSON schemas and patterns, followed byte by byte over a vocabulary of bytes.
+ *
+ * Each row of golden/schemas.json has values and texts that its schema allows, and texts that it forbids, or the
+ * refusal. Values are written as json.dumps writes them in three ways. Each row of golden/patterns.json has texts of a
+ * whole match, or (with "search") strings in which the pattern is found. */
 #include "grammar/grammar.h"
 
 #include "support/test.h"
