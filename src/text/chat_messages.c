@@ -195,7 +195,7 @@ static bool has_null(const json_t *message) {
 }
 
 /* Converts a call's arguments as vLLM does for templates: the value of the JSON text in OpenAI's requests, or an empty
- * object when there is none. */
+ * object when there is none. A text that is not JSON stays a text. */
 static int read_arguments(const json_t *arguments, json_t **value) {
     json_error_t error;
     *value = NULL;
@@ -207,9 +207,10 @@ static int read_arguments(const json_t *arguments, json_t **value) {
     }
     int status = json_read(json_string_value(arguments), json_string_length(arguments),
                            JSON_DECODE_ANY | JSON_ALLOW_NUL, value, &error);
-    return status == STATUS_INVALID
-               ? status_fail(status, "\"arguments\": column %d: bad JSON: %s", error.column, error.text)
-               : status;
+    if (status != STATUS_INVALID)
+        return status;
+    *value = json_incref((json_t *)arguments);
+    return STATUS_OK;
 }
 
 /* Converts a call in OpenAI's form, {"function": {"name", "arguments"}}, to one with its arguments as a value. */
