@@ -37,7 +37,7 @@ static enum taken begin_value(struct call_parser *parser, unit one) {
 static enum taken take_other(struct call_parser *parser, unit one) {
     struct call_reading *call = &parser->call;
     struct strbuf bytes = STRBUF_INIT;
-    enum json_scan_result result = JSON_SCAN_GOES_ON;
+    enum json_scan_result result = JSON_SCAN_MORE;
     unit_add_bytes(parser, one, &bytes);
     for (size_t i = 0; i < bytes.length && result != JSON_SCAN_FAILS; i++)
         result = result == JSON_SCAN_ENDS ? JSON_SCAN_FAILS : json_scan_next(&call->scan, (uint8_t)bytes.data[i]);

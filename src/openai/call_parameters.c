@@ -102,14 +102,12 @@ static void add_escaped(struct strbuf *out, uint8_t byte) {
         strbuf_add_char(out, (char)byte);
 }
 
-/* Takes a byte of a value that is no string. */
+/* Takes a byte of an object or a list, which is passed on as it comes. */
 static enum taken take_json(struct call_reading *call, uint8_t byte) {
-    enum json_scan_result result = call->is_value_complete ? JSON_SCAN_ENDED : json_scan_next(&call->scan, byte);
-    if (result == JSON_SCAN_ENDED && unit_is_space(byte)) {
-        call->is_value_complete = true;
-        return TAKEN;
-    }
-    if (result == JSON_SCAN_FAILS || result == JSON_SCAN_ENDED)
+    if (call->is_value_complete)
+        return unit_is_space(byte) ? TAKEN : BAD;
+    enum json_scan_result result = json_scan_next(&call->scan, byte);
+    if (result == JSON_SCAN_FAILS)
         return BAD;
     call->is_value_complete = result == JSON_SCAN_ENDS;
     strbuf_add_char(&call->arguments, (char)byte);
@@ -125,30 +123,44 @@ static enum taken take_value(struct call_parser *parser, unit one) {
         uint8_t byte = (uint8_t)bytes.data[i];
         if (call->types == VALUE_STRING)
             add_escaped(&call->arguments, byte);
-        else if (call->types & VALUE_STRING)
-            strbuf_add_char(&call->value, (char)byte);
-        else
+        else if (call->is_nested || (!call->value.length && !(call->types & VALUE_STRING) && strchr("{[", byte))) {
+            call->is_nested = true;
             taken = take_json(call, byte);
+        } else if (call->types & VALUE_STRING || call->value.length || !unit_is_space(byte))
+            strbuf_add_char(&call->value, (char)byte);
     }
     taken = bytes.failed || call->value.failed ? FAILED : taken;
     strbuf_free(&bytes);
     return taken;
 }
 
-/* Decides what a value is that may be a string or something else. */
-static enum taken end_either(struct call_reading *call) {
+/* Some templates write Python's words. */
+static const char *find_word(const struct strbuf *text) {
+    static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"}};
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(strbuf_text(text), words[i][0]))
+            return words[i][1];
+    return NULL;
+}
+
+/* Decides what a value is that came whole. */
+static enum taken end_held(struct call_reading *call) {
     json_t *value = NULL;
     json_error_t error;
-    const struct strbuf *text = &call->value;
-    int status = json_read(strbuf_text(text), text->length, JSON_DECODE_ANY | JSON_ALLOW_NUL, &value, &error);
+    struct strbuf *text = &call->value;
+    while (!(call->types & VALUE_STRING) && text->length && unit_is_space(text->data[text->length - 1]))
+        text->data[--text->length] = 0;
+    const char *word = find_word(text), *written = word ? word : strbuf_text(text);
+    size_t length = word ? strlen(word) : text->length;
+    int status = json_read(written, length, JSON_DECODE_ANY | JSON_ALLOW_NUL, &value, &error);
     bool is_other = !status && !json_is_string(value) && type_of(value) & call->types;
     json_decref(value);
     if (status == STATUS_MEMORY)
         return FAILED;
-    if (is_other) {
-        strbuf_add(&call->arguments, strbuf_text(text), text->length);
-        return TAKEN;
-    }
+    if (is_other)
+        strbuf_add(&call->arguments, written, length);
+    if (is_other || !(call->types & VALUE_STRING))
+        return is_other ? TAKEN : BAD;
     strbuf_add_char(&call->arguments, '"');
     for (size_t i = 0; i < text->length; i++)
         add_escaped(&call->arguments, (uint8_t)text->data[i]);
@@ -157,12 +169,11 @@ static enum taken end_either(struct call_reading *call) {
 }
 
 static enum taken end_value(struct call_reading *call) {
-    if (call->types == VALUE_STRING)
-        strbuf_add_char(&call->arguments, '"');
-    else if (call->types & VALUE_STRING)
-        return end_either(call);
-    else
-        return call->is_value_complete || json_scan_is_number(&call->scan) ? TAKEN : BAD;
+    if (call->is_nested)
+        return call->is_value_complete ? TAKEN : BAD;
+    if (call->types != VALUE_STRING)
+        return end_held(call);
+    strbuf_add_char(&call->arguments, '"');
     return TAKEN;
 }
 
@@ -186,7 +197,7 @@ static enum taken begin_value(struct call_reading *call) {
     json_add_string(&call->arguments, key, strlen(key));
     strbuf_add_text(&call->arguments, call->types == VALUE_STRING ? ": \"" : ": ");
     call->has_arguments = call->is_first_line = true;
-    call->is_value_complete = false;
+    call->is_value_complete = call->is_nested = false;
     call->scan = (struct json_scan){0};
     strbuf_clear(&call->value);
     call->parameter = PARAMETER_VALUE;

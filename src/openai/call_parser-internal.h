@@ -54,7 +54,7 @@ struct call_reading {
     enum parameter_place parameter;
     struct strbuf parameter_key, keys, value; /* keys: those that came, each with a zero byte */
     unsigned types;                           /* of the value: enum value_type */
-    bool is_first_line, is_value_complete;
+    bool is_first_line, is_nested, is_value_complete;
 };
 
 struct call_parser {
@@ -75,7 +75,7 @@ struct call_parser {
     int status;
     uint64_t digest; /* of seed, prompt and choice */
     bool has_digest;
-    /* What is written next: */
+    /* Not yet passed on: */
     enum call_event_kind writes;
     struct strbuf out;
     struct strbuf waiting; /* bytes whose tokens have not come */

@@ -428,6 +428,11 @@ int call_parser_take(struct call_parser *parser, const struct call_update *updat
     return status ? status : flush(parser, false);
 }
 
+int call_parser_add(struct call_parser *parser, const char *bytes, size_t length) {
+    int status = feed_bytes(parser, bytes, length);
+    return status ? status : flush(parser, false);
+}
+
 int call_parser_end(struct call_parser *parser, bool is_stop) {
     struct units *held = &parser->held;
     int status = feed_bytes(parser, strbuf_text(&parser->waiting), parser->waiting.length);

@@ -2,9 +2,9 @@
  * completions and answers.
  *
  * It reads ids: a marker that is a special token is only that token, any other marker is its bytes. The events do not
- * depend on how tokens fall into updates. A call that is no valid call stays text, byte for byte. So a call is reported
- * when it is complete; where a constraint already keeps calls valid, its arguments are passed on as they come, and
- * nothing is kept beyond its name. */
+ * depend on how tokens fall into updates. A call that is no valid call stays text, byte for byte, so a call is reported
+ * when it is complete. Where a constraint keeps calls valid, their arguments are passed on as they come, and nothing is
+ * kept beyond a name. */
 #pragma once
 
 #include "update.h"
@@ -34,9 +34,9 @@ struct call_event {
 };
 
 struct call_parser_options {
-    const struct tokenizer *tokenizer;
-    const struct tool_format *format; /* NULL: no calls are read */
-    const struct call_tool *tools;    /* [tool_count] that may be called */
+    const struct tokenizer *tokenizer; /* NULL: for call_parser_add only */
+    const struct tool_format *format;  /* NULL: no calls are read */
+    const struct call_tool *tools;     /* [tool_count] that may be called */
     size_t tool_count;
     enum chat_thought thought;
     bool is_constrained; /* a constraint keeps calls valid */
@@ -56,6 +56,8 @@ int call_parser_open(const struct call_parser_options *options, struct call_pars
 void call_parser_close(struct call_parser *parser);
 /* Reads a piece of the completion. STATUS_MEMORY, and the errors of on_event. */
 int call_parser_take(struct call_parser *parser, const struct call_update *update, const struct call_piece *piece);
+/* The same for bytes, in which no special token counts. */
+int call_parser_add(struct call_parser *parser, const char *bytes, size_t length);
 /* Ends the completion. `is_stop`: it was not cut by its length. The same errors. */
 int call_parser_end(struct call_parser *parser, bool is_stop);
 int64_t call_parser_calls(const struct call_parser *parser);

@@ -27,8 +27,8 @@ static int32_t find_special(const struct tokenizer *tokenizer, const char *text,
 void literal_set(struct literal *literal, const struct tokenizer *tokenizer, const char *text, size_t length) {
     literal->count = 0;
     assert(length <= LITERAL_UNITS);
-    for (size_t at = 0, bytes; at < length; at += bytes) {
-        int32_t id = find_special(tokenizer, text + at, length - at, &bytes);
+    for (size_t at = 0, bytes = 1; at < length; at += bytes) {
+        int32_t id = !tokenizer ? -1 : find_special(tokenizer, text + at, length - at, &bytes);
         if (id < 0)
             bytes = 1;
         literal->units[literal->count++] = id < 0 ? (unsigned char)text[at] : UNIT_MARK + id;

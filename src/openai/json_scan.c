@@ -39,7 +39,7 @@ static bool is_hex(uint8_t byte) {
 
 static enum json_scan_result go(struct json_scan *scan, enum state state) {
     scan->state = (uint8_t)state;
-    return JSON_SCAN_GOES_ON;
+    return JSON_SCAN_MORE;
 }
 
 /* The value has ended with this byte. */
@@ -92,7 +92,7 @@ static enum json_scan_result in_string(struct json_scan *scan, uint8_t byte) {
     if (at == HEX) {
         if (!is_hex(byte))
             return JSON_SCAN_FAILS;
-        return --scan->count ? JSON_SCAN_GOES_ON : go(scan, base);
+        return --scan->count ? JSON_SCAN_MORE : go(scan, base);
     }
     if (at == ESCAPE) {
         scan->count = 4;
@@ -104,7 +104,7 @@ static enum json_scan_result in_string(struct json_scan *scan, uint8_t byte) {
         return go(scan, base + ESCAPE - STRING);
     if (byte == '"')
         return base == KEY_STRING ? go(scan, COLON) : end_value(scan);
-    return byte < 0x20 ? JSON_SCAN_FAILS : JSON_SCAN_GOES_ON;
+    return byte < 0x20 ? JSON_SCAN_FAILS : JSON_SCAN_MORE;
 }
 
 static enum json_scan_result in_word(struct json_scan *scan, uint8_t byte) {
@@ -112,7 +112,7 @@ static enum json_scan_result in_word(struct json_scan *scan, uint8_t byte) {
     const char *word = words[scan->state - TRUE];
     if (byte != (uint8_t)word[scan->count])
         return JSON_SCAN_FAILS;
-    return word[++scan->count] ? JSON_SCAN_GOES_ON : end_value(scan);
+    return word[++scan->count] ? JSON_SCAN_MORE : end_value(scan);
 }
 
 bool json_scan_is_number(const struct json_scan *scan) {
@@ -152,7 +152,7 @@ enum json_scan_result json_scan_next(struct json_scan *scan, uint8_t byte) {
     if (at >= TRUE)
         return in_word(scan, byte);
     if (is_space)
-        return JSON_SCAN_GOES_ON;
+        return JSON_SCAN_MORE;
     switch (at) {
     case FIRST_VALUE:
         return byte == ']' ? close_level(scan, byte) : begin_value(scan, byte);

@@ -11,7 +11,7 @@ struct json_scan {
     uint8_t depth, state, count;
 };
 enum json_scan_result {
-    JSON_SCAN_GOES_ON,
+    JSON_SCAN_MORE,
     JSON_SCAN_ENDS,  /* the value is complete with this byte */
     JSON_SCAN_ENDED, /* a number was complete before this byte, which is not part of it */
     JSON_SCAN_FAILS, /* no JSON, or nested too deep */

@@ -14,6 +14,7 @@
 #include "call_request.h"
 #include "kept_tokens.h"
 #include "model.h"
+#include "tools.h"
 #include "update.h"
 
 #include "base/json.h"
@@ -90,6 +91,8 @@ struct openai {
     int64_t tops, prompt_tops;                        /* likeliest tokens; -1: not requested */
     int64_t longest;                                  /* max_completion_tokens; -1: not given */
     json_t *messages, *tools, *documents, *variables; /* for a chat; NULL: none */
+    json_t *tool_choice, *parallel_calls;             /* the same, until the tools are read */
+    struct openai_tools calls;                        /* that the answer may have */
     struct strbuf ignored;                            /* names of unknown fields, for the log */
     struct strbuf ignored_names;                      /* all of them, as elements of a JSON array */
     int64_t ignored_count;

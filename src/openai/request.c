@@ -74,6 +74,9 @@ void openai_free(struct openai *request) {
     json_decref(request->tools);
     json_decref(request->documents);
     json_decref(request->variables);
+    json_decref(request->tool_choice);
+    json_decref(request->parallel_calls);
+    openai_tools_free(&request->calls);
     strbuf_free(&request->ignored);
     strbuf_free(&request->ignored_names);
     json_decref(request->root);

@@ -87,11 +87,13 @@ bool chat_may_think(const struct chat_template *template) {
     return template && has_text(template, THINK_BEGIN);
 }
 
-enum chat_thought chat_thought_of(const struct chat_pieces *pieces) {
+enum chat_thought chat_thought_of(const struct chat_pieces *pieces, bool continues) {
     size_t first = pieces->count, begin = pieces->text.length;
+    if (continues && first > 0)
+        begin -= pieces->items[--first].length;
     while (first > 0 && pieces->items[first - 1].flags & CHAT_SPECIAL)
         begin -= pieces->items[--first].length;
-    enum chat_thought found = THOUGHT_MAY;
+    enum chat_thought found = continues ? THOUGHT_NEVER : THOUGHT_MAY;
     for (const char *at = strbuf_text(&pieces->text) + begin; (at = strchr(at, '<')); at++)
         if (!strncmp(at, THINK_BEGIN, strlen(THINK_BEGIN)))
             found = THOUGHT_HAS_BEGUN;
@@ -181,48 +183,4 @@ int tool_format_write(const struct tool_format *format, const json_t *calls, str
             strbuf_add_text(out, format->end);
     }
     return strbuf_status(out);
-}
-
-/* ---- what a template writes ---- */
-
-#define QUESTION "What is the weather in Berlin and in Rome?"
-
-/* Finds the first call of a rendering: the format's beginning, or else an object, after the question. */
-static const char *find_calls(const struct tool_format *format, const char *text) {
-    const char *at = strstr(text, QUESTION), *begin = at && *format->begin ? strstr(at, format->begin) : NULL;
-    if (at && !begin && format->other)
-        begin = strstr(at, format->other);
-    return begin || !at || *format->begin ? begin : strchr(at, '{');
-}
-
-static int render(const struct tool_format *format, struct chat_template *template, const struct chat_request *asked,
-                  json_t *calls, struct strbuf *text) {
-    json_t *messages = json_pack("[{s:s, s:s}, {s:s, s:s, s:O}]", "role", "user", "content", QUESTION, "role",
-                                 "assistant", "content", "", "tool_calls", calls);
-    struct chat_request request = *asked;
-    struct chat_pieces pieces = {0};
-    TRY(status_allocated(messages));
-    request.messages = messages;
-    int status = chat_render(template, &request, &pieces);
-    const char *found = status ? NULL : find_calls(format, strbuf_text(&pieces.text));
-    strbuf_clear(text);
-    if (found)
-        strbuf_add_text(text, found);
-    THEN(status, strbuf_status(text));
-    chat_pieces_free(&pieces);
-    json_decref(messages);
-    return status;
-}
-
-int tool_format_render(const struct tool_format *format, struct chat_template *template,
-                       const struct chat_request *request, struct strbuf *text, json_t **calls) {
-    *calls = json_pack("[{s:s, s:s, s:{s:s, s:{s:s, s:i}}}, {s:s, s:s, s:{s:s, s:{s:s, s:b}}}]", "id", "a1b2c3d4e",
-                       "type", "function", "function", "name", "get_weather", "arguments", "city", "Berlin", "days", 3,
-                       "id", "f5g6h7i8j", "type", "function", "function", "name", "get_weather", "arguments", "city",
-                       "Rome", "hourly", 0);
-    TRY(status_allocated(*calls));
-    int status = render(format, template, request, *calls, text);
-    if (status == STATUS_INVALID && !json_array_remove(*calls, 1))
-        status = render(format, template, request, *calls, text);
-    return status;
 }

@@ -38,12 +38,6 @@ const struct tool_format *tool_format_of(const struct chat_template *template);
  * a text are not JSON, and stand as they are. STATUS_INVALID for other calls; STATUS_MEMORY. */
 int tool_format_write(const struct tool_format *format, const json_t *calls, struct strbuf *out);
 
-/* Renders a history with two calls, or with one if the template refuses two. `text` receives the template's words from
- * the first call on, and `calls` the calls, a new reference. An empty text: the template has none. STATUS_INVALID when
- * the template fails; STATUS_MEMORY. */
-int tool_format_render(const struct tool_format *format, struct chat_template *template,
-                       const struct chat_request *request, struct strbuf *text, json_t **calls);
-
 /* ---- templates without tools: chat_tools.c ---- */
 
 /* True when the template has a place for tools. */
@@ -56,12 +50,13 @@ int chat_write_tools(const struct chat_request *request, json_t **messages);
 
 #define THINK_BEGIN "<think>"
 #define THINK_END   "</think>"
-/* Where an answer stands when it begins. */
+/* The state of an answer when it begins. */
 enum chat_thought {
     THOUGHT_NEVER, /* no reasoning is read */
     THOUGHT_MAY,   /* it may begin with <think> */
     THOUGHT_HAS_BEGUN,
 };
 bool chat_may_think(const struct chat_template *template);
-/* Returns where the answer to a rendering stands: what matters is the template's text after the last message. */
-enum chat_thought chat_thought_of(const struct chat_pieces *pieces);
+/* Returns where the answer to a rendering stands, by the template's text after the last message. `continues`: by the
+ * last message, which the answer continues. */
+enum chat_thought chat_thought_of(const struct chat_pieces *pieces, bool continues);

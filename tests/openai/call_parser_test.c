@@ -275,7 +275,11 @@ static void models_may_write_otherwise(void **state) {
         {"qwen3-xml",
          "<tool_call>\n<function=get_weather>\n<parameter=city>\n12\n</parameter>\n<parameter=note>\n12\n</parameter>\n"
          "<parameter=any>\nfree text\n</parameter>\n<parameter=days>\n 7 \n</parameter>\n</function>\n</tool_call>",
-         "", "get_weather({\"city\": \"12\", \"note\": \"12\", \"any\": \"free text\", \"days\":  7});"},
+         "", "get_weather({\"city\": \"12\", \"note\": \"12\", \"any\": \"free text\", \"days\": 7});"},
+        {"qwen3-xml",
+         "<tool_call>\n<function=get_weather>\n<parameter=hourly>\nTrue\n</parameter>\n<parameter=note>\nNone\n"
+         "</parameter>\n<parameter=city>\nTrue\n</parameter>\n</function>\n</tool_call>",
+         "", "get_weather({\"hourly\": true, \"note\": null, \"city\": \"True\"});"},
         {"qwen3-xml",
          "<tool_call>\n<function=get_weather>\n<parameter=city>\n\n</parameter>\n</function>\n</tool_call>", "",
          "get_weather({\"city\": \"\"});"},
