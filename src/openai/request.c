@@ -66,8 +66,10 @@ void openai_free(struct openai *request) {
         openai_part_free(&request->prompts[i].part);
         strbuf_free(&request->prompts[i].logprobs);
     }
-    for (int64_t i = 0; request->choices && i < request->choice_count; i++)
+    for (int64_t i = 0; request->choices && i < request->choice_count; i++) {
         openai_part_free(&request->choices[i].part);
+        openai_reading_free(&request->choices[i]);
+    }
     free(request->prompts);
     free(request->choices);
     json_decref(request->messages);
