@@ -213,6 +213,15 @@ static int read_arguments(const json_t *arguments, json_t **value) {
     return STATUS_OK;
 }
 
+/* Copies an object. NULL: no memory; jansson's copy may lack a member that found none. */
+static json_t *copy_whole(const json_t *object) {
+    json_t *copy = json_copy((json_t *)object);
+    if (json_object_size(copy) == json_object_size(object))
+        return copy;
+    json_decref(copy);
+    return NULL;
+}
+
 /* Converts a call in OpenAI's form, {"function": {"name", "arguments"}}, to one with its arguments as a value. */
 static int normalize_call(const json_t *call, json_t **normalized) {
     const json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments");
@@ -223,8 +232,8 @@ static int normalize_call(const json_t *call, json_t **normalized) {
         return STATUS_OK;
     }
     TRY(read_arguments(arguments, &value));
-    inner = json_copy((json_t *)function); /* keeps the order of the keys */
-    *normalized = json_copy((json_t *)call);
+    inner = copy_whole(function); /* keeps the order of the keys */
+    *normalized = copy_whole(call);
     int failed = !inner || json_object_set(inner, "arguments", value) || !*normalized ||
                  json_object_set(*normalized, "function", inner);
     json_decref(value);
