@@ -99,9 +99,10 @@ struct device_step {
 struct step_record {
     int64_t rows;
     int level; /* of hooks: see struct hook_upload */
-    /* What comes before the draw, which can begin while masks are being made, and the draw. On ranks that do not draw,
-     * `before` is NULL, and `recording` is the whole step. */
-    struct recording *before, *recording;
+    struct recording *recording;
+    /* The same in two parts for a step with masks: what comes before the draw, which can begin while masks are being
+     * made, and the rest. On ranks that do not draw, `before` is NULL. */
+    struct recording *before, *rest;
 };
 enum { STEP_RECORDS_MOST = 24 * (1 + HOOK_LEVELS_MOST) };
 
@@ -244,7 +245,7 @@ struct inference_runner {
     struct device_step step;
     struct step_record records[STEP_RECORDS_MOST]; /* ascending */
     int record_count;
-    struct step_record *recorded; /* the one that is being recorded; NULL: none */
+    struct step_record *divided; /* the one that is being recorded in parts; NULL: none */
     struct model_replays replays;
 };
 
