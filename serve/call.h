@@ -41,6 +41,8 @@ struct call *call_new(struct server *server, struct call_request *request);
 /* Passes the call to the engine. on_update is called later, never inside this function; errors come as an update
  * too. */
 void call_submit(struct call *call);
+/* Returns the name of the field that constrains the answers; NULL: none. */
+const char *call_constraint_field(const struct call *call);
 /* Pauses the call while its client does not read, and resumes it. */
 void call_pause(struct call *call, bool is_paused);
 /* Frees the call, and ends it if it still runs; no more updates come. It must not be called inside on_update, except

@@ -44,7 +44,10 @@ bool openai_read(struct openai *request, const struct openai_model *model, const
                                .prompt_tops = -1,
                                .longest = -1,
                                .asks_for_head = true};
-    return kind->open(request, error) && openai_read_fields(request, error) && open_choices(request, error);
+    if (!kind->open(request, error) || !openai_read_fields(request, error))
+        return false;
+    asked->tools = &request->calls;
+    return open_choices(request, error);
 }
 
 int openai_open_plain(struct openai *request, const struct openai_model *model, struct call_request *asked) {
