@@ -201,7 +201,7 @@ static bool read_json(const char *text, bool may_be_word, const char *field, jso
     return !status;
 }
 
-/* Reads the tools; what the model writes is told by the base's template. */
+/* Reads the tools. The base's template gives the format of calls. */
 static bool read_tools(struct call *made, const Cambium__V1__GenerateRequest *asked, struct error *error) {
     const struct openai_model *model = &made->server->model;
     struct call_prompt *prompt = &made->request.prompts[0];

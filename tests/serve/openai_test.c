@@ -435,7 +435,7 @@ static void bad_chats_name_their_field(void **state) {
         {"{\"messages\":[]}", "messages"},
         {"{\"messages\":\"x\"}", "messages"},
         {"{\"messages\":[1]}", "messages"},
-        {"{\"messages\":[{\"role\":\"user\"}]}", "messages"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":1}]}", "messages"},
         {"{\"messages\":[{\"role\":\"tool\",\"content\":\"x\"}]}", "messages"},
         {"{\"messages\":[{\"role\":\"user\\u0000\",\"content\":\"x\"}]}", "messages"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\\u0000\"}]}", "messages"},
