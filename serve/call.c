@@ -359,7 +359,7 @@ static int check_bytes(struct call_loop *self, const struct call_prompt *prompt)
 
 static int start_encoding(struct call_loop *self, int64_t p, bool is_short) {
     struct call *call = self->call;
-    const struct call_prompt *prompt = &call->request.prompts[p];
+    struct call_prompt *prompt = &call->request.prompts[p];
     struct encoding *encoding = malloc(sizeof *encoding);
     TRY(status_allocated(encoding));
     *encoding = (struct encoding){self, p};

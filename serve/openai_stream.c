@@ -99,6 +99,62 @@ static void add_delta(struct openai_exchange *self, struct openai_choice *choice
     close_chunk(self);
 }
 
+/* Begins the delta of an event. */
+static void open_delta(struct openai_exchange *self, const struct call_event *event) {
+    struct strbuf *out = &self->out;
+    if (event->kind == CALL_BEGINS)
+        strbuf_format(out,
+                      "\"tool_calls\":[{\"index\":%lld,\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":"
+                      "\"%s\",\"arguments\":",
+                      (long long)event->index, event->id, event->name);
+    else if (event->kind == CALL_ARGUMENTS)
+        strbuf_format(out, "\"tool_calls\":[{\"index\":%lld,\"function\":{\"arguments\":", (long long)event->index);
+    else
+        strbuf_add_text(out, event->kind == CALL_TEXT ? "\"content\":" : "\"reasoning_content\":");
+}
+
+/* Writes an event of a choice as a chunk, with the tokens that no chunk has yet. */
+static int add_event(void *context, struct openai_choice *choice, const struct call_event *event) {
+    struct openai_exchange *self = context;
+    struct openai_part *part = &choice->part;
+    struct strbuf *out = &self->out;
+    bool is_call = event->kind == CALL_BEGINS || event->kind == CALL_ARGUMENTS;
+    if (event->kind == CALL_ENDS)
+        return STATUS_OK;
+    open_chunk(self);
+    add_index(self, choice);
+    strbuf_add_text(out, "\"delta\":{");
+    open_delta(self, event);
+    json_out_string(out, event->text ? event->text : "", event->length);
+    strbuf_add_text(out, is_call ? "}}]}," : "},");
+    openai_add_logprobs(out, part, true, self->request.tells_logprobs);
+    strbuf_add_text(out, ",\"finish_reason\":null");
+    if (self->request.returns_ids)
+        strbuf_format(out, ",\"token_ids\":[%s]", strbuf_text(&part->ids));
+    close_chunk(self);
+    out->failed |= openai_part_failed(part);
+    openai_part_clear(part);
+    return strbuf_status(out);
+}
+
+/* Writes a piece of a choice out of which calls and reasoning are read. Tokens without an event wait for the next one,
+ * or for the end. */
+static void add_read_piece(struct openai_exchange *self, struct openai_choice *choice, const struct call_update *update,
+                           const struct call_piece *piece, const struct call_end *end) {
+    struct openai_part *part = &choice->part;
+    size_t before = self->out.length;
+    bool is_first = !choice->has_begun;
+    self->request.on_event = add_event;
+    self->request.event_context = self;
+    openai_take(&self->request, choice, update, piece, end, part);
+    bool is_empty = is_first && self->out.length == before;
+    self->out.failed |= openai_part_failed(part);
+    if (end && (is_empty || part->ids.length || part->content.length))
+        add_event(self, choice, &(struct call_event){.kind = CALL_TEXT});
+    if (end)
+        add_delta(self, choice, "");
+}
+
 static void add_piece(struct openai_exchange *self, struct openai_choice *choice, const struct call_update *update,
                       const struct call_piece *piece, const struct call_end *end) {
     bool is_first = !choice->has_begun;
@@ -106,6 +162,10 @@ static void add_piece(struct openai_exchange *self, struct openai_choice *choice
     if (self->request.is_chat && !self->has_chunk)
         for (int64_t i = 0; i < self->request.choice_count; i++)
             add_delta(self, &self->request.choices[i], "\"role\":\"assistant\",\"content\":\"\"");
+    if (openai_reads(&self->request)) {
+        add_read_piece(self, choice, update, piece, end);
+        return;
+    }
     openai_part_clear(&self->chunk);
     openai_take(&self->request, choice, update, piece, end, &self->chunk);
     if (piece || is_first || !self->request.is_chat)

@@ -20,7 +20,8 @@ struct serve_command {
     struct adapter_names names;
     struct serve_options options; /* those that the rows name; fill_options sets the others */
     const char *chat_template;
-    int log_format; /* index into log_formats */
+    int log_format;             /* index into log_formats */
+    int tool_format, reasoning; /* of the choices */
     bool is_dry_run, cache_is_given;
 };
 
@@ -51,6 +52,7 @@ static const struct config_row rows[] = {
              "template of messages when neither an adapter nor the tokenizer has one: " CHAT_TEMPLATE_CHOICES
              " in Jinja",
              .default_text = "auto"),
+    CALLS_ROWS(AT(tool_format), AT(reasoning), ""),
     MODEL_MAX_LEN_ROW(AT(base)),
     MODEL_DEVICE_ROW(AT(base)),
     MODEL_GRAPHS_ROW(AT(base)),
@@ -198,6 +200,8 @@ static int fill_options(struct serving *serving) {
     o->adapter_root = c->names.root;
     o->has_prefix_cache = c->batch.prefix_cache == 0;
     o->chat_template = serving->template;
+    o->tool_format = tool_format_named(tool_format_choices[c->tool_format]);
+    o->has_no_reasoning = c->reasoning == 1;
     o->prefill_stretch = c->batch.prefill_stretch;
     o->logs_json = c->log_format == 1;
     o->tensor = c->base.grid.tensor;

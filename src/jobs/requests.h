@@ -25,6 +25,8 @@ struct requests_options {
     int special_tokens;        /* enum special_tokens, of lines without parse_special */
     double prefill_stretch;
     double template_timeout; /* seconds; limits one rendering */
+    int tool_format;         /* of tool_format_choices */
+    int reasoning;           /* 0: read it, 1: it is text */
 };
 
 /* ---- shared by all lines ---- */

@@ -76,14 +76,13 @@ static int find_template(const struct answer *answer, struct requests_model *mod
     return status;
 }
 
-/* A chat that asks for no header of an answer, or continues its last message, is rendered as the server does it. */
 static int encode_messages(struct call_prompt *prompt, const struct requests_model *model,
                            struct chat_template *template) {
     struct chat_pieces pieces = {0};
-    if (!prompt->has_no_head || !template)
-        return prompt_encode_messages(&prompt->chat, model->encoder, template, &model->openai.room, NULL, &prompt->ids);
     int status = call_prompt_render(prompt, &model->openai, template, &pieces);
     THEN(status, prompt_check_bytes(&model->openai.room, pieces.text.length));
+    if (!status)
+        call_prompt_note(prompt, &model->openai, template, &pieces);
     THEN(status, chat_pieces_encode(&pieces, model->encoder, prompt->chat.eos, &prompt->ids, NULL));
     chat_pieces_free(&pieces);
     return status;

@@ -16,12 +16,18 @@ struct call_prompt {
     bool has_no_head;         /* messages: no header of an answer follows them (add_generation_prompt false) */
     bool continues;          /* messages: the answer continues the last one, the assistant's (continue_final_message) */
     struct token_buffer ids; /* given, or made from the text */
+    /* Messages that were rendered: how the answer writes calls, and where it begins. */
+    const struct tool_format *tool_format;
+    enum chat_thought thought;
 };
 
-/* Renders the messages of a prompt into pieces. The errors of chat_render; STATUS_INVALID too for messages whose last
- * one does not fit the header that is asked for. */
+/* Renders the messages of a prompt into pieces. The errors of chat_render, and prompt_check_template; STATUS_INVALID
+ * too for messages whose last one does not fit the header that is asked for. */
 int call_prompt_render(const struct call_prompt *prompt, const struct openai_model *model,
                        struct chat_template *template, struct chat_pieces *pieces);
+/* Notes what the answer to a rendering looks like. */
+void call_prompt_note(struct call_prompt *prompt, const struct openai_model *model,
+                      const struct chat_template *template, const struct chat_pieces *pieces);
 
 /* Strings point into the message that was read. */
 struct call_request {

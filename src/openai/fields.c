@@ -104,9 +104,8 @@ static const struct other_field others[] = {
 
 /* Fields of stock clients that change nothing. They are ignored, however similar they are to ours. */
 static const char *const harmless[] = {
-    "metadata",          "parallel_tool_calls",    "prediction",
-    "prompt_cache_key",  "prompt_cache_retention", "request_id",
-    "safety_identifier", "service_tier",           "store",
+    "metadata",   "prediction",        "prompt_cache_key", "prompt_cache_retention",
+    "request_id", "safety_identifier", "service_tier",     "store",
 };
 
 static const struct other_field *find_other(const char *name) {

@@ -4,6 +4,8 @@
  *     fields.c       fields that completions and chats share, and unknown fields
  *     completions.c  /v1/completions: prompts
  *     chat.c         /v1/chat/completions: messages
+ *     tools.c        tools and the choice among them; tools_check.c compares templates with formats of calls
+ *     call_*.c       the parser of calls and reasoning; reading.c lets it read a choice
  *     logprobs.c     tokens and log-probabilities in the form of either
  *     answer.c       an answer as one JSON text, and the parts of it that streams have too
  *
@@ -14,6 +16,7 @@
 #include "call_request.h"
 #include "kept_tokens.h"
 #include "model.h"
+#include "tools.h"
 #include "update.h"
 
 #include "base/json.h"
@@ -71,8 +74,20 @@ struct openai_prompt {
     struct openai_place place; /* after the prompt */
 };
 
+/* A call of a tool in an answer that is not streamed. */
+struct openai_call {
+    char id[TOOL_ID_BYTES];
+    const char *name;
+    struct strbuf arguments;
+};
+
 struct openai_choice {
-    struct openai_part part; /* for an answer that is not streamed */
+    struct openai_part part;      /* for an answer that is not streamed; in a stream, tokens that no chunk has yet */
+    struct openai_reader *reader; /* NULL: its text is read as it is */
+    struct strbuf reasoning;      /* for an answer that is not streamed, with the calls */
+    struct openai_call *calls;    /* [call_count] */
+    size_t call_count, call_capacity;
+    bool has_calls;
     struct openai_place place;
     bool has_begun, has_token, is_ended, is_stop;
     int64_t last_piece, end; /* while an update is read: an index plus one; 0: none */
@@ -90,6 +105,8 @@ struct openai {
     int64_t tops, prompt_tops;                        /* likeliest tokens; -1: not requested */
     int64_t longest;                                  /* max_completion_tokens; -1: not given */
     json_t *messages, *tools, *documents, *variables; /* for a chat; NULL: none */
+    json_t *tool_choice, *parallel_calls;             /* the same, until the tools are read */
+    struct openai_tools calls;                        /* that the answer may have */
     struct strbuf ignored;                            /* names of unknown fields, for the log */
     struct strbuf ignored_names;                      /* all of them, as elements of a JSON array */
     int64_t ignored_count;
@@ -102,7 +119,10 @@ struct openai {
     struct openai_prompt *prompts; /* [prompt_count] in the request's order */
     int64_t prompt_count;
     struct openai_choice *choices; /* [choice_count] first those of the first prompt, then those of the next */
-    int64_t choice_count, completion_tokens;
+    int64_t choice_count, completion_tokens, reasoning_tokens;
+    /* Gets calls, reasoning and text of a choice as they come; NULL: the choice keeps them. */
+    int (*on_event)(void *context, struct openai_choice *choice, const struct call_event *event);
+    void *event_context;
 };
 
 /* A field that ask.h does not have, or has in another form. */
@@ -149,6 +169,12 @@ void openai_take_prompts(struct openai *request, const struct call_update *updat
  * piece. */
 void openai_take(struct openai *request, struct openai_choice *choice, const struct call_update *update,
                  const struct call_piece *piece, const struct call_end *end, struct openai_part *part);
+/* True when calls or reasoning are read out of the choices. The messages were rendered. */
+bool openai_reads(const struct openai *request);
+/* Reads a piece and the end of a choice, each unless NULL. STATUS_MEMORY. */
+int openai_read_piece(struct openai *request, struct openai_choice *choice, const struct call_update *update,
+                      const struct call_piece *piece, const struct call_end *end);
+void openai_reading_free(struct openai_choice *choice);
 /* Takes an update's pieces and ends, for an answer that is one JSON text. */
 void openai_take_all(struct openai *request, const struct call_update *update);
 /* Returns the minimum size of the data that the answer is built from. */
@@ -166,6 +192,8 @@ void openai_add_facts(const struct openai *request, struct strbuf *out);
 void openai_add_prompt_facts(const struct openai *request, const struct openai_choice *choice, struct strbuf *out);
 void openai_add_usage(const struct openai *request, struct strbuf *out);
 const char *openai_finish_reason(const struct openai_choice *choice);
+/* Writes ,"tool_calls":[...] of a choice that has calls, and ,"NAME":... with its reasoning, if it has any. */
+void openai_add_message_parts(const struct openai_choice *choice, const char *reasoning, struct strbuf *out);
 /* Writes `count` tokens of a prompt into its echo and its log-probabilities. Their first_top counts in `tops`. */
 void openai_add_prompt_tokens(const struct openai *request, struct openai_prompt *prompt,
                               const struct call_token *tokens, int64_t count, const struct call_top *tops);

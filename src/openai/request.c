@@ -66,14 +66,19 @@ void openai_free(struct openai *request) {
         openai_part_free(&request->prompts[i].part);
         strbuf_free(&request->prompts[i].logprobs);
     }
-    for (int64_t i = 0; request->choices && i < request->choice_count; i++)
+    for (int64_t i = 0; request->choices && i < request->choice_count; i++) {
         openai_part_free(&request->choices[i].part);
+        openai_reading_free(&request->choices[i]);
+    }
     free(request->prompts);
     free(request->choices);
     json_decref(request->messages);
     json_decref(request->tools);
     json_decref(request->documents);
     json_decref(request->variables);
+    json_decref(request->tool_choice);
+    json_decref(request->parallel_calls);
+    openai_tools_free(&request->calls);
     strbuf_free(&request->ignored);
     strbuf_free(&request->ignored_names);
     json_decref(request->root);

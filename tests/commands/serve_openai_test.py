@@ -429,8 +429,8 @@ class Chats(Served):
 
     def test_bad_chats_name_their_field(self):
         one, mine = {"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}
-        for body, param in (({"messages": []}, "messages"), ({"messages": [one, mine, mine, one]}, "messages"),
-                            ({"messages": [one, mine]}, "messages"), ({"messages": [{"role": "tool", "content": "x"}]}, "messages"),
+        for body, param in (({"messages": []}, "messages"), ({"messages": [one, {"role": "system", "content": "x"}]}, "messages"),
+                            ({"messages": [one, mine]}, "messages"), ({"messages": [{"role": "user"}]}, "messages"),
                             ({"messages": [one], "top_logprobs": 1}, "top_logprobs"),
                             ({"messages": [one], "continue_final_message": True}, "continue_final_message"),
                             ({"messages": [one], "tools": [{}]}, "tools")):
