@@ -8,10 +8,13 @@ struct strbuf;
 
 enum error_case {
     ERROR_NONE,
-    ERROR_ARGUMENT,       /* 400, with the field's name in `param` */
-    ERROR_CONTEXT_LENGTH, /* the context has fewer tokens */
-    ERROR_KEY,            /* 401 */
-    ERROR_PERMISSION,     /* 403 */
+    ERROR_ARGUMENT,           /* 400, with the field's name in `param` */
+    ERROR_CONTEXT_LENGTH,     /* the context has fewer tokens */
+    ERROR_CONSTRAINT_INVALID, /* 400: malformed, or it allows no text */
+    ERROR_CONSTRAINT_UNSUPPORTED,
+    ERROR_CONSTRAINT_TOO_LARGE, /* it takes too much time or memory */
+    ERROR_KEY,                  /* 401 */
+    ERROR_PERMISSION,           /* 403 */
     ERROR_MODEL_NOT_FOUND,
     ERROR_ADAPTER_NOT_FOUND,
     ERROR_ROUTE_NOT_FOUND, /* gRPC: UNIMPLEMENTED */

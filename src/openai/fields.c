@@ -27,12 +27,6 @@ static bool read_cache_salt(struct openai *request, const char *name, const json
     return true;
 }
 
-static bool read_response_format(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    if (json_in_is(json_object_get(value, "type"), "text"))
-        return true;
-    return error_set(error, ERROR_ARGUMENT, name, "%s: only {\"type\": \"text\"} is supported", name);
-}
-
 static bool read_best_of(struct openai *request, const char *name, const json_t *value, struct error *error) {
     const json_t *n = json_object_get(request->root, "n");
     int64_t best_of = 1, choices = json_is_integer(n) ? json_integer_value(n) : 1;
@@ -52,7 +46,6 @@ static const struct openai_field common[] = {
     {"cache_salt", "Name", 0, read_cache_salt},
     {"return_token_ids", "Flag", FLAG(returns_ids), NULL},
     {"best_of", "Count", 0, read_best_of},
-    {"response_format", "ResponseFormat", 0, read_response_format},
 };
 
 static const struct openai_field *find_field(const struct openai_field *fields, size_t count, const char *name) {
@@ -78,9 +71,7 @@ static const struct other_field others[] = {
     {"early_stopping", "false"},
     {"function_call", NULL},
     {"functions", NULL},
-    {"grammar", NULL},
     {"include_stop_str_in_output", "false"},
-    {"json_schema", NULL},
     {"length_penalty", "1"},
     {"logits_processors", NULL},
     {"min_length", "0"},
@@ -93,7 +84,6 @@ static const struct other_field others[] = {
     {"skip_special_tokens", "true"},
     {"spaces_between_special_tokens", "true"},
     {"structural_tag", NULL},
-    {"structured_outputs", NULL},
     {"suffix", "\"\""},
     {"truncate_prompt_tokens", NULL},
     {"typical_p", "1"},
@@ -206,6 +196,8 @@ static bool read_field(struct openai *request, const struct openai_kind *kind, c
         return read_unknown(request, kind, name, value, error);
     if (status)
         json_in_fail(status, name, error);
+    if (status == STATUS_INVALID && ask_constraint_has(name))
+        error->which = ERROR_CONSTRAINT_INVALID;
     return status == STATUS_OK;
 }
 
