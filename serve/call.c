@@ -192,7 +192,7 @@ static void take_update(struct loop_note *note) {
         free_call(call);
 }
 
-/* An error before the engine has the call also comes as an update. */
+/* An error before the engine has the call also comes as an update, and so does the end of a call that only counts. */
 static void tell_failure(struct loop_note *note) {
     struct call_loop *self = noted(note);
     struct call *call = self->call;
@@ -320,7 +320,7 @@ static void continue_submission(struct call_loop *self) {
                       "an empty text, and the tokenizer has no end-of-text to begin with");
     if (!self->failure.which)
         take_token_places(self);
-    if (self->failure.which)
+    if (self->failure.which || call->only_counts)
         fail(self);
     else {
         self->is_submitted = true;

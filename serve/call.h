@@ -23,6 +23,7 @@ struct call {
     struct server *server;
     struct call_request request; /* the seed is drawn when none is given */
     bool is_chat;
+    bool only_counts;          /* it ends when its prompts have ids */
     const char *id;            /* of the exchange, for use in answers */
     struct key_holder client;  /* number 0 without a key */
     double deadline;           /* monotonic seconds; 0: the server's default */
