@@ -67,6 +67,7 @@ static void free_call(struct call *call) {
     if (call->loop)
         free_loop(call->loop);
     call_request_free(&call->request);
+    openai_tools_free(&call->tools);
     json_decref(call->texts);
     free(call->cached);
     free(call);
@@ -193,7 +194,7 @@ static void take_update(struct loop_note *note) {
         free_call(call);
 }
 
-/* An error before the engine has the call also comes as an update. */
+/* An error before the engine has the call also comes as an update, and so does the end of a call that only counts. */
 static void tell_failure(struct loop_note *note) {
     struct call_loop *self = noted(note);
     struct call *call = self->call;
@@ -321,7 +322,7 @@ static void continue_submission(struct call_loop *self) {
                       "an empty text, and the tokenizer has no end-of-text to begin with");
     if (!self->failure.which)
         take_token_places(self);
-    if (self->failure.which)
+    if (self->failure.which || call->only_counts)
         fail(self);
     else {
         self->is_submitted = true;
@@ -420,7 +421,7 @@ static void on_encoded(void *context, enum error_case failure, struct token_buff
     }
     if (failure)
         fail_status(self, failure, self->call->is_chat ? "messages" : "prompt");
-    else if (self->call->is_chat && !self->is_abandoned)
+    else if (self->call->is_chat && !self->call->only_counts && !self->is_abandoned)
         order_grammar(self, &self->call->request.prompts[encoding.prompt]);
     continue_submission(self);
 }

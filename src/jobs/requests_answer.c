@@ -338,6 +338,7 @@ static int end_choice(struct answer *answer, int64_t index, bool is_stop) {
         TRY(add_piece(answer, index, NULL, false));
     choice->end.choice = index;
     choice->end.is_stop = is_stop;
+    choice->end.stop = ask_find_stop(&answer->line.request.ask, &choice->writer);
     choice->end.completion_tokens = choice->drawn;
     answer->line.openai.completion_tokens += choice->drawn;
     int status = update_add_end(answer->update, &choice->end, choice->tops);

@@ -213,7 +213,7 @@ int request_line_read(struct request_line *line, const char *text, size_t length
         THEN(status, openai_open_plain(&line->openai, model, &line->request));
         TRY(status ? status : read_tools(line, field));
     }
-    line->openai.id = line->number;
+    snprintf(line->openai.id, sizeof line->openai.id, "%s", line->number);
     line->openai.model_name = model->name;
     line->openai.created = model->created;
     return STATUS_OK;

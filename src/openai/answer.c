@@ -34,6 +34,12 @@ static void add_token(struct openai *request, struct openai_choice *choice, cons
         openai_add_completion_token(part, &choice->place, &token);
 }
 
+/* Passes on text out of which nothing is read. */
+static int pass_text(struct openai *request, struct openai_choice *choice, const char *text, size_t length) {
+    return request->on_event(request->event_context, choice,
+                             &(struct call_event){.kind = CALL_TEXT, .text = text, .length = length});
+}
+
 void openai_take(struct openai *request, struct openai_choice *choice, const struct call_update *update,
                  const struct call_piece *piece, const struct call_end *end, struct openai_part *part) {
     const struct openai_prompt *prompt = &request->prompts[prompt_of(request, choice)];
@@ -51,12 +57,16 @@ void openai_take(struct openai *request, struct openai_choice *choice, const str
     }
     if (openai_reads(request))
         part->text.failed |= openai_read_piece(request, choice, update, piece, end) != STATUS_OK;
+    else if (piece && request->on_event)
+        part->text.failed |=
+            pass_text(request, choice, strbuf_text(&update->text) + piece->begin, piece->length) != STATUS_OK;
     else if (piece)
         strbuf_add(&part->text, strbuf_text(&update->text) + piece->begin, piece->length);
     if (!end)
         return;
     choice->is_ended = true;
     choice->is_stop = end->is_stop;
+    choice->stop = end->stop;
     if (end->has_token && !request->is_chat &&
         !request->is_plain) /* the others' log-probabilities cover only the text */
         add_token(request, choice, update, &end->token, part);
@@ -119,12 +129,18 @@ void openai_add_facts(const struct openai *request, struct strbuf *out) {
     strbuf_add_char(out, ',');
 }
 
-void openai_add_usage(const struct openai *request, struct strbuf *out) {
-    int64_t prompts = 0, cached = 0;
+int64_t openai_prompt_tokens(const struct openai *request, int64_t *cached) {
+    int64_t count = 0;
+    *cached = 0;
     for (int64_t i = 0; i < request->asked->prompt_count; i++) {
-        prompts += (int64_t)request->asked->prompts[i].ids.count;
-        cached += request->cached[i];
+        count += (int64_t)request->asked->prompts[i].ids.count;
+        *cached += request->cached[i];
     }
+    return count;
+}
+
+void openai_add_usage(const struct openai *request, struct strbuf *out) {
+    int64_t cached, prompts = openai_prompt_tokens(request, &cached);
     strbuf_format(out,
                   "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,"
                   "\"prompt_tokens_details\":{\"cached_tokens\":%lld}",
@@ -238,6 +254,12 @@ void openai_write_prompts(struct openai *request) {
 
 void openai_build(struct openai *request, struct strbuf *out) {
     openai_write_prompts(request);
+    if (request->kind->dialect) {
+        request->kind->dialect->build(request, out);
+        return;
+    }
+    strbuf_add_char(out, '{');
+    openai_add_head(request, out);
     openai_add_facts(request, out);
     strbuf_add_text(out, "\"choices\":[");
     for (int64_t i = 0; i < request->choice_count; i++) {

@@ -119,27 +119,33 @@ static bool read_all(struct openai *request, const json_t *value, struct error *
     return true;
 }
 
+bool openai_take_messages(struct openai *request, json_t *list, struct error *error) {
+    request->messages = json_array();
+    bool is_right = list && request->messages && !call_request_begin(request->asked, 1) ? read_all(request, list, error)
+                                                                                        : fail_memory(error);
+    if (is_right)
+        request->asked->prompts[0].chat.messages = request->messages;
+    json_decref(list);
+    return is_right;
+}
+
 static bool open_chat(struct openai *request, struct error *error) {
-    const json_t *value = json_object_get(request->root, "messages");
+    json_t *value = json_object_get(request->root, "messages");
     if (!json_is_array(value) || !json_array_size(value))
         return error_set(error, ERROR_ARGUMENT, "messages", "messages: expected a list of messages, at least one");
-    request->messages = json_array();
-    if (!request->messages || call_request_begin(request->asked, 1))
-        return fail_memory(error);
-    if (!read_all(request, value, error))
+    if (!openai_take_messages(request, json_incref(value), error))
         return false;
-    request->asked->prompts[0].chat.messages = request->messages;
     json_object_del(request->root, "messages");
     return true;
 }
 
 /* ---- fields ---- */
 
-static bool read_longest(struct openai *request, const char *name, const json_t *value, struct error *error) {
+bool openai_read_longest(struct openai *request, const char *name, const json_t *value, struct error *error) {
     return json_in_integer(value, name, 0, 1000000000, &request->longest, error);
 }
 
-static bool read_tops(struct openai *request, const char *name, const json_t *value, struct error *error) {
+bool openai_read_tops(struct openai *request, const char *name, const json_t *value, struct error *error) {
     return json_in_integer(value, name, 0, ASK_MAX_TOP, &request->tops, error);
 }
 
@@ -151,7 +157,7 @@ static bool read_head(struct openai *request, const char *name, const json_t *va
 }
 
 /* Reads further variables for the template. The request keeps them. */
-static bool read_variables(struct openai *request, const char *name, const json_t *value, struct error *error) {
+bool openai_read_variables(struct openai *request, const char *name, const json_t *value, struct error *error) {
     if (!json_is_null(value) && !json_is_object(value))
         return error_set(error, ERROR_ARGUMENT, name, "%s: expected an object", name);
     request->variables = json_is_null(value) ? NULL : json_incref((json_t *)value);
@@ -168,19 +174,19 @@ static bool read_documents(struct openai *request, const char *name, const json_
 }
 
 /* Keeps the tools, which the template interprets. An empty list counts as none. */
-static bool read_tools(struct openai *request, const char *name, const json_t *value, struct error *error) {
+bool openai_read_tools(struct openai *request, const char *name, const json_t *value, struct error *error) {
     bool is_empty = json_is_array(value) && !json_array_size(value);
     request->tools = is_empty ? NULL : json_incref((json_t *)value);
     request->asked->prompts[0].chat.tools = request->tools;
     return true;
 }
 
-static bool read_tool_choice(struct openai *request, const char *name, const json_t *value, struct error *error) {
+bool openai_read_tool_choice(struct openai *request, const char *name, const json_t *value, struct error *error) {
     request->tool_choice = json_incref((json_t *)value);
     return true;
 }
 
-static bool read_parallel(struct openai *request, const char *name, const json_t *value, struct error *error) {
+bool openai_read_parallel(struct openai *request, const char *name, const json_t *value, struct error *error) {
     request->parallel_calls = json_incref((json_t *)value);
     return true;
 }
@@ -202,16 +208,16 @@ static bool read_special(struct openai *request, const char *name, const json_t 
 
 static const struct openai_field fields[] = {
     {"messages", "Messages", 0, NULL},
-    {"max_completion_tokens", "Length", 0, read_longest},
+    {"max_completion_tokens", "Length", 0, openai_read_longest},
     {"logprobs", "Flag", offsetof(struct openai, tells_logprobs), NULL},
-    {"top_logprobs", "Alternatives", 0, read_tops},
+    {"top_logprobs", "Alternatives", 0, openai_read_tops},
     {"add_generation_prompt", "Flag", 0, read_head},
     {"continue_final_message", "Flag", offsetof(struct openai, continues), NULL},
-    {"chat_template_kwargs", "Variables", 0, read_variables},
+    {"chat_template_kwargs", "Variables", 0, openai_read_variables},
     {"documents", "Documents", 0, read_documents},
-    {"tools", "Tools", 0, read_tools},
-    {"tool_choice", "ToolChoice", 0, read_tool_choice},
-    {"parallel_tool_calls", "Flag", 0, read_parallel},
+    {"tools", "Tools", 0, openai_read_tools},
+    {"tool_choice", "ToolChoice", 0, openai_read_tool_choice},
+    {"parallel_tool_calls", "Flag", 0, openai_read_parallel},
     {"add_special_tokens", "No", 0, read_special},
     {"parse_special", "No", 0, read_special},
 };
@@ -237,7 +243,7 @@ static bool check_head(struct openai *request, struct error *error) {
     return !what;
 }
 
-static bool check_chat(struct openai *request, struct error *error) {
+bool openai_check_chat(struct openai *request, struct error *error) {
     struct ask *ask = &request->asked->ask;
     if (request->tops >= 0 && !request->tells_logprobs)
         return error_set(error, ERROR_ARGUMENT, "top_logprobs", "top_logprobs: only together with logprobs");
@@ -250,10 +256,12 @@ static bool check_chat(struct openai *request, struct error *error) {
     return check_tools(request, error) && check_head(request, error);
 }
 
-const struct openai_kind openai_chat_kind = {.other = &openai_completion_kind,
+const struct openai_kind openai_chat_kind = {.url = "/v1/chat/completions",
+                                             .schema = "ChatBody",
+                                             .other = &openai_completion_kind,
                                              .is_chat = true,
                                              .required = "messages",
                                              .fields = fields,
                                              .field_count = sizeof fields / sizeof *fields,
                                              .open = open_chat,
-                                             .check = check_chat};
+                                             .check = openai_check_chat};
