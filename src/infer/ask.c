@@ -436,7 +436,8 @@ static void drop_ends(struct prompt_ends *ends, int64_t vocab) {
 int ask_ends_open(const struct ask *ask, const struct ask_model *model, struct ask_ends *ends) {
     size_t count = (size_t)ask->stop_count;
     int status = STATUS_OK;
-    *ends = (struct ask_ends){.is_answer = model->template && !model->continues};
+    /* A constraint holds for the bytes of every token, the first one's space among them. */
+    *ends = (struct ask_ends){.is_answer = model->template && !model->continues && !ask->constraint.field};
     if (!ask->ignore_eos)
         status = prompt_ends_find(model->tokenizer, model->text->eos, model->text->count, model->template,
                                   model->template_seconds, &ends->prompt);

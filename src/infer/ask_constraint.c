@@ -23,7 +23,7 @@ int ask_constraint_take(struct ask_constraint *constraint, const char *field, en
 
 /* ---- values ---- */
 
-/* What a constraint's value may be. */
+/* Types of a constraint's value. */
 enum { A_TEXT = 1, AN_OBJECT = 2, A_LIST = 4, A_BOOL = 8, IS_TRUE = 16 };
 
 static const struct spelling {
@@ -184,7 +184,10 @@ static const struct {
     int (*read)(struct ask_constraint *constraint, const char *field, const json_t *value);
     const char *schema;
 } wholes[] = {
-    {"structured_outputs", read_structured, "\"type\":[\"object\",\"null\"]"},
+    {"structured_outputs", read_structured,
+     "\"type\":[\"object\",\"null\"],\"anyOf\":[{\"type\":\"null\"},{\"required\":[\"json\"]},"
+     "{\"required\":[\"json_object\"]},{\"required\":[\"regex\"]},{\"required\":[\"choice\"]},"
+     "{\"required\":[\"grammar\"]},{\"required\":[\"structural_tag\"]}]"},
     {"response_format", read_format,
      "\"type\":[\"object\",\"null\"],\"required\":[\"type\"],\"properties\":{\"type\":{\"enum\":[\"text\","
      "\"json_object\",\"json_schema\",\"structural_tag\"]}}"},

@@ -21,7 +21,7 @@ static const double lane_seconds[LANES] = {QUICK_SECONDS, CONSTRAINT_MASK_SECOND
 struct constraint_pool {
     struct constraint_pool_options options;
     pthread_mutex_t lock;
-    pthread_cond_t has_news;
+    pthread_cond_t has_mask;
     struct lane lanes[LANES];
     const struct grammar *slow; /* the grammar whose mask the slow lane is making; NULL: none */
     bool is_closing;
@@ -145,7 +145,7 @@ static void *work(void *self) {
         c->is_idle = is_done && !c->is_closed;
         if (!c->is_idle)
             push(pool, c->is_closed ? LANE_QUICK : LANE_SLOW, c);
-        pthread_cond_broadcast(&pool->has_news);
+        pthread_cond_broadcast(&pool->has_mask);
     }
     pthread_mutex_unlock(&pool->lock);
     return NULL;
@@ -160,7 +160,7 @@ int constraint_pool_open(const struct constraint_pool_options *options, struct c
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pool->options = *options;
     pthread_mutex_init(&pool->lock, NULL);
-    pthread_cond_init(&pool->has_news, &attributes);
+    pthread_cond_init(&pool->has_mask, &attributes);
     for (int lane = 0; lane < LANES; lane++)
         pthread_cond_init(&pool->lanes[lane].has_work, NULL);
     pthread_condattr_destroy(&attributes);
@@ -188,7 +188,7 @@ void constraint_pool_close(struct constraint_pool *pool) {
             free_constraint(c);
         pthread_cond_destroy(&pool->lanes[lane].has_work);
     }
-    pthread_cond_destroy(&pool->has_news);
+    pthread_cond_destroy(&pool->has_mask);
     pthread_mutex_destroy(&pool->lock);
     free(pool);
 }
@@ -237,7 +237,7 @@ static bool wait_for(struct constraint *c, double until) {
     int waited = 0;
     pthread_mutex_lock(&c->pool->lock);
     while (!c->is_idle && until > 0 && !waited)
-        waited = pthread_cond_timedwait(&c->pool->has_news, &c->pool->lock, &at);
+        waited = pthread_cond_timedwait(&c->pool->has_mask, &c->pool->lock, &at);
     bool is_idle = c->is_idle;
     pthread_mutex_unlock(&c->pool->lock);
     return is_idle;

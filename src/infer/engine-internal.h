@@ -80,7 +80,7 @@ struct engine_leader {
     struct flight *flights;           /* [depth + 1] a ring */
     int64_t submitted, collected;     /* steps */
     double step_seconds;              /* of the last */
-    double patience;                  /* the least seconds of a step, as they were lately; masks may take them */
+    double patience;                  /* about the minimum seconds of recent steps; masks may take them */
     const struct peft_bytes *sending; /* an adapter's files, of which sent_bytes were sent */
     size_t sent_bytes;
     bool has_ended;

@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <sys/queue.h>
 
-enum { LISTS = 1024, MASKS_BETWEEN = 64 }; /* caches grow with masks: after so many the memory is looked at */
+enum { LISTS = 1024, MASKS_BETWEEN = 64 }; /* masks make caches grow, so the memory is checked after this number */
 const double grammars_bounds[GRAMMARS_BUCKETS] = {1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 2e-3, 5e-3, 1e-2,
                                                   2e-2, 5e-2, 0.1,  0.2,  0.5,  1,    2,    5};
 

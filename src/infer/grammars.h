@@ -1,7 +1,7 @@
 /* The store of compiled grammars.
  *
- * Equal constraints share one grammar. What is not there is compiled by the store's threads, never by the caller's;
- * clients take turns, so that one with many constraints delays another by at most one of them. Grammars and their
+ * Equal constraints share one grammar. The store's own threads compile new ones. Clients take turns: one with many
+ * constraints delays another by at most one of them. Grammars and their
  * caches stay within the memory: the least recently used ones go first, and live on in the completions that use them.
  * Any thread may call these functions. */
 #pragma once
@@ -67,4 +67,5 @@ struct grammars_figures {
     uint64_t hits, misses;
     size_t bytes; /* of the grammars that the store has */
 };
+/* Copies the figures since the opening. */
 void grammars_read(struct grammars *grammars, struct grammars_figures *figures);

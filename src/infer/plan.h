@@ -56,5 +56,6 @@ size_t plan_block_bytes(const struct plan_counts *counts);
 void plan_place(struct plan *plan, const struct plan_counts *counts, void *block);
 /* Copies the plan's arrays into a block of plan_block_bytes(&plan->header.counts). */
 void plan_pack(const struct plan *plan, void *block);
-/* Checks a received header. STATUS_INVALID when a count is negative or above `most`, or `masks` above theirs. */
+/* Checks a received header. STATUS_INVALID when a count is negative or above `most`, or there are more than `masks`
+ * masks. */
 int plan_check(const struct plan_header *header, const struct plan_counts *most, int64_t masks);

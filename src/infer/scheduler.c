@@ -135,7 +135,7 @@ static int collect(struct scheduler *s) {
     return STATUS_OK;
 }
 
-/* Waits a little for the mask of a completion that can go on with nothing else. Returns whether there is one. */
+/* Waits a little for the mask of a completion that has nothing else to do. Returns whether there is one. */
 static bool wait_for_mask(struct scheduler *s) {
     for (int64_t i = 0; i < s->running_count; i++) {
         int32_t forced;

@@ -43,7 +43,7 @@ static int run_once(struct inference_runner *inference, struct step_record *reco
 static int record_once(struct inference_runner *inference, struct step_record *record) {
     struct stream *stream = inference->run.rank->exec.stream;
     const struct model_step padding = padding_of(record->rows);
-    for (int parts = 0; parts < 2; parts++) {
+    for (int parts = 0; parts <= (inference->options.max_masks > 0); parts++) {
         TRY(stream_record_begin(stream));
         inference->divided = parts ? record : NULL;
         int status = step_run(inference, &padding);
@@ -52,15 +52,6 @@ static int record_once(struct inference_runner *inference, struct step_record *r
         TRY(status ? status : ended);
     }
     return STATUS_OK;
-}
-
-int step_meet_masks(struct inference_runner *inference, const struct model_masks *masks) {
-    struct stream *stream = inference->run.rank->exec.stream;
-    if (inference->divided) {
-        TRY(stream_record_end(stream, &inference->divided->before));
-        return stream_record_begin(stream);
-    }
-    return masks->count ? step_put_masks(inference, masks) : STATUS_OK;
 }
 
 /* Does it to the record's step, with its hooks. */

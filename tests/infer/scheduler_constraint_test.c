@@ -174,7 +174,7 @@ static void forced_tokens_run_as_rows_of_a_chunk(void **state) {
     assert_int_equal(engine.last_rows, 5 + 6);
     assert_int_equal(asked[0].count[0], 7);
     assert_int_equal(asked[0].reason[0], SCHEDULER_STOP); /* without a step that draws the end */
-    /* Where log-probabilities are wanted, all are drawn. */
+    /* All are drawn when log-probabilities are wanted. */
     begin(&(struct scheduler_options){0}, 10);
     prepare(0, 5, 100, grammar)->request.wants_logprobs = true;
     submit_taken(&asked[0]);
