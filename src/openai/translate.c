@@ -117,3 +117,8 @@ bool translate_format(struct openai *request, const char *field, const json_t *f
         ask->constraint.field = field;
     return !status;
 }
+
+bool translate_one(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    int64_t count;
+    return json_in_integer(value, "n", 1, 1, &count, error);
+}
