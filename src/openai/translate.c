@@ -1,4 +1,4 @@
-/* What the translations of requests share: contents, calls, tools. */
+/* Shared by the translations of requests: contents, calls, tools. */
 #include "translate.h"
 
 #include "json_in.h"

@@ -234,7 +234,7 @@ class Messages(Dialect):
 
 
 class Translations(unittest.TestCase):
-    """What the template gets, seen by the number of its tokens: the model has a token for each byte."""
+    """The text that the template writes, read from the ids of the prompt: the model has a token for each byte."""
 
     @classmethod
     def setUpClass(cls):
