@@ -65,6 +65,7 @@ static void free_call(struct call *call) {
     if (call->loop)
         free_loop(call->loop);
     call_request_free(&call->request);
+    openai_tools_free(&call->tools);
     json_decref(call->texts);
     free(call->cached);
     free(call);

@@ -10,6 +10,7 @@
 #include "keys.h"
 
 #include "openai/call_request.h"
+#include "openai/tools.h"
 #include "openai/update.h"
 
 #include "infer/scheduler.h"
@@ -22,12 +23,13 @@ struct call {
     struct server *server;
     struct call_request request; /* the seed is drawn when none is given */
     bool is_chat;
-    bool only_counts;         /* it ends when its prompts have ids */
-    const char *id;           /* of the exchange, for use in answers */
-    struct key_holder client; /* number 0 without a key */
-    double deadline;          /* monotonic seconds; 0: the server's default */
-    json_t *texts;            /* JSON that holds the request's strings: a reference of the call; NULL: none */
-    uint64_t turn_owner;      /* for taking turns at the worker for texts: exchange_owner */
+    bool only_counts;          /* it ends when its prompts have ids */
+    const char *id;            /* of the exchange, for use in answers */
+    struct key_holder client;  /* number 0 without a key */
+    double deadline;           /* monotonic seconds; 0: the server's default */
+    json_t *texts;             /* JSON that holds the request's strings: a reference of the call; NULL: none */
+    struct openai_tools tools; /* of a request of gRPC */
+    uint64_t turn_owner;       /* for taking turns at the worker for texts: exchange_owner */
     void (*on_update)(struct call *call, const struct call_update *update);
     void *context; /* for the protocol */
     /* The results: */

@@ -8,7 +8,7 @@
 
 #include <stdarg.h>
 
-enum { MAX_DEPTH = 64, MAX_FORMATS = 1 << 16, MAX_GUARDS = 1024, MAX_GUARD_BYTES = 1024 };
+enum { MAX_DEPTH = 64, MAX_FORMATS = 1 << 16, MAX_GUARDS = 1024, MAX_GUARD_BYTES = 1024, SHOWN_PLACE = 160 };
 
 struct tag;
 struct text {
@@ -78,7 +78,8 @@ static int refuse(struct tag *tag, size_t number, const char *key, enum grammar_
     vsnprintf(message, sizeof message, format, list);
     va_end(list);
     add_place(tag, number, key, &place);
-    int status = grammar_refuse(tag->reading->report, refusal, "%s: %s", strbuf_text(&place), message);
+    int status = grammar_refuse(tag->reading->report, refusal, "%.*s%s: %s", SHOWN_PLACE, strbuf_text(&place),
+                                place.length > SHOWN_PLACE ? "..." : "", message);
     strbuf_free(&place);
     return status;
 }

@@ -146,9 +146,9 @@ static int read_format(struct ask_constraint *constraint, const char *field, con
                              *const of_schema[] = {"type",   "json_schema", "name", "description",
                                                    "schema", "strict",      NULL},
                              *const of_inner[] = {"name", "description", "schema", "strict", NULL};
-    const char *type = json_string_value(json_object_get(value, "type"));
-    const json_t *inner = json_object_get(value, "json_schema");
-    if (!type)
+    const json_t *given = json_object_get(value, "type"), *inner = json_object_get(value, "json_schema");
+    const char *type = json_string_value(given);
+    if (!type || strlen(type) != json_string_length(given))
         return status_fail(STATUS_INVALID, "expected an object with a \"type\"");
     if (!strcmp(type, "text"))
         return check_keys(value, of_text);

@@ -87,19 +87,33 @@ bool chat_may_think(const struct chat_template *template) {
     return template && has_text(template, THINK_BEGIN);
 }
 
+/* Returns what the last mark says; `otherwise`: there is none. */
+static enum chat_thought last_mark(const char *text, size_t length, enum chat_thought otherwise) {
+    const char *end = text + length;
+    for (const char *at = text; (at = memchr(at, '<', (size_t)(end - at))); at++)
+        if ((size_t)(end - at) >= strlen(THINK_BEGIN) && !memcmp(at, THINK_BEGIN, strlen(THINK_BEGIN)))
+            otherwise = THOUGHT_HAS_BEGUN;
+        else if ((size_t)(end - at) >= strlen(THINK_END) && !memcmp(at, THINK_END, strlen(THINK_END)))
+            otherwise = THOUGHT_NEVER;
+    return otherwise;
+}
+
+enum chat_thought chat_thought_of_text(const char *text, size_t length) {
+    size_t end = length;
+    while (end && strchr(" \t\r\n", text[end - 1]) && text[end - 1])
+        end--;
+    size_t begin = end > strlen(THINK_END) ? end - strlen(THINK_END) : 0; /* only a mark at the end counts */
+    return last_mark(text + begin, end - begin, THOUGHT_MAY);
+}
+
 enum chat_thought chat_thought_of(const struct chat_pieces *pieces, bool continues) {
     size_t first = pieces->count, begin = pieces->text.length;
     if (continues && first > 0)
         begin -= pieces->items[--first].length;
     while (first > 0 && pieces->items[first - 1].flags & CHAT_SPECIAL)
         begin -= pieces->items[--first].length;
-    enum chat_thought found = continues ? THOUGHT_NEVER : THOUGHT_MAY;
-    for (const char *at = strbuf_text(&pieces->text) + begin; (at = strchr(at, '<')); at++)
-        if (!strncmp(at, THINK_BEGIN, strlen(THINK_BEGIN)))
-            found = THOUGHT_HAS_BEGUN;
-        else if (!strncmp(at, THINK_END, strlen(THINK_END)))
-            found = THOUGHT_NEVER;
-    return found;
+    return last_mark(strbuf_text(&pieces->text) + begin, pieces->text.length - begin,
+                     continues ? THOUGHT_NEVER : THOUGHT_MAY);
 }
 
 /* ---- writing ---- */

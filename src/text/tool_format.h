@@ -60,3 +60,5 @@ bool chat_may_think(const struct chat_template *template);
 /* Returns where the answer to a rendering stands, by the template's text after the last message. `continues`: by the
  * last message, which the answer continues. */
 enum chat_thought chat_thought_of(const struct chat_pieces *pieces, bool continues);
+/* The same for a prompt that is a text. */
+enum chat_thought chat_thought_of_text(const char *text, size_t length);

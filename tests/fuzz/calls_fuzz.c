@@ -1,6 +1,5 @@
-/* Any bytes as a completion with calls and reasoning. Pieces of any size give the same events; a call that ends in a
- * completion that was not cut has JSON as its arguments; without calls and reasoning the text is there byte for byte.
- */
+/* Any bytes as a completion with calls and reasoning. Pieces of any size give the same events. The arguments of a call
+ * are JSON, unless the completion was cut. A completion without calls and reasoning is there byte for byte. */
 #include "openai/call_parser.h"
 
 #include "base/base.h"
