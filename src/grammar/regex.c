@@ -164,6 +164,14 @@ static regex intern_set(struct regexes *regexes, const struct byte_set *set) {
     return one;
 }
 
+regex regex_multiple(struct regexes *regexes, uint32_t modulus, uint32_t remainder) {
+    return intern(
+        regexes,
+        (struct term){
+            .kind = TERM_MULTIPLE, .a = modulus, .b = remainder, .is_plain = true, .accepts_empty = remainder == 0},
+        NULL);
+}
+
 int regexes_open(size_t bytes, double deadline, struct regexes **out) {
     struct regexes *regexes = calloc(1, sizeof *regexes);
     *out = NULL;

@@ -56,6 +56,11 @@ static bool find_classes(struct regexes *regexes, regex one, uint32_t *at) {
         term->stamp = stamp;
         if (term->kind == TERM_SET)
             split_classes(&classes, &regexes->sets[term->a]);
+        for (const char *c = "0123456789."; *c && term->kind == TERM_MULTIPLE; c++) {
+            struct byte_set set = {{0}};
+            set_add(&set, (unsigned char)*c);
+            split_classes(&classes, &set);
+        }
         push_parts(regexes, part);
     }
     regexes->scratch_count = base;
@@ -106,6 +111,12 @@ static regex derive_one(struct regexes *regexes, regex one, uint8_t byte) {
         return one;
     case TERM_SET:
         return set_has(&regexes->sets[term.a], byte) ? REGEX_EMPTY : REGEX_NOTHING;
+    case TERM_MULTIPLE:
+        if (byte == '.')
+            return one;
+        return byte >= '0' && byte <= '9'
+                   ? regex_multiple(regexes, term.a, (uint32_t)((term.b * (uint64_t)10 + byte - '0') % term.a))
+                   : REGEX_NOTHING;
     case TERM_JOIN:
         result = regex_join(regexes, regexes->terms[term.a].result, term.b);
         return regexes->terms[term.a].accepts_empty ? regex_either(regexes, result, regexes->terms[term.b].result)

@@ -170,7 +170,7 @@ rule_node rule_call(struct rules *rules, rule_id rule) {
 /* ---- what derives a text ---- */
 
 static void solve_node(const struct rules *rules, struct node *node) {
-    bool has_children = node->kind >= NODE_SCOPE;
+    bool has_children = node->kind >= NODE_SCOPE; /* a and b are nodes */
     const struct node *a = &rules->nodes[has_children ? node->a : 0], *b = &rules->nodes[has_children ? node->b : 0];
     switch ((enum node_kind)node->kind) {
     case NODE_NOTHING:
@@ -187,7 +187,8 @@ static void solve_node(const struct rules *rules, struct node *node) {
         node->is_possible = true;
         break;
     case NODE_CALL:
-        a = &rules->nodes[rules->bodies[node->a].node]; /* continues */
+        a = &rules->nodes[rules->bodies[node->a].node];
+        /* fall through */
     case NODE_SCOPE:
         node->is_possible = a->is_possible;
         node->is_nullable = a->is_nullable;

@@ -8,13 +8,14 @@ enum term_kind {
     TERM_NOTHING,
     TERM_EMPTY,
     TERM_ANY,
-    TERM_SET,    /* a: of the sets of bytes */
-    TERM_JOIN,   /* a, b; a is no join */
-    TERM_EITHER, /* a, b: at and count of a list, by their heads, then numbers */
-    TERM_BOTH,   /* the same, by numbers */
-    TERM_NOT,    /* a */
-    TERM_REPEAT, /* a, from least to most times; a does not accept the empty text unless least is 0 */
-    TERM_FREE    /* a place that a sweep has freed */
+    TERM_SET,      /* a: of the sets of bytes */
+    TERM_JOIN,     /* a, b; a is no join */
+    TERM_EITHER,   /* a, b: at and count of a list, by their heads, then numbers */
+    TERM_BOTH,     /* the same, by numbers */
+    TERM_NOT,      /* a */
+    TERM_REPEAT,   /* a, from least to most times; a does not accept the empty text unless least is 0 */
+    TERM_MULTIPLE, /* a: modulus; b: remainder of the digits before */
+    TERM_FREE      /* a place that a sweep has freed */
 };
 enum term_life { LIFE_UNKNOWN, LIFE_ALIVE, LIFE_DEAD };
 struct term {
