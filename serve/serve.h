@@ -17,6 +17,7 @@
 #include "config/config.h"
 #include "infer/adapters.h"
 #include "infer/engine.h"
+#include "infer/grammars.h"
 #include "text/chat.h"
 
 struct serve_name {
@@ -43,6 +44,7 @@ struct serve_options {
     double template_timeout;               /* limit for one rendering, in seconds */
     const struct tool_format *tool_format; /* of calls; NULL: as a template writes them */
     bool has_no_reasoning;
+    struct grammars_options grammars; /* of constraints */
     int64_t max_queued_requests, max_queued_tokens;
     double prefill_stretch;
     double request_timeout; /* 0: none */

@@ -1,9 +1,9 @@
 /* Patterns of ECMA-262 with the u flag, as terms over the text or over its spelling in JSON.
  *
- * Anchors are no characters. So each part of a pattern is up to four languages: of matches that must begin where the
- * text begins or not (`^`), and end where it ends or not (`$`). Joining two parts joins their languages: what comes
- * before a `^`, or after a `$`, must match the empty text. At the end of the pattern the text before and after a match
- * is free, or there is none.
+ * Anchors are no characters. So a part of a pattern is four languages: its matches must begin where the text begins
+ * (`^`) or need not, and end where it ends (`$`) or need not. Joining parts joins their languages: only the empty text
+ * may come before a `^` or after a `$`. At the end of the pattern the text before and after a match is free, or there
+ * is none.
  *
  * A class is a set of ranges; complements are taken there, before a character is spelled. The parser has its own stack
  * of groups. */
@@ -37,6 +37,9 @@ struct pattern {
     regex texts, ahead;         /* texts of the alternatives before; what this one may not begin with */
     struct regex_range *ranges; /* of the class that is being read */
     size_t range_count, range_capacity;
+    struct regex_range *cases; /* pairs of characters that differ in case */
+    size_t case_count;
+    bool has_cases;
     struct part *parts;
     size_t part_count, part_capacity;
     struct group groups[MAX_GROUPS + 1];
@@ -82,6 +85,8 @@ static int compare_ranges(const void *a, const void *b) {
 /* Sorts and merges the ranges from `from` on. */
 static void merge_ranges(struct pattern *p, size_t from) {
     size_t made = from;
+    if (p->range_count == from)
+        return;
     qsort(p->ranges + from, p->range_count - from, sizeof *p->ranges, compare_ranges);
     for (size_t i = from; i < p->range_count; i++)
         if (made > from && p->ranges[i].first <= p->ranges[made - 1].last + 1) {
@@ -111,19 +116,47 @@ static int invert_ranges(struct pattern *p, size_t from) {
     return STATUS_OK;
 }
 
-static int add_other_cases(struct pattern *p) {
-    size_t count = p->range_count;
-    for (size_t i = 0; i < count; i++) {
-        struct regex_range range = p->ranges[i];
-        for (uint32_t point = range.first; point <= range.last && point <= LAST_CASED; point++)
-            for (enum unicode_case to = 0; to < UNICODE_CASES; to++) {
-                uint32_t other[3];
-                unicode_change_case(point, to, other);
-                if (other[0] != point && !other[1])
-                    TRY(add_range(p, other[0], other[0]));
-            }
+/* Lists all characters with the others that they become in upper, title or lower case. */
+static int read_cases(struct pattern *p) {
+    size_t capacity = 0;
+    for (uint32_t point = 0; point <= LAST_CASED && !p->has_cases; point++)
+        for (enum unicode_case to = 0; to < UNICODE_CASES; to++) {
+            uint32_t other[3];
+            unicode_change_case(point, to, other);
+            if (other[0] == point || other[1])
+                continue;
+            TRY(array_reserve(&p->cases, &capacity, p->case_count + 1, sizeof *p->cases));
+            p->cases[p->case_count++] = (struct regex_range){point, other[0]};
+        }
+    p->has_cases = true;
+    return STATUS_OK;
+}
+
+static bool has_point(const struct pattern *p, size_t count, uint32_t point) {
+    size_t low = 0, high = count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (p->ranges[middle].last < point)
+            low = middle + 1;
+        else
+            high = middle;
     }
-    merge_ranges(p, 0);
+    return low < count && p->ranges[low].first <= point;
+}
+
+/* Twice, as "k" and the sign of kelvin meet in "K". */
+static int add_other_cases(struct pattern *p) {
+    TRY(read_cases(p));
+    for (int pass = 0; pass < 2; pass++) {
+        size_t count = p->range_count;
+        for (size_t i = 0; i < p->case_count; i++) {
+            bool has_one = has_point(p, count, p->cases[i].first), has_other = has_point(p, count, p->cases[i].last);
+            uint32_t missing = has_one ? p->cases[i].last : p->cases[i].first;
+            if (has_one != has_other)
+                TRY(add_range(p, missing, missing));
+        }
+        merge_ranges(p, 0);
+    }
     return STATUS_OK;
 }
 
@@ -343,7 +376,7 @@ static struct part either(struct regexes *regexes, struct part a, struct part b)
     return a;
 }
 
-/* Of a language, what may stand beyond an anchor: the empty text. */
+/* Beyond an anchor only the empty text of a language may stand. */
 static regex only_empty(struct regexes *regexes, regex one, bool is_beyond) {
     return !is_beyond ? one : regex_accepts_empty(regexes, one) ? REGEX_EMPTY : REGEX_NOTHING;
 }
@@ -603,6 +636,7 @@ int pattern_read(const char *pattern, size_t length, bool is_search, bool is_jso
         *language = p->texts;
     }
     free(p->ranges);
+    free(p->cases);
     free(p->parts);
     free(p);
     return status;

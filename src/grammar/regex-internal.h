@@ -39,8 +39,7 @@ regex regex_both(struct regexes *regexes, regex left, regex right);
 regex regex_not(struct regexes *regexes, regex one);
 /* `least` to `most` times, most may be REGEX_ENDLESS. Counted, not copied. */
 regex regex_repeat(struct regexes *regexes, regex one, int32_t least, int32_t most);
-/* Digits, with points anywhere, that make a multiple of `modulus` after a number with this remainder: the remainder
- * times 10 to the power of their number, plus their value, is one. */
+/* Digits that continue a number with this remainder to a multiple of `modulus`. Points between them do not count. */
 regex regex_multiple(struct regexes *regexes, uint32_t modulus, uint32_t remainder);
 /* Shorthands of the above: union and concatenation of [count]. */
 regex regex_any_of(struct regexes *regexes, const regex *list, size_t count);

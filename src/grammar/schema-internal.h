@@ -4,12 +4,14 @@
  *     schema_shape.c     shapes: what values a schema allows; they can be intersected, united and complemented
  *     schema_number.c    languages of numbers: ranges and multiples
  *     schema_keywords.c  each keyword as a shape
- *     schema.c           shapes of schemas in the order in which they need each other; the room's functions
+ *     schema_set.c       spots, sets, and what is needed next
+ *     schema_make.c      shapes of spots and sets, in the order in which they need each other
  *     schema_rules.c     rules that derive the values of a shape
+ *     schema.c           the room's functions
  *
  * A spot is one place in the document, as a schema or as a constant, or what such a place forbids. A set is a list of
- * spots that all hold: it stands for an item or a property, and is looked into only when it is needed, so that
- * recursive schemas have finitely many sets. */
+ * spots that all hold, and stands for an item or a property. It is looked into only when it is needed: recursive
+ * schemas have finitely many sets. */
 #pragma once
 
 #include "readers-internal.h"
@@ -17,7 +19,7 @@
 
 typedef uint32_t spot_id;
 typedef uint32_t set_id;
-enum { SPOT_NOTHING = 0 /* false */, SPOT_ANYTHING = 1 /* true */ };
+enum { SPOT_NOTHING /* false */, SPOT_ANYTHING /* true */, SPOT_OBJECT /* any object */, FIRST_SPOTS };
 enum { SET_ANYTHING = 0, SET_NOTHING = 1 };
 enum { NEEDS = 1 };        /* a status: the shape of another spot or set must be made first */
 #define ENDLESS UINT64_MAX /* of counts */
@@ -217,7 +219,7 @@ extern const struct array FREE_ARRAY;
 bool object_is_free(const struct object *object);
 bool array_is_free(const struct array *array);
 void shape_anything(struct shape *shape);
-/* Shapes share their lists. */
+/* Shapes share their lists. The first may return NEEDS, and whatever calls it. */
 int shape_intersect(struct schema *schema, const struct shape *left, const struct shape *right, struct shape *made);
 int shape_unite(struct schema *schema, const struct shape *left, const struct shape *right, struct shape *made);
 /* STATUS_NOT_FOUND, without a text, where the complement is not known. `source`: the schema that asks. */
@@ -239,6 +241,11 @@ int object_intersect(struct schema *schema, const struct object *left, const str
                      bool *is_dead);
 
 /* ---- what spots need ---- */
+
+/* The set of these spots, which differ. */
+set_id schema_add_set(struct schema *schema, const spot_id *spots, uint32_t count);
+/* Whether a need is being worked on. */
+bool *schema_open_flag(struct schema *schema, struct need need);
 
 /* The shape of a spot; NEEDS until it is made. */
 int schema_spot_shape(struct schema *schema, spot_id spot, const struct shape **shape);

@@ -269,7 +269,7 @@ static int apply_one(struct schema *schema, const json_t *value, const json_t *m
     struct shape one;
     size_t count;
     TRY(shapes_of(schema, member, &shapes, &count));
-    /* What the other keywords forbid need not be told apart. */
+    /* Values that other keywords forbid do not count as an overlap. */
     for (size_t i = 0; i < count; i++) {
         struct shape *here = schema_take(schema, 1, sizeof *here);
         TRY(schema->status);
@@ -334,7 +334,7 @@ static int apply_if(struct schema *schema, const json_t *value, const json_t *me
     TRY(needs);
     status = shape_complement(schema, condition[0], schema_spot_of(schema, value), &no);
     if (status == STATUS_NOT_FOUND)
-        return unsupported(schema, value, "if", "where this schema does not hold cannot be told", shape);
+        return unsupported(schema, value, "if", "its complement cannot be enforced", shape);
     TRY(status);
     yes = *condition[0];
     TRY(keep_order(schema, &yes, &no));

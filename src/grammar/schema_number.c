@@ -81,7 +81,7 @@ static regex differing(struct regexes *r, const char *text, bool is_above, bool 
             is_above ? digits_between(r, (char)(text[i] + 1), '9') : digits_between(r, lowest, (char)(text[i] - 1));
         int32_t left = (int32_t)(length - i - 1);
         regex here = regex_join(r, digit, is_fraction ? digits(r, 0, REGEX_ENDLESS) : digits(r, left, left));
-        /* What the digits after this one allow, or a difference here. */
+        /* The next digits may differ, or this one. */
         regex same = regex_join(r, digits_between(r, text[i], text[i]), found);
         found = regex_either(r, here, same);
     }

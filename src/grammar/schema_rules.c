@@ -94,7 +94,7 @@ static int set_node(struct schema *schema, set_id id, rule_node *node) {
 
 /* ---- objects ---- */
 
-/* What can follow the properties of an object. */
+/* The keys that can follow the properties of an object. */
 struct rest {
     rule_node pair;     /* an additional key, and its value */
     rule_node demanded; /* one that a demand names; RULE_NOTHING: there is no demand */
@@ -374,7 +374,7 @@ static int plain_array_node(struct schema *schema, const struct array *array, ru
     if (count < array->first_count && most > count)
         most = count;
     TRY(item_node(schema, array, most > count ? array->rest : SET_NOTHING, &rest));
-    /* What may follow after the items that have their own schemas, and then what follows after fewer of them. */
+    /* `after` follows the items with their own schemas; then it becomes what follows fewer of them. */
     rule_node more = rule_join(rules, comma, rest), after = RULE_NOTHING;
     if (count) {
         after =

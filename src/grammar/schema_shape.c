@@ -6,7 +6,7 @@
  * objects is the union of their properties, and recursive schemas end. */
 #include "schema-internal.h"
 
-enum { MAX_ALTERNATIVES = 1024, MAX_CELLS = 256 };
+enum { MAX_ALTERNATIVES = 1024, MAX_CELLS = 256, FEW = 8 };
 
 static const struct cell FREE_CELLS[] = {{.keys = ALL_VALUES, .value = SET_ANYTHING, .is_implied = true}};
 const struct object FREE_OBJECT = {.cells = (struct cell *)FREE_CELLS, .cell_count = 1, .most = ENDLESS};
@@ -207,6 +207,46 @@ static int too_many(struct schema *schema) {
                           MAX_ALTERNATIVES);
 }
 
+/* Whether an alternative has no value, as far as that is known. */
+static int object_is_empty(struct schema *schema, const struct object *object, bool *is_empty) {
+    *is_empty = false;
+    for (uint32_t i = 0; i < object->property_count && !*is_empty; i++)
+        if (object->properties[i].is_required)
+            TRY(schema_set_is_empty(schema, object->properties[i].value, is_empty));
+    return STATUS_OK;
+}
+
+static int array_is_empty(struct schema *schema, const struct array *array, bool *is_empty) {
+    *is_empty = false;
+    for (uint64_t i = 0; i < array->least && i <= array->first_count && !*is_empty; i++)
+        TRY(schema_set_is_empty(schema, i < array->first_count ? array->first[i] : array->rest, is_empty));
+    return STATUS_OK;
+}
+
+int shape_is_empty(struct schema *schema, const struct shape *shape, bool *is_empty) {
+    *is_empty = !shape->simple && values_lack(schema, shape->number) && values_lack(schema, shape->string);
+    for (uint32_t i = 0; i < shape->array_count && *is_empty; i++)
+        TRY(array_is_empty(schema, &shape->arrays[i], is_empty));
+    for (uint32_t i = 0; i < shape->object_count && *is_empty; i++)
+        TRY(object_is_empty(schema, &shape->objects[i], is_empty));
+    return schema->status;
+}
+
+/* Drops objects that have no value, once there are many: conditions on a constant make few of very many. NEEDS. */
+static int drop_empty(struct schema *schema, struct shape *shape) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < shape->object_count && shape->object_count > FEW; i++) {
+        bool is_empty;
+        TRY(object_is_empty(schema, &shape->objects[i], &is_empty));
+        if (!is_empty)
+            shape->objects[kept++] = shape->objects[i];
+    }
+    if (schema->has_needs)
+        return NEEDS;
+    shape->object_count = shape->object_count > FEW ? kept : shape->object_count;
+    return STATUS_OK;
+}
+
 int shape_intersect(struct schema *schema, const struct shape *left, const struct shape *right, struct shape *made) {
     size_t arrays = (size_t)left->array_count * right->array_count,
            objects = (size_t)left->object_count * right->object_count;
@@ -232,8 +272,10 @@ int shape_intersect(struct schema *schema, const struct shape *left, const struc
                              &both.objects[both.object_count], &is_dead));
         both.object_count += !is_dead;
     }
+    TRY(schema->status);
+    TRY(drop_empty(schema, &both));
     *made = both;
-    return schema->status;
+    return STATUS_OK;
 }
 
 int shape_unite(struct schema *schema, const struct shape *left, const struct shape *right, struct shape *made) {
@@ -272,30 +314,6 @@ int shape_unite(struct schema *schema, const struct shape *left, const struct sh
         }
     }
     *made = either;
-    return schema->status;
-}
-
-int shape_is_empty(struct schema *schema, const struct shape *shape, bool *is_empty) {
-    *is_empty = !shape->simple && values_lack(schema, shape->number) && values_lack(schema, shape->string);
-    for (uint32_t i = 0; i < shape->array_count && *is_empty; i++) {
-        const struct array *array = &shape->arrays[i];
-        bool is_dead = false, lacks;
-        for (uint64_t k = 0; k < array->least && k <= array->first_count && !is_dead; k++) {
-            TRY(schema_set_is_empty(schema, k < array->first_count ? array->first[k] : array->rest, &lacks));
-            is_dead = lacks;
-        }
-        *is_empty = is_dead;
-    }
-    for (uint32_t i = 0; i < shape->object_count && *is_empty; i++) {
-        const struct object *object = &shape->objects[i];
-        bool is_dead = false, lacks;
-        for (uint32_t k = 0; k < object->property_count && !is_dead; k++)
-            if (object->properties[k].is_required) {
-                TRY(schema_set_is_empty(schema, object->properties[k].value, &lacks));
-                is_dead = lacks;
-            }
-        *is_empty = is_dead;
-    }
     return schema->status;
 }
 

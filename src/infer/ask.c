@@ -400,9 +400,7 @@ int ask_check(const struct ask *ask, int64_t vocab, const char **field) {
     *field = "ignore_eos";
     if (ask->constraint.field && ask->ignore_eos)
         return status_fail(STATUS_INVALID, "%s ends a completion where its text is complete", ask->constraint.field);
-    *field = ask->constraint.field;
-    if (*field)
-        return status_fail(STATUS_UNSUPPORTED, "constraints are not supported");
+    *field = NULL;
     return STATUS_OK;
 }
 
@@ -438,7 +436,8 @@ static void drop_ends(struct prompt_ends *ends, int64_t vocab) {
 int ask_ends_open(const struct ask *ask, const struct ask_model *model, struct ask_ends *ends) {
     size_t count = (size_t)ask->stop_count;
     int status = STATUS_OK;
-    *ends = (struct ask_ends){.is_answer = model->template && !model->continues};
+    /* A constraint holds for the bytes of every token, the first one's space among them. */
+    *ends = (struct ask_ends){.is_answer = model->template && !model->continues && !ask->constraint.field};
     if (!ask->ignore_eos)
         status = prompt_ends_find(model->tokenizer, model->text->eos, model->text->count, model->template,
                                   model->template_seconds, &ends->prompt);
@@ -496,6 +495,7 @@ void ask_schedule(const struct ask *ask, const struct ask_ends *ends, const stru
         .end_count = (int64_t)ends->prompt.count,
         .stop_ids = ask->stop_ids,
         .stop_count = ask->stop_id_count,
+        .wants_logprobs = ask->logprobs >= 0,
         .top_count = ask->logprobs > 0 ? (int32_t)ask->logprobs : 0,
         .wants_prompt_logprobs = ask->prompt_logprobs >= 0,
         .prompt_top_count = ask->prompt_logprobs > 0 ? (int32_t)ask->prompt_logprobs : 0,

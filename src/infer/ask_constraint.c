@@ -23,7 +23,7 @@ int ask_constraint_take(struct ask_constraint *constraint, const char *field, en
 
 /* ---- values ---- */
 
-/* What a constraint's value may be. */
+/* Types of a constraint's value. */
 enum { A_TEXT = 1, AN_OBJECT = 2, A_LIST = 4, A_BOOL = 8, IS_TRUE = 16 };
 
 static const struct spelling {

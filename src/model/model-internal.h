@@ -99,9 +99,10 @@ struct device_step {
 struct step_record {
     int64_t rows;
     int level; /* of hooks: see struct hook_upload */
-    /* What comes before the draw, which can begin while masks are being made, and the draw. On ranks that do not draw,
-     * `before` is NULL, and `recording` is the whole step. */
-    struct recording *before, *recording;
+    struct recording *recording;
+    /* The same in two parts for a step with masks: what comes before the draw, which can begin while masks are being
+     * made, and the rest. On ranks that do not draw, `before` is NULL. */
+    struct recording *before, *rest;
 };
 enum { STEP_RECORDS_MOST = 24 * (1 + HOOK_LEVELS_MOST) };
 
@@ -244,7 +245,7 @@ struct inference_runner {
     struct device_step step;
     struct step_record records[STEP_RECORDS_MOST]; /* ascending */
     int record_count;
-    struct step_record *recorded; /* the one that is being recorded; NULL: none */
+    struct step_record *divided; /* the one that is being recorded in parts; NULL: none */
     struct model_replays replays;
 };
 
@@ -501,12 +502,9 @@ int step_upload(struct inference_runner *inference, const struct model_step *ste
 int step_run(struct inference_runner *inference, const struct model_step *step);
 
 /* records.c */
-/* Comes between a step's last work before its draw and the draw: divides a record, or fetches the masks. */
-int step_meet_masks(struct inference_runner *inference, const struct model_masks *masks);
 void step_close_records(struct inference_runner *inference);
 
 /* results.c: on ranks where model_gives_results. */
-size_t step_masks_bytes(const struct inference_runner *inference);   /* of the masks of a step */
 size_t step_fetches_bytes(const struct inference_runner *inference); /* of host memory, which step_open_fetches takes */
 int step_open_fetches(struct inference_runner *inference);
 void step_close_fetches(struct inference_runner *inference);
@@ -514,5 +512,12 @@ void step_close_fetches(struct inference_runner *inference);
 int step_check_fetches(const struct inference_runner *inference);
 /* Lets the step's masks be written, and queues their copy to the device. */
 int step_put_masks(struct inference_runner *inference, const struct model_masks *masks);
+/* Comes before the draw: divides a record there, or puts the masks. */
+int step_meet_masks(struct inference_runner *inference, const struct model_masks *masks);
+/* Returns the bytes of a step's masks. */
+static inline size_t step_masks_bytes(const struct inference_runner *inference) {
+    int64_t words = sample_mask_words(inference->run.base->options.config.vocab_size);
+    return (size_t)(inference->options.max_masks * words) * sizeof(uint32_t);
+}
 /* Queues the copy of the step's results to the host, after the step. `record` ran it, or NULL. */
 int step_fetch(struct inference_runner *inference, const struct model_step *step, const struct step_record *record);

@@ -3,7 +3,7 @@
  * A record has the operations of a step, with the addresses of their arguments. Whatever differs from step to step is
  * therefore read from device memory: the arrays of the upload, which lie at the same places, the page table and the
  * cache. A step of fewer rows is padded. A record begins after the upload and ends before the results are fetched. It
- * is divided before the draw, so that masks can be made while the device computes the logits. */
+ * is recorded once more in two parts, so that masks can be made while the device computes the logits. */
 #include "model-internal.h"
 
 static const struct hook_upload *hooks_of(const struct inference_runner *inference) {
@@ -43,21 +43,15 @@ static int run_once(struct inference_runner *inference, struct step_record *reco
 static int record_once(struct inference_runner *inference, struct step_record *record) {
     struct stream *stream = inference->run.rank->exec.stream;
     const struct model_step padding = padding_of(record->rows);
-    TRY(stream_record_begin(stream));
-    inference->recorded = record;
-    int status = step_run(inference, &padding);
-    inference->recorded = NULL;
-    int ended = stream_record_end(stream, &record->recording);
-    return status ? status : ended;
-}
-
-int step_meet_masks(struct inference_runner *inference, const struct model_masks *masks) {
-    struct stream *stream = inference->run.rank->exec.stream;
-    if (inference->recorded) {
-        TRY(stream_record_end(stream, &inference->recorded->before));
-        return stream_record_begin(stream);
+    for (int parts = 0; parts <= (inference->options.max_masks > 0); parts++) {
+        TRY(stream_record_begin(stream));
+        inference->divided = parts ? record : NULL;
+        int status = step_run(inference, &padding);
+        inference->divided = NULL;
+        int ended = stream_record_end(stream, parts ? &record->rest : &record->recording);
+        TRY(status ? status : ended);
     }
-    return masks->count ? step_put_masks(inference, masks) : STATUS_OK;
+    return STATUS_OK;
 }
 
 /* Does it to the record's step, with its hooks. */
@@ -78,7 +72,7 @@ static int add_record(struct inference_runner *inference, int64_t rows, int leve
     struct step_record *record = &inference->records[inference->record_count];
     *record = (struct step_record){.rows = rows, .level = level};
     int status = do_once(inference, record, record_once);
-    inference->record_count += record->recording || record->before;
+    inference->record_count += record->recording != NULL;
     return status;
 }
 
@@ -107,14 +101,16 @@ int model_record_steps(struct inference_runner *inference, int64_t limit, int *c
 
 static int replay(struct inference_runner *inference, const struct step_record *record, const struct model_step *step) {
     struct stream *stream = inference->run.rank->exec.stream;
-    int status = STATUS_OK;
     inference->replays.steps++;
     inference->replays.rows += record->rows;
     inference->replays.asked += step->rows;
-    THEN_IF(status, record->before, stream_replay(stream, record->before));
-    THEN_IF(status, record->before && step->masks.count, step_put_masks(inference, &step->masks));
-    THEN(status, stream_replay(stream, record->recording));
-    return status;
+    if (!step->masks.count)
+        return stream_replay(stream, record->recording);
+    if (record->before) {
+        TRY(stream_replay(stream, record->before));
+        TRY(step_put_masks(inference, &step->masks));
+    }
+    return stream_replay(stream, record->rest);
 }
 
 struct model_replays model_replays(const struct inference_runner *inference) {
@@ -142,6 +138,7 @@ int model_infer(struct inference_runner *inference, const struct model_step *ste
 void step_close_records(struct inference_runner *inference) {
     for (int i = 0; i < inference->record_count; i++) {
         recording_close(inference->records[i].before);
+        recording_close(inference->records[i].rest);
         recording_close(inference->records[i].recording);
     }
     inference->record_count = 0;

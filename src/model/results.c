@@ -7,11 +7,6 @@ bool model_gives_results(const struct inference_runner *inference) {
     return inference->run.base->part.has_head && inference->run.rank->place.tensor == 0;
 }
 
-size_t step_masks_bytes(const struct inference_runner *inference) {
-    int64_t words = sample_mask_words(inference->run.base->options.config.vocab_size);
-    return model_gives_results(inference) ? (size_t)(inference->options.max_masks * words) * sizeof(uint32_t) : 0;
-}
-
 /* Returns the bytes of a step's results and masks on the host. */
 static size_t fetch_bytes(const struct inference_runner *inference) {
     return model_results_bytes(inference->options.max_logit_rows, true) + step_masks_bytes(inference);
@@ -59,6 +54,15 @@ int step_put_masks(struct inference_runner *inference, const struct model_masks 
     size_t words = (size_t)(masks->count * sample_mask_words(inference->run.base->options.config.vocab_size));
     TRY(masks->fill(masks->self, host));
     return stream_copy_to_device(inference->run.rank->exec.stream, inference->step.masks, host, words * sizeof *host);
+}
+
+int step_meet_masks(struct inference_runner *inference, const struct model_masks *masks) {
+    struct stream *stream = inference->run.rank->exec.stream;
+    if (inference->divided) {
+        TRY(stream_record_end(stream, &inference->divided->before));
+        return stream_record_begin(stream);
+    }
+    return masks->count ? step_put_masks(inference, masks) : STATUS_OK;
 }
 
 int step_fetch(struct inference_runner *inference, const struct model_step *step, const struct step_record *record) {

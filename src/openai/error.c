@@ -65,6 +65,14 @@ const struct error *error_make(struct error *error, enum error_case which, const
     return error;
 }
 
+enum error_case error_of_refusal(enum grammar_refusal refusal) {
+    static const enum error_case cases[] = {[GRAMMAR_FINE] = ERROR_INTERNAL,
+                                            [GRAMMAR_INVALID] = ERROR_CONSTRAINT_INVALID,
+                                            [GRAMMAR_UNSUPPORTED] = ERROR_CONSTRAINT_UNSUPPORTED,
+                                            [GRAMMAR_TOO_LARGE] = ERROR_CONSTRAINT_TOO_LARGE};
+    return cases[refusal];
+}
+
 bool error_of_status(struct error *error, enum error_case which, const char *param) {
     return error_set(error, which, param, "%s", status_text());
 }

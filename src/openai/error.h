@@ -2,6 +2,8 @@
  * `code` of the body, and the gRPC status. */
 #pragma once
 
+#include "grammar/grammar.h"
+
 #include <stdbool.h>
 
 struct strbuf;
@@ -36,6 +38,9 @@ enum error_case {
     ERROR_INTERNAL,        /* 500 */
     ERROR_COUNT
 };
+
+/* Returns the case of a constraint that was refused; ERROR_INTERNAL for one that was not. */
+enum error_case error_of_refusal(enum grammar_refusal refusal);
 
 struct error_row {
     int http;

@@ -151,16 +151,33 @@ static bool refuse_near(struct error *error, const char *name, const char *what,
                      nearest ? nearest : "", nearest ? "?)" : "");
 }
 
+static void add_ignored(struct openai *request, const char *name, size_t most) {
+    size_t length = strlen(name);
+    if (request->ignored_names.length)
+        strbuf_add_char(&request->ignored_names, ',');
+    json_out_string(&request->ignored_names, name, length < most ? length : most);
+}
+
+void openai_add_ignored(struct openai *request, const char *field, const json_t *ignored) {
+    size_t index;
+    json_t *at;
+    json_array_foreach((json_t *)ignored, index, at) {
+        struct strbuf name = STRBUF_INIT;
+        strbuf_format(&name, "%s: %s", field, json_string_value(at));
+        add_ignored(request, strbuf_text(&name), name.length);
+        request->ignored_names.failed |= name.failed;
+        request->ignored_count++;
+        strbuf_free(&name);
+    }
+}
+
 static bool ignore(struct openai *request, const char *name, struct error *error) {
     enum { MOST = 64, MOST_BYTES = 64, MOST_LOGGED = 200 };
-    size_t length = strlen(name);
     if (++request->ignored_count > MOST)
         return error_set(error, ERROR_ARGUMENT, NULL, "the request has more than %d fields that are not known", MOST);
     if (request->ignored.length < MOST_LOGGED)
         strbuf_format(&request->ignored, "%s%.64s", request->ignored.length ? " " : "", name);
-    if (request->ignored_names.length)
-        strbuf_add_char(&request->ignored_names, ',');
-    json_out_string(&request->ignored_names, name, length < MOST_BYTES ? length : MOST_BYTES);
+    add_ignored(request, name, MOST_BYTES);
     return true;
 }
 

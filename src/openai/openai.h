@@ -222,6 +222,9 @@ bool openai_read_variables(struct openai *request, const char *name, const json_
 bool openai_check_chat(struct openai *request, struct error *error);
 /* Refuses a field that is neither null nor false. */
 bool openai_refuse_field(struct openai *request, const char *name, const json_t *value, struct error *error);
+/* Names keywords of a constraint that are not enforced in the answer: the field and each element of `ignored`, a JSON
+ * array of texts or NULL. */
+void openai_add_ignored(struct openai *request, const char *field, const json_t *ignored);
 
 /* ---- its answer ---- */
 

@@ -102,54 +102,62 @@ static uint32_t point_at(const unsigned char *at, const unsigned char *end) {
     return point;
 }
 
+struct search {
+    pcre2_code *code;
+    pcre2_match_data *match;
+    struct unicode_range *ranges;
+    size_t count, capacity;
+};
+
 /* Adds the matches in a chunk to the ranges. */
-static int add_matches(const pcre2_code *code, pcre2_match_data *match, const unsigned char *bytes, size_t length,
-                       struct unicode_range **ranges, size_t *count, size_t *capacity) {
+static int add_matches(struct search *search, const unsigned char *bytes, size_t length) {
     size_t at = 0;
-    while (at < length && pcre2_match(code, bytes, length, at, PCRE2_NO_UTF_CHECK, match, NULL) > 0) {
-        const size_t *span = pcre2_get_ovector_pointer(match);
+    while (at < length && pcre2_match(search->code, bytes, length, at, PCRE2_NO_UTF_CHECK, search->match, NULL) > 0) {
+        const size_t *span = pcre2_get_ovector_pointer(search->match);
         size_t final = span[1] - 1;
         while ((bytes[final] & 0xc0) == 0x80)
             final--;
         struct unicode_range found = {point_at(bytes + span[0], bytes + length),
                                       point_at(bytes + final, bytes + length)};
-        if (*count && (*ranges)[*count - 1].last + 1 == found.first) {
-            (*ranges)[*count - 1].last = found.last;
-        } else {
-            TRY(array_reserve(ranges, capacity, *count + 1, sizeof **ranges));
-            (*ranges)[(*count)++] = found;
-        }
         at = span[1];
+        if (search->count && search->ranges[search->count - 1].last + 1 == found.first) {
+            search->ranges[search->count - 1].last = found.last;
+            continue;
+        }
+        TRY(array_reserve(&search->ranges, &search->capacity, search->count + 1, sizeof found));
+        search->ranges[search->count++] = found;
     }
     return STATUS_OK;
 }
 
 int unicode_find_property(const char *name, size_t length, struct unicode_range **ranges, size_t *count) {
+    struct search search = {0};
     char pattern[128];
     int error;
-    size_t offset, capacity = 0;
+    size_t offset;
     *ranges = NULL;
     *count = 0;
     if (!make_pattern(name, length, pattern, sizeof pattern))
         return status_fail(STATUS_INVALID, "unknown property '%.*s'", (int)(length < 80 ? length : 80), name);
-    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &error, &offset, NULL);
-    if (!code)
+    search.code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &error, &offset, NULL);
+    if (!search.code)
         return error == PCRE2_ERROR_NOMEMORY || error == PCRE2_ERROR_HEAP_FAILED
                    ? status_no_memory()
                    : status_fail(STATUS_INVALID, "unknown property '%.*s'", (int)length, name);
-    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* only for speed */
-    pcre2_match_data *match = pcre2_match_data_create_from_pattern(code, NULL);
+    pcre2_jit_compile(search.code, PCRE2_JIT_COMPLETE); /* only for speed */
+    search.match = pcre2_match_data_create_from_pattern(search.code, NULL);
     unsigned char *bytes = malloc((size_t)CHUNK * 4);
-    int status = status_allocated(match && bytes);
+    int status = status_allocated(search.match && bytes);
     for (uint32_t first = 0; !status && first < END; first += CHUNK)
-        status = add_matches(code, match, bytes, write_chunk(first, bytes), ranges, count, &capacity);
-    pcre2_match_data_free(match);
-    pcre2_code_free(code);
+        status = add_matches(&search, bytes, write_chunk(first, bytes));
+    pcre2_match_data_free(search.match);
+    pcre2_code_free(search.code);
     free(bytes);
     if (status) {
-        free(*ranges);
-        *ranges = NULL;
-        *count = 0;
+        free(search.ranges);
+        return status;
     }
-    return status;
+    *ranges = search.ranges;
+    *count = search.count;
+    return STATUS_OK;
 }

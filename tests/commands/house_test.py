@@ -22,7 +22,7 @@ LIBRARY_ROOMS = {
     "yaml.h": {"config", "planner"},
     "zlib.h": {"ckpt", "data", "text", "serve"},
     "protobuf-c": {"train", "serve"},
-    "pcre2.h": {"peft", "text"},
+    "pcre2.h": {"peft", "text", "unicode"},
     "utf8proc.h": {"unicode"},
     "mpi.h": {"comm"},
     "openssl/ssl.h": {"http"},

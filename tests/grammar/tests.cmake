@@ -1,1 +1,1 @@
-room_tests(grammar INSIDE report)
+room_tests(grammar WITHOUT schema INSIDE report regex)

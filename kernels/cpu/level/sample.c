@@ -51,7 +51,7 @@ static inline float bounded(float score) {
     return score == score ? score : -INFINITY;
 }
 
-/* What a row adds to its logits; either may be NULL. */
+/* The changes and the mask of a row; NULL: it has none. */
 struct draw_by {
     const struct sample_change *change;
     const uint32_t *mask;
