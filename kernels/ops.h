@@ -665,7 +665,7 @@ struct clip_factor {
     ROW(grouped_gemm, a->segments, a->a, a->c)                                                                         \
     ROW(group_scale, a->segments, a->x, a->y)                                                                          \
     ROW(grouped_norm, a->segments, a->x)                                                                               \
-    ROW(sample, a->logits, a->row, a->changes, a->token, a->logprob, a->top_token, a->top_logprob)
+    ROW(sample, a->logits, a->row, a->changes, a->masks, a->token, a->logprob, a->top_token, a->top_logprob)
 
 /* An operation's number: OP_norm_forward. OP_COUNT is none. */
 #define OP_NUMBER(op, ...) OP_##op,

@@ -21,6 +21,7 @@ static void tell(struct call_loop *self, unsigned commands) {
 
 static void free_shared(struct call_shared *shared) {
     ask_ends_close(&shared->asked.ends);
+    grammar_release(shared->asked.grammar);
     chat_template_close(shared->asked.chat_template);
     call_engine_free(shared->engine);
     update_free(shared->published);
@@ -44,6 +45,7 @@ static void free_loop(struct call_loop *self) {
     if (self->shared)
         free_shared(self->shared);
     update_free(self->reading);
+    grammar_report_free(&self->grammar.report);
     call_count_close(self);
     free(self);
 }
@@ -349,6 +351,62 @@ static void on_encoded(void *context, enum error_case failure, struct token_buff
     continue_submission(self);
 }
 
+/* ---- the grammar of its constraint ---- */
+
+/* Takes what came of the order; a refusal names the field. */
+static void take_grammar(struct call_loop *self) {
+    const struct grammar_order *order = &self->grammar;
+    const char *field = self->call->request.ask.constraint.field;
+    self->shared->asked.grammar = order->grammar;
+    self->call->ignored = order->report.ignored;
+    if (!order->status || self->failure.which)
+        return;
+    if (order->report.refusal)
+        error_set(&self->failure, error_of_refusal(order->report.refusal), field, "%s: %s", field,
+                  strbuf_text(&order->report.message));
+    else if (order->status == STATUS_INTERRUPTED)
+        error_set(&self->failure, ERROR_DRAINING, NULL, "the server is shutting down");
+    else
+        error_set(&self->failure, ERROR_INTERNAL, NULL, "out of memory");
+}
+
+static void on_grammar(struct loop_note *note) {
+    struct call_loop *self = (struct call_loop *)((char *)note - offsetof(struct call_loop, grammar_note));
+    self->untokenized--;
+    take_grammar(self);
+    continue_submission(self);
+}
+
+static void post_grammar(struct grammar_order *order) {
+    struct call_loop *self = order->context;
+    loop_post(self->call->server->loop, &self->grammar_note);
+}
+
+/* Orders the grammar, while prompts are tokenized. */
+static int order_grammar(struct call_loop *self) {
+    const struct call *call = self->call;
+    const struct ask_constraint *constraint = &call->request.ask.constraint;
+    if (!constraint->field)
+        return STATUS_OK;
+    if (!call->server->grammars) {
+        error_set(&self->failure, ERROR_ARGUMENT, constraint->field,
+                  "a constraint needs a tokenizer, and the model has none");
+        return STATUS_INVALID;
+    }
+    self->grammar_note.run = on_grammar;
+    self->grammar = (struct grammar_order){.source = constraint->source,
+                                           .vocabulary = call->server->vocabulary,
+                                           .client = call->turn_owner,
+                                           .is_unwanted = &self->is_abandoned,
+                                           .on_done = post_grammar,
+                                           .context = self};
+    if (grammars_order(call->server->grammars, &self->grammar))
+        take_grammar(self);
+    else
+        self->untokenized++;
+    return self->failure.which ? STATUS_INVALID : STATUS_OK;
+}
+
 /* For messages, the rendered text is checked after rendering. */
 static int check_bytes(struct call_loop *self, const struct call_prompt *prompt) {
     int status = prompt_check_bytes(&self->call->server->model.room, prompt->length + prompt->chat_bytes);
@@ -552,6 +610,7 @@ void call_submit(struct call *call) {
         if (status)
             fail_status(self, ERROR_INTERNAL, NULL);
     }
+    THEN(status, order_grammar(self));
     THEN(status, start_encodings(self));
     if (status)
         fail(self);

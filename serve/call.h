@@ -32,6 +32,7 @@ struct call {
     /* The results: */
     uint64_t generations[ASK_MAX_ADAPTERS];
     int64_t *cached;        /* [request.prompt_count] tokens */
+    const json_t *ignored;  /* keywords of its constraint that are not enforced; NULL: none */
     struct call_loop *loop; /* call_loop.h */
 };
 

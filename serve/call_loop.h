@@ -3,6 +3,8 @@
 
 #include "call_shared.h"
 
+#include "infer/grammars.h"
+
 #include <stdatomic.h>
 #include <sys/queue.h>
 
@@ -20,7 +22,9 @@ struct call_loop {
     bool has_started;           /* one of its prompts began to run */
     bool has_yielded;           /* it has given up its places in the queue */
     int64_t queued_tokens;      /* its places in the queue of tokens */
-    int64_t untokenized;        /* prompts that are not tokenized yet */
+    int64_t untokenized;        /* prompts that are not tokenized yet, and a grammar that is not compiled yet */
+    struct grammar_order grammar;
+    struct loop_note grammar_note;
     struct error failure;       /* an error before the engine had the call */
     double submitted;           /* time of submission */
     struct call_counts *counts; /* call_count.c */

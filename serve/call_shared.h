@@ -35,6 +35,7 @@ struct call_asked {
     uint64_t template_generations[ASK_MAX_ADAPTERS]; /* of the adapters whose templates were considered for it */
     uint64_t salt;
     struct ask_ends ends;
+    struct grammar *grammar; /* of the constraint; NULL: none */
 };
 
 struct call_shared {

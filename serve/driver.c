@@ -23,8 +23,9 @@ int driver_open(const struct driver_options *options, struct driver **out) {
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_cond_init(&driver->shared.woken, &clock);
     pthread_condattr_destroy(&clock);
-    int status = engine_open_scheduler(
-        options->engine, &(struct scheduler_options){.prefill_stretch = serve->prefill_stretch}, &driver->scheduler);
+    struct scheduler_options scheduler = {.prefill_stretch = serve->prefill_stretch};
+    grammars_schedule(options->server->grammars, options->server->vocabulary, &scheduler);
+    int status = engine_open_scheduler(options->engine, &scheduler, &driver->scheduler);
     if (status) {
         driver_close(driver);
         *out = NULL;

@@ -221,6 +221,9 @@ static void on_end(void *context, int64_t choice, enum scheduler_end reason) {
         fail_with(self, ERROR_DEADLINE, "the request's time is over");
     else if (reason == SCHEDULER_FAILED)
         fail_with(self, ERROR_INTERNAL, ENGINE_NO_PROBABILITY);
+    else if (reason == SCHEDULER_MASK && !self->error.which)
+        error_set(&self->error, ERROR_CONSTRAINT_TOO_LARGE, self->call->request.ask.constraint.field,
+                  SCHEDULER_NO_MASK);
     else if (reason == SCHEDULER_CANCELLED)
         fail_cancelled(self);
     if (reason != SCHEDULER_STOP && reason != SCHEDULER_LENGTH)
@@ -282,6 +285,7 @@ static int submit(struct driver *driver, struct call_engine *self, struct call_r
     if (request.max_tokens < 0)
         request.max_tokens = most - request.virtual_tokens - request.prompt_length;
     request.salt = self->shared->asked.salt;
+    request.grammar = self->shared->asked.grammar;
     request.client = call->client.client;
     request.weight = call->client.weight;
     uint64_t identity = DIGEST_START;

@@ -132,6 +132,38 @@ static bool read_lists(struct ask *ask, const Cambium__V1__GenerateRequest *aske
     return true;
 }
 
+/* The texts of a choice as a list of JSON. */
+static int take_choice(struct ask *ask, const Cambium__V1__Choice *choice) {
+    char *text;
+    json_begin();
+    json_t *list = json_array();
+    for (size_t i = 0; i < choice->n_texts; i++)
+        json_array_append_new(list, json_string(choice->texts[i]));
+    TRY(json_end(list, JSON_COMPACT, &text));
+    int status = ask_constraint_take(&ask->constraint, "constraint", GRAMMAR_CHOICE, text, strlen(text));
+    free(text);
+    return status;
+}
+
+static int read_constraint(struct ask *ask, const Cambium__V1__Constraint *constraint) {
+    static const enum grammar_kind kinds[] = {
+        [CAMBIUM__V1__CONSTRAINT__KIND_JSON_SCHEMA] = GRAMMAR_JSON_SCHEMA,
+        [CAMBIUM__V1__CONSTRAINT__KIND_REGEX] = GRAMMAR_REGEX,
+        [CAMBIUM__V1__CONSTRAINT__KIND_GRAMMAR] = GRAMMAR_GBNF,
+        [CAMBIUM__V1__CONSTRAINT__KIND_STRUCTURAL_TAG] = GRAMMAR_TAG,
+    };
+    int status = STATUS_OK;
+    if (constraint->kind_case == CAMBIUM__V1__CONSTRAINT__KIND_CHOICE)
+        status = take_choice(ask, constraint->choice);
+    else if (constraint->kind_case == CAMBIUM__V1__CONSTRAINT__KIND_JSON_OBJECT && constraint->json_object)
+        status = ask_constraint_take(&ask->constraint, "constraint", GRAMMAR_JSON_OBJECT, "", 0);
+    else if (constraint->kind_case && constraint->kind_case != CAMBIUM__V1__CONSTRAINT__KIND_JSON_OBJECT)
+        status = ask_constraint_take(&ask->constraint, "constraint", kinds[constraint->kind_case], constraint->regex,
+                                     strlen(constraint->regex)); /* all texts have one place */
+    ask->constraint.source.is_compact = constraint->compact;
+    return status;
+}
+
 static bool read_settings(struct ask *ask, const Cambium__V1__GenerateRequest *asked, int64_t vocab,
                           struct error *error) {
     const char *field;
@@ -141,6 +173,8 @@ static bool read_settings(struct ask *ask, const Cambium__V1__GenerateRequest *a
     if (!set_numbers(ask, &asked->base, error) || (asked->sampling && !read_sampling(ask, asked->sampling, error)) ||
         !read_lists(ask, asked, error))
         return false;
+    if (asked->constraint && read_constraint(ask, asked->constraint))
+        return refuse(error, "constraint");
     return ask_check(ask, vocab, &field) ? refuse(error, field) : true;
 }
 

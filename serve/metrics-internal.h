@@ -26,6 +26,8 @@ enum metrics_histogram_kind {
     METRICS_COMPUTED_TOKENS,
     METRICS_ITERATION,
     METRICS_LOOP_TURN,
+    METRICS_CONSTRAINT_COMPILE,
+    METRICS_CONSTRAINT_MASK,
     METRICS_HISTOGRAM_COUNT
 };
 
@@ -52,6 +54,7 @@ struct metrics {
     struct metrics_adapter *adapters; /* [adapter_count] */
     size_t adapter_count;
     uint64_t spans_sent, spans_dropped;
+    uint64_t constraint_hits, constraint_misses, late_masks, constraint_bytes;
     uint64_t last_gone;
     uint64_t other_requests; /* of adapters beyond METRICS_MAX_ADAPTERS */
 };

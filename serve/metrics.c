@@ -3,6 +3,8 @@
 
 #include "loop_turns.h"
 
+#include "infer/grammars.h"
+
 static const double first_token_bounds[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
                                             1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
 static const double between_bounds[] = {.01, .025, .05, .075, .1,  .15, .2, .3, .4, .5,
@@ -53,6 +55,8 @@ int metrics_new(const struct metrics_options *options, struct metrics **metrics)
         opened->rank_is_up[rank] = true;
     SET_BOUNDS(opened, METRICS_FIRST_TOKEN, first_token_bounds);
     SET_BOUNDS(opened, METRICS_LOOP_TURN, loop_turn_bounds);
+    SET_BOUNDS(opened, METRICS_CONSTRAINT_COMPILE, grammars_bounds);
+    SET_BOUNDS(opened, METRICS_CONSTRAINT_MASK, grammars_bounds);
     SET_BOUNDS(opened, METRICS_BETWEEN_TOKENS, between_bounds);
     SET_BOUNDS(opened, METRICS_PER_TOKEN, between_bounds);
     for (int kind = METRICS_WHOLE; kind <= METRICS_INFERENCE; kind++)
@@ -175,6 +179,22 @@ void metrics_tell_loop(struct metrics *metrics, const struct loop_turns *turns) 
     memcpy(histogram->counts, turns->counts, sizeof turns->counts);
     histogram->sum = turns->seconds;
     metrics->longest_turn = turns->longest;
+}
+
+static void tell_times(struct metrics_histogram *histogram, const struct grammars_times *times) {
+    memcpy(histogram->counts, times->counts, sizeof times->counts);
+    histogram->sum = times->sum;
+}
+
+void metrics_tell_constraints(struct metrics *metrics, const struct grammars_figures *figures, int64_t late_masks) {
+    if (!metrics)
+        return;
+    tell_times(&metrics->histograms[METRICS_CONSTRAINT_COMPILE], &figures->compile);
+    tell_times(&metrics->histograms[METRICS_CONSTRAINT_MASK], &figures->mask);
+    metrics->constraint_hits = figures->hits;
+    metrics->constraint_misses = figures->misses;
+    metrics->constraint_bytes = figures->bytes;
+    metrics->late_masks = (uint64_t)late_masks;
 }
 
 void metrics_tell_rank(struct metrics *metrics, int rank, bool is_up) {

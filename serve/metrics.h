@@ -74,6 +74,9 @@ void metrics_tell_spans(struct metrics *metrics, uint64_t sent, uint64_t dropped
 /* Sets the loop's turns so far (loop_turns.h). */
 struct loop_turns;
 void metrics_tell_loop(struct metrics *metrics, const struct loop_turns *turns);
+/* Sets the figures of constraints so far. */
+struct grammars_figures;
+void metrics_tell_constraints(struct metrics *metrics, const struct grammars_figures *figures, int64_t late_masks);
 void metrics_tell_rank(struct metrics *metrics, int rank, bool is_up);
 
 /* ---- requests: driver, registry and router ---- */

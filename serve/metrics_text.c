@@ -98,12 +98,14 @@ static const struct {
                                  "Tokens of a request's prompt that were not cached."},
     [METRICS_ITERATION] = {"vllm:iteration_tokens_total",
                            "Prompt tokens run and tokens written in a step of the engine."},
+    [METRICS_CONSTRAINT_COMPILE] = {"cambium_constraint_compile_seconds", "Time to compile a constraint."},
+    [METRICS_CONSTRAINT_MASK] = {"cambium_constraint_mask_seconds", "Time to find the tokens that may come next."},
     [METRICS_LOOP_TURN] = {"cambium:loop_turn_seconds", "CPU time of the loop's thread from one wait to the next."},
 };
 
 static void add_histogram(struct writer *writer, const struct metrics *metrics, enum metrics_histogram_kind kind) {
     const struct metrics_histogram *histogram = &metrics->histograms[kind];
-    const char *labels = kind == METRICS_LOOP_TURN ? "" : writer->common;
+    const char *labels = kind >= METRICS_LOOP_TURN ? "" : writer->common;
     uint64_t count = 0;
     begin(writer, histograms[kind].name, "histogram", histograms[kind].help);
     for (int i = 0; i <= histogram->bound_count; i++) {
@@ -250,6 +252,27 @@ static void add_adapters(struct writer *writer, const struct metrics *metrics) {
     add_labelled(writer, "", "", (double)metrics->engine.adapter_bytes);
 }
 
+static void add_constraints(struct writer *writer, const struct metrics *metrics) {
+    const struct {
+        const char *name, *kind, *help;
+        uint64_t value;
+    } rows[] = {
+        {"cambium_constraint_cache_bytes", "gauge", "Memory of compiled constraints.", metrics->constraint_bytes},
+        {"cambium_constraint_cache_hits_total", "counter", "Requests whose constraint was compiled already.",
+         metrics->constraint_hits},
+        {"cambium_constraint_cache_misses_total", "counter", "Requests whose constraint was not.",
+         metrics->constraint_misses},
+        {"cambium_constraint_late_masks_total", "counter", "Rows that ran once more because their mask was late.",
+         metrics->late_masks},
+    };
+    add_histogram(writer, metrics, METRICS_CONSTRAINT_COMPILE);
+    add_histogram(writer, metrics, METRICS_CONSTRAINT_MASK);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        begin(writer, rows[i].name, rows[i].kind, rows[i].help);
+        add_labelled(writer, "", "", (double)rows[i].value);
+    }
+}
+
 static void add_requests(struct writer *writer, const struct metrics *metrics) {
     static const enum error_case refusals[] = {ERROR_ARGUMENT, ERROR_CONTEXT_LENGTH, ERROR_KEY, ERROR_OVERLOADED,
                                                ERROR_DRAINING};
@@ -286,6 +309,7 @@ void metrics_add_text(const struct metrics *metrics, const struct metrics_adapte
         snprintf(number, sizeof number, "%d", rank);
         add_by(&writer, "", "", "rank", number, metrics->rank_is_up[rank]);
     }
+    add_constraints(&writer, metrics);
     add_histogram(&writer, metrics, METRICS_LOOP_TURN);
     begin(&writer, "cambium:loop_turn_seconds_max", "gauge", "The longest of these turns so far.");
     add_labelled(&writer, "", "", metrics->longest_turn);

@@ -79,6 +79,8 @@ static void on_update(struct call *call, const struct call_update *update) {
     for (int64_t i = 0; i < update->end_count; i++)
         self->request.completion_tokens += update->ends[i].completion_tokens;
     self->exchange->request->is_accepted |= update->is_accepted;
+    if (update->is_accepted)
+        openai_add_ignored(&self->request, call->request.ask.constraint.field, call->ignored);
     openai_take_prompts(&self->request, update);
     if (update->is_done && update->error.which) {
         /* A chat's field for the prompt is called messages. */

@@ -17,6 +17,7 @@
 #include "config/config.h"
 #include "infer/adapters.h"
 #include "infer/engine.h"
+#include "infer/grammars.h"
 #include "text/chat.h"
 
 struct serve_name {
@@ -41,6 +42,7 @@ struct serve_options {
     bool has_prefix_cache;
     struct chat_template *chat_template; /* for messages when the tokenizer has no template; NULL: none */
     double template_timeout;             /* limit for one rendering, in seconds */
+    struct grammars_options grammars;    /* of constraints */
     int64_t max_queued_requests, max_queued_tokens;
     double prefill_stretch;
     double request_timeout; /* 0: none */

@@ -333,6 +333,9 @@ static int describe_model(struct server *server, struct engine *engine, const st
     int status = openai_model_describe(model, engine, tokenizer);
     THEN(status, tokenizer ? tokenizer_encoder_new(tokenizer, &server->encoder) : STATUS_OK);
     THEN(status, tokenizer ? tokenizer_encoder_new(tokenizer, &server->worker_encoder) : STATUS_OK);
+    THEN_IF(status, tokenizer,
+            tokenizer_vocabulary(tokenizer, model->ends.eos, (size_t)model->ends.count, &server->vocabulary));
+    THEN_IF(status, tokenizer, grammars_open(&o->grammars, &server->grammars));
     return status;
 }
 
@@ -431,6 +434,7 @@ void server_close(struct server *server) {
         return;
     worker_stop(server->worker);
     worker_stop(core->file_worker);
+    grammars_stop(server->grammars);
     if (server->loop)
         loop_stop(server->loop);
     if (server->transport)
@@ -442,6 +446,8 @@ void server_close(struct server *server) {
             event_free(events[i]);
     registry_close(server->registry);
     driver_close(core->driver);
+    grammars_close(server->grammars);
+    grammar_vocabulary_close(server->vocabulary);
     adapters_close(core->adapters);
     metrics_free(server->metrics);
     tokenizer_encoder_free(server->encoder);
@@ -469,5 +475,5 @@ size_t server_planned_bytes(const struct serve_options *options) {
     const struct transport_limits *limits = &options->limits;
     size_t spans = options->otlp_endpoint ? OTLP_QUEUE_BYTES : 0;
     return (size_t)limits->gathered_bytes + (size_t)limits->body_bytes * 4 + (size_t)limits->connections * 16384 +
-           spans;
+           spans + (size_t)options->grammars.memory;
 }

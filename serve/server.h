@@ -23,17 +23,19 @@ struct server {
     struct tokenizer_encoder *encoder, *worker_encoder; /* for the loop; for that worker */
     struct gathered gathered;                           /* bodies that handlers have not read yet */
     struct transport *transport;
-    struct openai_model model;         /* set before anybody is accepted */
-    struct registry *registry;         /* adapters: registry.h */
-    struct driver *driver;             /* the engine's side: driver.h */
-    struct metrics *metrics;           /* metrics.h */
-    struct keys *keys[SERVER_KEYS];    /* of the listeners by their numbers, and of /metrics */
-    struct otlp *otlp;                 /* spans: otlp.h; NULL: none are sent */
-    bool checks_names[LISTENER_COUNT]; /* the Host of requests must be a known name (origin.h) */
-    int64_t lost_lines;                /* log.h */
-    struct rates log_rates;            /* lines of the log about each client */
-    uint64_t first_id, last_id;        /* of requests; the router's */
-    int64_t exchanges;                 /* open ones of the data listener that will end */
+    struct openai_model model;             /* set before anybody is accepted */
+    struct registry *registry;             /* adapters: registry.h */
+    struct driver *driver;                 /* the engine's side: driver.h */
+    struct metrics *metrics;               /* metrics.h */
+    struct keys *keys[SERVER_KEYS];        /* of the listeners by their numbers, and of /metrics */
+    struct otlp *otlp;                     /* spans: otlp.h; NULL: none are sent */
+    struct grammars *grammars;             /* of constraints; NULL: the model has no tokenizer */
+    struct grammar_vocabulary *vocabulary; /* of the tokenizer */
+    bool checks_names[LISTENER_COUNT];     /* the Host of requests must be a known name (origin.h) */
+    int64_t lost_lines;                    /* log.h */
+    struct rates log_rates;                /* lines of the log about each client */
+    uint64_t first_id, last_id;            /* of requests; the router's */
+    int64_t exchanges;                     /* open ones of the data listener that will end */
     bool is_ready, has_failed;
     bool is_leaving;  /* is stopping: not ready any more */
     bool is_draining; /* takes no more work */

@@ -24,6 +24,11 @@ void server_count(struct server *server) {
         otlp_counts(server->otlp, &sent, &dropped);
         metrics_tell_spans(server->metrics, sent, dropped);
     }
+    if (server->grammars) {
+        struct grammars_figures figures;
+        grammars_read(server->grammars, &figures);
+        metrics_tell_constraints(server->metrics, &figures, stats.scheduler.late_masks);
+    }
     struct metrics_engine engine = {.running = stats.scheduler.running,
                                     .waiting = stats.scheduler.waiting + stats.deferred,
                                     .deferred = stats.deferred,

@@ -96,39 +96,56 @@ static __device__ float changed(float logit, const struct sample_row &row, const
     return bounded(score);
 }
 
+/* The row's mask; NULL: every id is allowed. */
+static __device__ __forceinline__ const uint32_t *mask_of(const struct sample &a, const struct sample_row &row) {
+    return row.mask ? a.masks + (row.mask - 1) * sample_mask_words(a.vocab) : NULL;
+}
+
+static __device__ __forceinline__ bool is_allowed(const uint32_t *mask, int64_t id) {
+    return !mask || mask[id / 32] >> (id % 32) & 1;
+}
+
+/* The better of a choice and an id, if it is allowed. */
+static __device__ __forceinline__ choice better_allowed(choice own, const uint32_t *mask, float score, int64_t id) {
+    return is_allowed(mask, id) ? better(own, {score, (int32_t)id}) : own;
+}
+
 template <class T, int WIDTH>
-static __device__ __forceinline__ void score_pack(const T *x, int64_t first, float *score, choice &own) {
+static __device__ __forceinline__ void score_pack(const T *x, int64_t first, const uint32_t *mask, float *score,
+                                                  choice &own) {
     pack<T, WIDTH> logits = *(const pack<T, WIDTH> *)(x + first);
 #pragma unroll
     for (int k = 0; k < WIDTH; k++) {
-        score[first + k] = bounded(to_float(logits.at[k]));
-        own = better(own, {score[first + k], (int32_t)(first + k)});
+        score[first + k] = is_allowed(mask, first + k) ? bounded(to_float(logits.at[k])) : -INFINITY;
+        own = better_allowed(own, mask, score[first + k], first + k);
     }
 }
 
-/* Writes the scores. Returns the largest one, with its first id. */
+/* Writes the scores; those of forbidden ids are -infinity. Returns the largest one, with its first allowed id. */
 template <class T, int WIDTH>
 static __device__ choice write_scores(const struct sample &a, const struct sample_row &row, const T *x, float *score,
                                       choice *warps) {
     choice own = {-INFINITY, NO_ID};
+    const uint32_t *mask = mask_of(a, row);
     int64_t whole = a.vocab / WIDTH * WIDTH;
 #pragma unroll(4 / WIDTH > 0 ? 4 / WIDTH : 1)
     for (int64_t j = WIDTH * threadIdx.x; j < whole; j += WIDTH * blockDim.x)
-        score_pack<T, WIDTH>(x, j, score, own);
+        score_pack<T, WIDTH>(x, j, mask, score, own);
 #pragma unroll 1
     for (int64_t j = whole + threadIdx.x; j < a.vocab; j += blockDim.x)
-        score_pack<T, 1>(x, j, score, own);
+        score_pack<T, 1>(x, j, mask, score, own);
     if (row.change_count) {
         __syncthreads(); /* the scores are written */
 #pragma unroll 1
         for (int i = threadIdx.x; i < row.change_count; i += blockDim.x) {
             struct sample_change change = a.changes[row.first_change + i];
-            score[change.id] = changed(to_float(x[change.id]), row, change);
+            if (is_allowed(mask, change.id))
+                score[change.id] = changed(to_float(x[change.id]), row, change);
         }
         __syncthreads(); /* and changed */
         own = {-INFINITY, NO_ID};
         for (int64_t j = threadIdx.x; j < a.vocab; j += blockDim.x)
-            own = better(own, {score[j], (int32_t)j});
+            own = better_allowed(own, mask, score[j], j);
     }
     return block_best(own, warps);
 }
@@ -292,11 +309,11 @@ static __device__ void draw_inside(const tokens &t, const cut &cut, float min_p,
     __syncthreads();
 }
 
-/* Returns the token of a row whose scores are written. */
+/* Returns the token of a row whose scores are written; -1: no id is allowed. */
 static __device__ int32_t draw(const struct sample &a, const struct sample_row &row, float *distance, choice best,
                                scratch &s) {
     if (row.temperature == 0 || best.score == -INFINITY)
-        return best.id;
+        return best.id == NO_ID ? -1 : best.id;
     for (int64_t j = threadIdx.x; j < a.vocab; j += blockDim.x)
         distance[j] = (best.score - distance[j]) / row.temperature;
     __syncthreads();
@@ -343,7 +360,8 @@ static __device__ void write_top(const struct sample &a, int64_t i, const T *x, 
     }
 }
 
-/* The best choice of a row that is greedy and has no changes, and the figures of its logits: one reading of the row. */
+/* The best choice of a row that is greedy and has neither changes nor a mask, and the figures of its logits: one
+ * reading of the row. */
 template <class T, int WIDTH>
 static __device__ choice measure_best(const T *x, int64_t vocab, figures &all, scratch &s) {
     own_figures own = {-INFINITY, 0, 0};
@@ -373,7 +391,7 @@ template <class T> static __device__ void sample_row_of(const struct sample_call
     bool is_packed = a.stride % PACK<T> == 0 && is_aligned(a.logits);
     figures all = {};
     int32_t token = -1;
-    bool is_plain = row.draws && row.temperature == 0 && !row.change_count;
+    bool is_plain = row.draws && row.temperature == 0 && !row.change_count && !row.mask;
     if (is_plain)
         token = (is_packed ? measure_best<T, PACK<T>>(x, a.vocab, all, s) : measure_best<T, 1>(x, a.vocab, all, s)).id;
     else if ((a.logprob && row.draws) || (a.top_token && row.top_count > 0))
@@ -387,7 +405,7 @@ template <class T> static __device__ void sample_row_of(const struct sample_call
     if (threadIdx.x == 0) {
         a.token[i] = token;
         if (a.logprob)
-            a.logprob[i] = row.draws ? logprob_of(to_float(x[token]), all) : 0;
+            a.logprob[i] = token >= 0 ? logprob_of(to_float(x[token]), all) : 0;
     }
     if (a.top_token)
         write_top(a, i, x, all, s);

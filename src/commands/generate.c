@@ -1,6 +1,7 @@
 /* cambium generate: writes text with a trained model. */
 #include "batch_arguments.h"
 #include "commands.h"
+#include "grammar_arguments.h"
 #include "model_arguments.h"
 #include "sampling_arguments.h"
 
@@ -74,6 +75,7 @@ static const struct config_row rows[] = {
     ROW_LIST("prompt-tokens", AT(prompt_tokens), "ID...",
              "token ids to continue, instead of a text: the output is token ids as well"),
     TEMPLATE_TIMEOUT_ROW("template-timeout", AT(template_timeout)),
+    GRAMMAR_ROWS(AT(requests.grammars), "--requests: "),
     MODEL_RANKS_ROW(AT(base)),
     MODEL_LAYOUT_ROWS(AT(base)),
 };

@@ -1,6 +1,7 @@
 /* cambium serve: answers requests with a trained model and its adapters. */
 #include "batch_arguments.h"
 #include "commands.h"
+#include "grammar_arguments.h"
 #include "model_arguments.h"
 
 #include "serve/serve.h"
@@ -89,6 +90,7 @@ static const struct config_row rows[] = {
     ROW_CHOICE("log-format", AT(log_format), "text", log_formats, "format of the lines on standard error"),
     MODEL_TOKENIZER_ROW(AT(base)),
     TEMPLATE_TIMEOUT_ROW("template-timeout", AT(options.template_timeout)),
+    GRAMMAR_ROWS(AT(options.grammars), ""),
     MODEL_RANKS_ROW(AT(base)),
     ROW_FLOAT("rank-timeout", AT(options.rank_timeout), "10", 1, 1e6,
               "seconds without a sign of life after which a rank counts as hung"),

@@ -30,3 +30,10 @@ int tag_read(struct grammar_reading *reading, rule_node *node);
 /* Parts that tags and formats of calls use, of texts that are no whole source. */
 int gbnf_read_text(struct grammar_reading *reading, const char *text, size_t length, const char *place,
                    rule_node *node);
+/* The arguments of a call in Qwen's XML: <parameter=KEY>\nVALUE\n</parameter>\n for each property of the schema, a text
+ * as it is, anything else as JSON. */
+int parameters_read(struct grammar_reading *reading, const json_t *schema, const char *place, rule_node *node);
+/* Finds the longest special token whose text begins at `text`, and its bytes; -1: there is none. The vocabulary may be
+ * NULL. */
+int32_t grammar_vocabulary_special(const struct grammar_vocabulary *vocabulary, const char *text, size_t length,
+                                   size_t *bytes);

@@ -202,6 +202,10 @@ static int read_bias(const struct field *field, const json_t *value, struct ask 
     return STATUS_OK;
 }
 
+static int read_constraint(const struct field *field, const json_t *value, struct ask *ask, int64_t vocab) {
+    return ask_constraint_read(&ask->constraint, field->name, value);
+}
+
 /* ---- schemas ---- */
 
 static void add_integer_schema(const struct field *field, int64_t vocab, struct strbuf *out) {
@@ -248,6 +252,10 @@ static void add_bias_schema(const struct field *field, int64_t vocab, struct str
                   ASK_MAX_BIASES, field->low, field->high);
 }
 
+static void add_constraint_schema(const struct field *field, int64_t vocab, struct strbuf *out) {
+    ask_constraint_add_schema(field->name, out);
+}
+
 static const struct kind integer_kind = {read_integer, add_integer_schema};
 static const struct kind number_kind = {read_number, add_number_schema};
 static const struct kind bool_kind = {read_bool, add_bool_schema};
@@ -257,6 +265,7 @@ static const struct kind adapters_kind = {read_adapters, add_adapters_schema};
 static const struct kind stop_kind = {read_stop, add_stop_schema};
 static const struct kind stop_ids_kind = {read_stop_ids, add_stop_ids_schema};
 static const struct kind bias_kind = {read_bias, add_bias_schema};
+static const struct kind constraint_kind = {read_constraint, add_constraint_schema};
 
 /* ---- the table ---- */
 
@@ -282,6 +291,18 @@ static const struct field fields[] = {
     {"logprobs", &integer_kind, AT(logprobs), 0, ASK_MAX_TOP},
     {"prompt_logprobs", &integer_kind, AT(prompt_logprobs), 0, ASK_MAX_TOP},
     {"priority", &integer_kind, AT(priority), INT32_MIN, INT32_MAX},
+    {"structured_outputs", &constraint_kind, 0, 0, 0},
+    {"response_format", &constraint_kind, 0, 0, 0},
+    {"guided_json", &constraint_kind, 0, 0, 0},
+    {"guided_regex", &constraint_kind, 0, 0, 0},
+    {"guided_choice", &constraint_kind, 0, 0, 0},
+    {"guided_grammar", &constraint_kind, 0, 0, 0},
+    {"guided_json_object", &constraint_kind, 0, 0, 0},
+    {"guided_decoding_backend", &constraint_kind, 0, 0, 0},
+    {"grammar", &constraint_kind, 0, 0, 0},
+    {"json_schema", &constraint_kind, 0, 0, 0},
+    {"regex", &constraint_kind, 0, 0, 0},
+    {"ebnf", &constraint_kind, 0, 0, 0},
 };
 enum { FIELDS = sizeof fields / sizeof *fields };
 
@@ -340,6 +361,7 @@ void ask_free(struct ask *ask) {
     free(ask->bias);
     free(ask->stop_ids);
     free(ask->stop);
+    ask_constraint_free(&ask->constraint);
     *ask = (struct ask){0};
 }
 
@@ -375,6 +397,9 @@ int ask_check(const struct ask *ask, int64_t vocab, const char **field) {
     if (ask->max_tokens >= 0 && ask->min_tokens > ask->max_tokens)
         return status_fail(STATUS_INVALID, "%lld is more than the max_tokens %lld", (long long)ask->min_tokens,
                            (long long)ask->max_tokens);
+    *field = "ignore_eos";
+    if (ask->constraint.field && ask->ignore_eos)
+        return status_fail(STATUS_INVALID, "%s ends a completion where its text is complete", ask->constraint.field);
     *field = NULL;
     return STATUS_OK;
 }
@@ -411,7 +436,8 @@ static void drop_ends(struct prompt_ends *ends, int64_t vocab) {
 int ask_ends_open(const struct ask *ask, const struct ask_model *model, struct ask_ends *ends) {
     size_t count = (size_t)ask->stop_count;
     int status = STATUS_OK;
-    *ends = (struct ask_ends){.is_answer = model->template && !model->continues};
+    /* A constraint holds for the bytes of every token, the first one's space among them. */
+    *ends = (struct ask_ends){.is_answer = model->template && !model->continues && !ask->constraint.field};
     if (!ask->ignore_eos)
         status = prompt_ends_find(model->tokenizer, model->text->eos, model->text->count, model->template,
                                   model->template_seconds, &ends->prompt);
@@ -469,6 +495,7 @@ void ask_schedule(const struct ask *ask, const struct ask_ends *ends, const stru
         .end_count = (int64_t)ends->prompt.count,
         .stop_ids = ask->stop_ids,
         .stop_count = ask->stop_id_count,
+        .wants_logprobs = ask->logprobs >= 0,
         .top_count = ask->logprobs > 0 ? (int32_t)ask->logprobs : 0,
         .wants_prompt_logprobs = ask->prompt_logprobs >= 0,
         .prompt_top_count = ask->prompt_logprobs > 0 ? (int32_t)ask->prompt_logprobs : 0,

@@ -5,6 +5,7 @@
  * with the name of its field. Any thread may call these functions. */
 #pragma once
 
+#include "infer/ask_constraint.h"
 #include "infer/engine.h"
 #include "infer/writer.h"
 #include "text/prompt.h"
@@ -35,6 +36,7 @@ struct ask {
     int64_t stop_id_count;
     struct writer_string *stop; /* [stop_count] */
     int64_t stop_count;
+    struct ask_constraint constraint;
 };
 
 /* Sets the defaults: temperature 1, one completion, up to the end of the context. Free it with ask_free. */

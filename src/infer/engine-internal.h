@@ -39,9 +39,10 @@ struct flight {
     bool is_here;    /* its results are on this rank, and not read yet */
     bool has_landed; /* its results are in `results` */
     bool has_top;
-    double start;        /* clock_seconds */
-    int32_t *result_row; /* [max_logit_rows] index of each result's row */
-    void *results;       /* the results, as a block: model_results_at */
+    double start;                    /* clock_seconds */
+    int32_t *result_row;             /* [max_logit_rows] index of each result's row */
+    struct constraint **constraints; /* [max_masks] of the step's masks */
+    void *results;                   /* the results, as a block: model_results_at */
     struct comm_request arriving;
 };
 
@@ -50,6 +51,8 @@ struct plan_message {
     struct plan_header header;
     void *block;
     struct comm_request *sent; /* [2 * (holders - 1)] header and block for each rank */
+    void *masks;               /* after the block, for a later stage, which draws; else NULL */
+    struct comm_request masks_sent;
 };
 
 /* An image that is being made on this rank. */
@@ -77,6 +80,7 @@ struct engine_leader {
     struct flight *flights;           /* [depth + 1] a ring */
     int64_t submitted, collected;     /* steps */
     double step_seconds;              /* of the last */
+    double patience;                  /* about the minimum seconds of recent steps; masks may take them */
     const struct peft_bytes *sending; /* an adapter's files, of which sent_bytes were sent */
     size_t sent_bytes;
     bool has_ended;
@@ -87,6 +91,7 @@ struct engine_follower {
     void *received;             /* a plan */
     struct peft_bytes arriving; /* the part of an adapter's files that has arrived */
     void *results;              /* of a step, as a block */
+    int64_t masks;              /* of the last plan */
 };
 
 /* A base of an engine on any rank. When open it has either a leader's part or a follower's. */
@@ -108,6 +113,8 @@ struct engine {
     int64_t max_pages;       /* of a sequence */
     int64_t window;          /* tokens that a row sees in every layer; 0: all before it */
     int64_t max_changes;     /* limit of changes of logits in a step */
+    int64_t max_masks;       /* limit of masks in a step */
+    int64_t mask_words;      /* of each */
     struct plan_counts most; /* limits of a plan */
     void *host;              /* memory of the arrays of steps */
     struct engine_loading loading;
@@ -164,10 +171,14 @@ int engine_check_pages(const struct engine *engine, int64_t pages);
 int engine_step_between(struct engine *engine, const struct engine_row *rows, int64_t count,
                         struct engine_result *results);
 
+/* Writes the masks of the leader's last step, as struct model_masks has it. It waits for them while the step runs. */
+int engine_fill_masks(void *engine, uint32_t *masks);
+
 /* ---- sequence.c ---- */
 
-/* Releases the pages of a sequence before the window of its next row. The steps that read them were submitted. */
-void engine_leave_pages(struct engine *engine, struct sequence *sequence);
+/* Releases the pages of a sequence before the window of its next row, whose position is `next`. The steps that read
+ * them were submitted. */
+void engine_leave_pages(struct engine *engine, struct sequence *sequence, int64_t next);
 
 /* ---- slot.c ---- */
 
@@ -208,6 +219,10 @@ void engine_close_link(void *engine);
 size_t engine_link_bytes(const struct engine *engine);
 /* Sends the leader's plan to all other ranks; `plan` may change afterwards. */
 int engine_send_plan(struct engine *engine, const struct plan *plan);
+/* Sends the masks of the leader's last plan to the rank that draws, which is another one. */
+int engine_send_masks(struct engine *engine);
+/* Receives the masks of a follower's last plan, as struct model_masks has it. */
+int engine_receive_masks(void *engine, uint32_t *masks);
 /* Posts the leader's receive for a step's results. It must do so before it sends the plan: otherwise ranks that send
  * rows and results would wait for each other. */
 int engine_expect_results(struct engine *engine, struct flight *flight);

@@ -78,6 +78,8 @@ static void find_sizes(struct engine *engine) {
     engine->max_pages = engine_pages_of(o->max_positions);
     engine->window = window_of(&engine->files.config);
     engine->max_changes = drawing * (o->max_positions + ENGINE_MAX_BIASES);
+    engine->max_masks = drawing;
+    engine->mask_words = sample_mask_words(engine->files.config.vocab_size);
     engine->most = count_most(engine);
 }
 
@@ -244,6 +246,7 @@ static int model_options(const struct engine *engine, struct model_options *opti
         .max_positions = o->max_positions,
         .infer.max_logit_rows = o->max_logit_rows,
         .infer.max_changes = engine->max_changes,
+        .infer.max_masks = engine->max_masks,
         .infer.max_sequences = engine->sequences,
         .infer.max_pages = engine->max_pages,
         .hooks = engine->bank ? peft_bank_hooks(engine->bank) : NULL,
@@ -361,8 +364,9 @@ static void place_leader(const struct engine *engine, struct engine_leader *lead
     for (int i = 0; i < engine_flights(engine); i++) {
         int32_t *rows = take(arena, o->max_logit_rows, sizeof *rows);
         void *results = take(arena, (int64_t)model_results_bytes(o->max_logit_rows, true), 1);
+        struct constraint **constraints = take(arena, engine->max_masks, sizeof(struct constraint *));
         if (leader->flights)
-            leader->flights[i] = (struct flight){.result_row = rows, .results = results};
+            leader->flights[i] = (struct flight){.result_row = rows, .results = results, .constraints = constraints};
     }
 }
 

@@ -14,19 +14,33 @@ static int followers(const struct engine *engine) {
     return engine->shared->holder_count - 1;
 }
 
+/* The rank that gives results: the first tensor rank of the last stage. */
+static int drawing_holder(const struct engine *engine) {
+    return (engine->shared->rank.grid.pipeline - 1) * engine->shared->rank.grid.tensor;
+}
+
+/* Returns the bytes of a step's masks. */
+static size_t mask_bytes(const struct engine *engine, int64_t masks) {
+    return (size_t)(masks * engine->mask_words) * sizeof(uint32_t);
+}
+
 size_t engine_link_bytes(const struct engine *engine) {
     size_t bytes = plan_block_bytes(&engine->most);
+    if (engine_leads(engine) && drawing_holder(engine))
+        bytes += mask_bytes(engine, engine->max_masks);
     return followers(engine) == 0 ? 0 : engine_leads(engine) ? (size_t)engine_flights(engine) * bytes : bytes;
 }
 
 static int open_messages(struct engine *engine, size_t bytes) {
     struct engine_leader *leader = engine->leader;
+    size_t masks = drawing_holder(engine) ? mask_bytes(engine, engine->max_masks) : 0;
     leader->messages = calloc((size_t)engine_flights(engine), sizeof *leader->messages);
     for (int i = 0; i < engine_flights(engine) && leader->messages; i++) {
         struct plan_message *message = &leader->messages[i];
-        message->block = aligned_alloc(ARENA_ALIGNMENT, bytes);
+        message->block = aligned_alloc(ARENA_ALIGNMENT, bytes + masks);
         message->sent = calloc(2 * (size_t)followers(engine), sizeof *message->sent);
         TRY(status_allocated(message->block && message->sent));
+        message->masks = (char *)message->block + bytes;
     }
     return status_allocated(leader->messages);
 }
@@ -37,6 +51,7 @@ static void close_messages(struct engine *engine) {
         struct plan_message *message = &leader->messages[i];
         for (int k = 0; message->sent && k < 2 * followers(engine); k++)
             comm_forget(&message->sent[k]);
+        comm_forget(&message->masks_sent);
         free(message->block);
         free(message->sent);
     }
@@ -73,7 +88,7 @@ static int wait_for(struct engine *engine, struct plan_message *message) {
     int status = STATUS_OK;
     for (int i = 0; i < 2 * followers(engine) && !status; i++)
         status = comm_wait(&message->sent[i]);
-    return status;
+    return status ? status : comm_wait(&message->masks_sent);
 }
 
 int engine_send_plan(struct engine *engine, const struct plan *plan) {
@@ -97,10 +112,23 @@ int engine_send_plan(struct engine *engine, const struct plan *plan) {
     return status;
 }
 
+int engine_send_masks(struct engine *engine) {
+    struct engine_leader *leader = engine->leader;
+    struct plan_message *message = &leader->messages[(leader->plan_number - 1) % engine_flights(engine)];
+    TRY(engine_fill_masks(engine, message->masks));
+    struct comm_data data = data_of(message->masks, NULL, mask_bytes(engine, message->header.masks));
+    return comm_send_start(engine->shared->holders, &data, drawing_holder(engine), &message->masks_sent);
+}
+
+int engine_receive_masks(void *self, uint32_t *masks) {
+    struct engine *engine = self;
+    struct comm_data data = data_of(NULL, masks, mask_bytes(engine, engine->follower->masks));
+    return comm_receive(engine->shared->holders, &data, 0);
+}
+
 int engine_expect_results(struct engine *engine, struct flight *flight) {
-    int from = (engine->shared->rank.grid.pipeline - 1) * engine->shared->rank.grid.tensor;
     struct comm_data data = data_of(NULL, flight->results, model_results_bytes(flight->wanted, flight->has_top));
-    return comm_receive_start(engine->shared->holders, &data, from, &flight->arriving);
+    return comm_receive_start(engine->shared->holders, &data, drawing_holder(engine), &flight->arriving);
 }
 
 /* Waits until all that a base has sent, plans and rows, has arrived. */
@@ -152,7 +180,8 @@ static int receive_plan(struct engine_shared *shared, struct plan *plan, struct 
                            (long long)h->number, (long long)h->base);
     *engine = &shared->bases[h->base];
     void *received = (*engine)->follower->received;
-    TRY(plan_check(h, &(*engine)->most));
+    TRY(plan_check(h, &(*engine)->most, (*engine)->max_masks));
+    (*engine)->follower->masks = h->masks;
     plan_place(plan, &h->counts, received);
     struct comm_data block = data_of(NULL, received, plan_block_bytes(&h->counts));
     return block.count ? comm_receive(shared->holders, &block, 0) : STATUS_OK;

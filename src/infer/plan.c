@@ -54,15 +54,15 @@ void plan_pack(const struct plan *plan, void *block) {
             memcpy(*target[i].at, *source[i].at, (size_t)source[i].count * source[i].width);
 }
 
-int plan_check(const struct plan_header *header, const struct plan_counts *most) {
+int plan_check(const struct plan_header *header, const struct plan_counts *most, int64_t masks) {
     struct plan unused;
     struct plan_array arrays[ARRAYS], largest[ARRAYS];
     list_arrays(&unused, &header->counts, arrays);
     list_arrays(&unused, most, largest);
+    bool fits = header->masks >= 0 && header->masks <= masks;
     for (int i = 0; i < ARRAYS; i++)
-        if (arrays[i].count < 0 || arrays[i].count > largest[i].count)
-            return status_fail(STATUS_INVALID,
-                               "plan %lld is larger than plans can be: its ranks do not run one program",
-                               (long long)header->number);
-    return STATUS_OK;
+        fits = fits && arrays[i].count >= 0 && arrays[i].count <= largest[i].count;
+    return fits ? STATUS_OK
+                : status_fail(STATUS_INVALID, "plan %lld is larger than plans can be: its ranks do not run one program",
+                              (long long)header->number);
 }

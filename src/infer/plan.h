@@ -30,6 +30,7 @@ struct plan_header {
     int64_t kind, base, number; /* base: of the engine's list */
     struct plan_counts counts;
     bool has_labels, draws, has_top; /* PLAN_STEP: true if it holds for any row */
+    int64_t masks;                   /* PLAN_STEP: of its rows; they follow the plan, to the rank that draws */
     int32_t image;                   /* PLAN_DROP */
     int64_t offset, total;           /* PLAN_BYTES: position of this piece, and size of all files */
 };
@@ -55,5 +56,6 @@ size_t plan_block_bytes(const struct plan_counts *counts);
 void plan_place(struct plan *plan, const struct plan_counts *counts, void *block);
 /* Copies the plan's arrays into a block of plan_block_bytes(&plan->header.counts). */
 void plan_pack(const struct plan *plan, void *block);
-/* Checks a received header. STATUS_INVALID when a count is negative or above `most`. */
-int plan_check(const struct plan_header *header, const struct plan_counts *most);
+/* Checks a received header. STATUS_INVALID when a count is negative or above `most`, or there are more than `masks`
+ * masks. */
+int plan_check(const struct plan_header *header, const struct plan_counts *most, int64_t masks);

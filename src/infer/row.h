@@ -1,6 +1,7 @@
 /* Rows of an engine's step, and their results. */
 #pragma once
 
+#include "infer/constraint.h"
 #include "infer/sampler.h"
 
 /* The token of a row that runs the slot's next virtual token. */
@@ -17,6 +18,9 @@ struct engine_row {
     const struct sampling *sampling;     /* with wants_logits: draw the next token; NULL: do not */
     const struct sample_change *changes; /* [change_count] for that draw */
     int64_t change_count;
+    /* With sampling: the draw is under its mask, which may still be in the making. NULL: every id is allowed. */
+    struct constraint *constraint;
+    bool is_again; /* the sequence's last token once more, because its draw had no mask */
 };
 
 /* The error message for a log-probability that is not finite. */
@@ -25,7 +29,7 @@ struct engine_row {
 /* The results of a row that wants logits. Log-probabilities are computed from the unchanged logits; they are NaN when
  * any logit is not finite. */
 struct engine_result {
-    int32_t token; /* drawn; -1: none */
+    int32_t token; /* drawn; -1: none, also when the mask was late */
     float logprob; /* of the drawn token */
     float label_logprob;
     bool is_greedy;           /* the label is the likeliest token, and has the lowest id of equal ones */

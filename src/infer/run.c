@@ -12,7 +12,7 @@ static int put_prefixes(struct engine *engine, const struct plan *plan) {
     return status;
 }
 
-static struct model_step step_of(const struct plan *plan) {
+static struct model_step step_of(struct engine *engine, const struct plan *plan) {
     const struct plan_header *h = &plan->header;
     return (struct model_step){
         .rows = h->counts.rows,
@@ -28,13 +28,14 @@ static struct model_step step_of(const struct plan *plan) {
         .sample = h->draws || h->has_top ? plan->sample : NULL,
         .changes = plan->changes,
         .change_count = h->counts.changes,
+        .masks = {.count = h->masks, .fill = engine->leader ? engine_fill_masks : engine_receive_masks, .self = engine},
         .has_top = h->has_top,
         .labels = h->has_labels ? plan->labels : NULL,
     };
 }
 
 int engine_run_plan(struct engine *engine, const struct plan *plan) {
-    struct model_step step = step_of(plan);
+    struct model_step step = step_of(engine, plan);
     int status = put_prefixes(engine, plan);
     if (!status && !step.rows)
         return model_kv_change_pages(engine->runner, step.page_changes, step.page_change_count);

@@ -80,6 +80,10 @@ struct completion {
     enum scheduler_end reason;
     struct sampling sampling;
     struct sampler sampler;
+    struct constraint *constraint; /* NULL: none */
+    bool is_again;                 /* the next row had no mask when it ran before */
+    bool is_full;                  /* it has max_tokens, and its constraint says whether that is its end */
+    bool is_held;                  /* in the step being planned it waits for the mask */
 };
 
 struct request {
@@ -155,8 +159,10 @@ struct scheduler {
     struct step_cost cost;
     struct step *step; /* [depth] a ring */
     int first, under_way;
-    double collected_at;
-    struct engine_row *rows; /* [max_rows] */
+    double collected_at, last_seconds; /* of the last step that was collected */
+    double planned_at;                 /* clock_seconds of the plan */
+    bool has_settled;                  /* planning gave a completion tokens, or ended it */
+    struct engine_row *rows;           /* [max_rows] */
     struct engine_result *results;
     uint64_t last_number, last_serial;
     int64_t closed; /* sequences closed so far; after a change more pages may be free */
@@ -198,6 +204,9 @@ void completion_run(struct scheduler *s, struct completion *completion, int sequ
 void completion_preempt(struct scheduler *s, struct completion *completion);
 /* Ends it, now or when none of its steps is under way. */
 void completion_end(struct scheduler *s, struct completion *completion, enum scheduler_end reason);
+/* Gives a running completion what its constraint decides without a draw, forced tokens and the end. It waits for the
+ * mask until then (clock_seconds). */
+void completion_settle(struct scheduler *s, struct completion *completion, double until);
 /* Reports the results of its rows in a step. */
 void completion_report(struct scheduler *s, const struct step_completion *of, const struct engine_result *results);
 

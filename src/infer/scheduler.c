@@ -2,6 +2,8 @@
  * steps, and scheduler_completion.c reports their results. */
 #include "scheduler-internal.h"
 
+#include "base/clock.h"
+
 static int check_options(const struct scheduler_options *o) {
     if (o->max_rows < 1 || o->max_logit_rows < 1)
         return status_fail(STATUS_INVALID, "steps of %lld rows and %lld with logits", (long long)o->max_rows,
@@ -122,6 +124,7 @@ static int collect(struct scheduler *s) {
     double now = s->engine.now(s->engine.self);
     double began = step->submitted_at > s->collected_at ? step->submitted_at : s->collected_at;
     s->collected_at = now;
+    s->last_seconds = now - began;
     step_cost_learn(&s->cost, step->decode_rows, step->rows - step->decode_rows, step->prefill_work, now - began);
     s->first = (s->first + 1) % s->options.depth;
     s->under_way--;
@@ -132,21 +135,35 @@ static int collect(struct scheduler *s) {
     return STATUS_OK;
 }
 
+/* Waits a little for the mask of a completion that has nothing else to do. Returns whether there is one. */
+static bool wait_for_mask(struct scheduler *s) {
+    for (int64_t i = 0; i < s->running_count; i++) {
+        int32_t forced;
+        struct completion *completion = s->running[i];
+        if (completion->is_held && (!completion->request->is_paused || completion->is_full)) {
+            constraint_find(completion->constraint, clock_seconds() + 0.01, &forced);
+            return true;
+        }
+    }
+    return false;
+}
+
 int scheduler_step(struct scheduler *s) {
     if (s->failure)
         return status_fail(s->failure, "the engine has failed");
     bool has_acted = end_unwanted(s);
     int planned = 1;
+    s->has_settled = false;
     while (planned > 0 && s->under_way < s->options.depth)
         planned = scheduler_plan(s);
     if (planned < 0)
         return fail_all(s, planned);
-    has_acted |= s->under_way > 0 || s->done_requests > 0;
+    has_acted |= s->under_way > 0 || s->done_requests > 0 || s->has_settled;
     int status = s->under_way ? collect(s) : STATUS_OK;
     if (status)
         return fail_all(s, status);
     forget_done(s);
-    return has_acted;
+    return has_acted || wait_for_mask(s);
 }
 
 void scheduler_close(struct scheduler *s) {

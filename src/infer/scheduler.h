@@ -17,6 +17,10 @@
  * Prefill: while completions are decoding, a step takes at most prefill_stretch times as long as a step that decodes
  * all of them. A step has no prefill when that time is unknown or was not measured recently.
  *
+ * Constraints: a completion with a grammar draws under the mask of what it allows. Threads make the masks while steps
+ * run; a completion whose mask is late runs its row once more. Forced tokens are not drawn, and run as rows of a chunk.
+ * A completion ends as soon as only its end may follow.
+ *
  * Only scheduler_open and scheduler_submit allocate memory. One thread at a time may call. Callbacks are made by
  * scheduler_step and scheduler_close; they may call scheduler_cancel, scheduler_pause and scheduler_resume. */
 #pragma once
@@ -63,7 +67,11 @@ enum scheduler_end {
     SCHEDULER_CANCELLED, /* scheduler_cancel, scheduler_close */
     SCHEDULER_DEADLINE,
     SCHEDULER_FAILED, /* the engine failed, or this completion's logits are not finite */
+    SCHEDULER_MASK,   /* a mask of its constraint took more than CONSTRAINT_MASK_SECONDS, or memory */
 };
+
+/* The error message for SCHEDULER_MASK. */
+#define SCHEDULER_NO_MASK "the constraint: its allowed tokens took more than a second to find, or too much memory"
 
 /* A drawn token, or one of the prompt. */
 struct scheduler_token {
@@ -109,7 +117,10 @@ struct scheduler_request {
     const int32_t *end_ids, *stop_ids; /* either ends a completion; ignore_eos disables the end ids */
     int64_t end_count, stop_count;
     bool ignore_eos;
-    int32_t top_count; /* likeliest tokens to report for each drawn token */
+    struct grammar *grammar; /* of each completion, whose tokens count from its first; shared. NULL: none. It ends
+                                completions, so that ignore_eos is refused, and min_tokens only where it allows more */
+    bool wants_logprobs;     /* each token is drawn, also a forced one, whose log-probability is else 0 */
+    int32_t top_count;       /* likeliest tokens to report for each drawn token */
     bool wants_prompt_logprobs;
     int64_t first_prompt_logprob; /* index of the first token that wants one; rows before it may come from the cache */
     int32_t prompt_top_count;
@@ -141,11 +152,13 @@ struct scheduler_options {
     int64_t max_positions;  /* rows of a sequence */
     int64_t page_tokens, pages;
     int64_t vocab;
-    int64_t max_requests;         /* limit of completions that wait or run; 0: none */
-    int64_t max_queued_tokens;    /* limit of prompt tokens that wait to be prefilled; 0: none */
-    int depth;                    /* steps under way at once, 1 .. SCHEDULER_MAX_DEPTH */
-    double prefill_stretch;       /* at least 1; 0: prefill is limited by max_rows only */
-    double row_growth;            /* relative cost that each earlier row of the sequence adds to a prefill row */
+    int64_t max_requests;                /* limit of completions that wait or run; 0: none */
+    int64_t max_queued_tokens;           /* limit of prompt tokens that wait to be prefilled; 0: none */
+    int depth;                           /* steps under way at once, 1 .. SCHEDULER_MAX_DEPTH */
+    double prefill_stretch;              /* at least 1; 0: prefill is limited by max_rows only */
+    double row_growth;                   /* relative cost that each earlier row of the sequence adds to a prefill row */
+    struct constraint_pool *constraints; /* for requests with a grammar; NULL: there are none */
+    int64_t mask_words;                  /* of their masks: grammar_vocabulary_words */
     double in_weight, out_weight; /* virtual cost of an uncached row that is prefilled for the first time, and of a
                                      drawn token; both 0: 1 and 2 */
 };
@@ -155,6 +168,7 @@ struct scheduler_stats {
     int64_t waiting, running;                              /* completions */
     int64_t queued_tokens;                                 /* of prompts, not yet prefilled */
     int64_t steps, decode_rows, prefill_rows, preemptions; /* since the opening */
+    int64_t late_masks;                                    /* draws that were repeated */
     double prefill_row_seconds;                            /* of a row without earlier rows; 0: not known yet */
 };
 

@@ -51,6 +51,7 @@ void completion_run(struct scheduler *s, struct completion *completion, int sequ
     completion->state = COMPLETION_RUNS;
     completion->sequence = sequence;
     completion->submitted = cached;
+    completion->is_again = completion->is_held = false;
     int64_t at = s->running_count++;
     for (; at > 0 && completion_is_before(completion, s->running[at - 1]); at--)
         s->running[at] = s->running[at - 1];
@@ -91,6 +92,8 @@ void completion_end(struct scheduler *s, struct completion *completion, enum sch
     else
         wait_no_more(s, completion);
     completion->state = COMPLETION_ENDED;
+    constraint_close(completion->constraint);
+    completion->constraint = NULL;
     leave_place(completion);
     if (completion->choice == 0) {
         s->queued_tokens -= request->queued_tokens;
@@ -115,6 +118,8 @@ static bool is_among(int32_t id, const int32_t *ids, int64_t count) {
 
 static bool ends_completion(const struct completion *completion, int32_t token) {
     const struct scheduler_request *asked = &completion->request->asked;
+    if (completion->constraint && is_among(token, asked->end_ids, asked->end_count))
+        return true; /* also before min_tokens: nothing else was allowed */
     if (completion->count - asked->prompt_length <= asked->min_tokens)
         return false;
     return (!asked->ignore_eos && is_among(token, asked->end_ids, asked->end_count)) ||
@@ -145,8 +150,36 @@ static void give_token(struct scheduler *s, struct completion *completion, const
     bool stops = asked->calls.on_token && asked->calls.on_token(asked->context, completion->choice, &token);
     if (stops || token.is_end)
         completion_end(s, completion, SCHEDULER_STOP);
-    else if (completion->count - asked->prompt_length == asked->max_tokens)
+    else if (completion->constraint) {
+        completion->is_full = completion->count - asked->prompt_length == asked->max_tokens;
+        constraint_take(completion->constraint, result->token);
+    } else if (completion->count - asked->prompt_length == asked->max_tokens)
         completion_end(s, completion, SCHEDULER_LENGTH);
+}
+
+void completion_settle(struct scheduler *s, struct completion *completion, double until) {
+    enum constraint_next next = CONSTRAINT_FORCED;
+    while (next == CONSTRAINT_FORCED && completion->state == COMPLETION_RUNS && !completion->request->is_cancelled) {
+        int32_t token;
+        next = constraint_find(completion->constraint, until, &token);
+        completion->is_held = (completion->is_again || completion->is_full) && next == CONSTRAINT_UNKNOWN;
+        s->has_settled |= next != CONSTRAINT_UNKNOWN && next != CONSTRAINT_DRAWS;
+        if (completion->is_full && next != CONSTRAINT_UNKNOWN)
+            completion_end(s, completion, next == CONSTRAINT_OVER ? SCHEDULER_STOP : SCHEDULER_LENGTH);
+        else if (next == CONSTRAINT_FORCED) { /* a row whose mask was late has run already */
+            completion->submitted += completion->is_again;
+            completion->is_again = false;
+            give_token(s, completion, &(struct engine_result){.token = token});
+        } else if (next == CONSTRAINT_OVER || next == CONSTRAINT_FAILED)
+            completion_end(s, completion, next == CONSTRAINT_OVER ? SCHEDULER_STOP : SCHEDULER_MASK);
+    }
+}
+
+/* Lets a completion whose mask was late run its row once more. */
+static void draw_again(struct scheduler *s, struct completion *completion) {
+    completion->submitted--;
+    completion->is_again = true;
+    s->stats.late_masks++;
 }
 
 static void give_prompt_logprobs(const struct step_completion *of, const struct engine_result *results) {
@@ -175,6 +208,8 @@ void completion_report(struct scheduler *s, const struct step_completion *of, co
         give_prompt_logprobs(of, results);
     if (completion->is_ending || request->is_cancelled)
         completion_end(s, completion, SCHEDULER_CANCELLED);
+    else if (of->draws && completion->constraint && results[of->first_row + of->rows - 1].token < 0)
+        draw_again(s, completion);
     else if (of->draws)
         give_token(s, completion, &results[of->first_row + of->rows - 1]);
     else if (!completion->under_way && completion_is_complete(completion))

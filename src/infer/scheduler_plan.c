@@ -1,6 +1,8 @@
 /* Plans one step: rows for completions that are decoding, then chunks of prompts in the remaining rows. */
 #include "scheduler-internal.h"
 
+#include "base/clock.h"
+
 #include <math.h>
 
 /* ---- pages ---- */
@@ -13,7 +15,7 @@ static struct completion *find_victim(const struct scheduler *s, const struct co
     struct completion *victim = NULL;
     for (int64_t i = s->running_count - 1; i >= 0; i--) {
         struct completion *completion = s->running[i];
-        if (completion == than || completion->under_way || completion->is_ending)
+        if (completion == than || completion->under_way || completion->is_ending || completion->is_full)
             continue;
         if (completion->request->is_paused)
             return completion;
@@ -72,7 +74,8 @@ static struct engine_row row_of(const struct completion *completion, int64_t pla
     int64_t index = place - asked->virtual_tokens;
     struct engine_row row = {.token = index < 0 ? ENGINE_VIRTUAL_TOKEN : completion->tokens[index],
                              .sequence = completion->sequence,
-                             .label = -1};
+                             .label = -1,
+                             .is_again = completion->is_again};
     if (completion_row_is_scored(completion, place)) {
         row.wants_logits = true;
         row.label = completion->tokens[index + 1];
@@ -83,6 +86,7 @@ static struct engine_row row_of(const struct completion *completion, int64_t pla
         row.sampling = &completion->sampling;
         row.changes = completion->sampler.change;
         row.change_count = completion->sampler.count;
+        row.constraint = completion->constraint;
     }
     return row;
 }
@@ -117,7 +121,7 @@ static int64_t add_rows(struct scheduler *s, struct step *step, struct completio
     for (; fit < rows; fit++)
         if (row_wants_logits(completion, before + fit) && logits-- == 0)
             break;
-    rows = reserve_pages(s, completion, fit);
+    rows = completion->is_again ? fit : reserve_pages(s, completion, fit);
     if (rows == 0)
         return 0;
     if (!completion->part) {
@@ -146,6 +150,7 @@ static void write_rows(struct scheduler *s, struct step *step) {
         for (int64_t row = 0; row < of->rows; row++)
             s->rows[count++] = row_of(of->completion, of->start + row);
         of->completion->part = NULL;
+        of->completion->is_again = false;
     }
 }
 
@@ -169,7 +174,7 @@ static int64_t find_ready(struct scheduler *s) {
     for (int64_t i = 0; i < s->running_count; i++) {
         struct completion *completion = s->running[i];
         if (completion_is_decoding(completion) && !completion->under_way && !completion->is_ending &&
-            !completion->request->is_paused)
+            !completion->request->is_paused && !completion->is_held)
             s->ready[count++] = completion;
     }
     completion_sort(s->ready, count, has_waited_longer);
@@ -195,11 +200,32 @@ static void plan_decode(struct scheduler *s, struct step *step, int64_t written,
     step->decode_rows = step->rows;
 }
 
+/* ---- constraints ---- */
+
+/* True when tokens may be appended now: earlier rows have reported, and other choices find the prompt in the cache. */
+static bool may_settle(const struct completion *completion) {
+    const struct request *request = completion->request;
+    int64_t input = request->asked.virtual_tokens + request->asked.prompt_length;
+    bool is_scored = request->asked.wants_prompt_logprobs && completion->choice == 0 &&
+                     request->given_logprobs < request->asked.prompt_length;
+    return completion->constraint && !completion->under_way && !completion->is_ending &&
+           (!request->is_paused || completion->is_full) && !request->is_cancelled && !is_scored &&
+           (request->asked.choices == 1 || completion->submitted >= input - 1);
+}
+
+/* Settles a running completion. A mask that is due gets a small part of a step's time to become ready. */
+static void settle(struct scheduler *s, struct completion *completion, bool is_due) {
+    enum { WAITS = 32 };
+    if (may_settle(completion))
+        completion_settle(s, completion, is_due ? s->planned_at + s->last_seconds / WAITS : 0);
+}
+
 /* ---- prefill ---- */
 
 static bool has_rows_to_prefill(const struct completion *completion) {
     return completion->state == COMPLETION_RUNS && !completion->is_ending && !completion->request->is_paused &&
-           !completion_is_decoding(completion) && completion->submitted < completion_goal(completion);
+           !completion->is_held && !completion_is_decoding(completion) &&
+           completion->submitted < completion_goal(completion);
 }
 
 static bool has_prompts(const struct scheduler *s) {
@@ -317,6 +343,7 @@ static int start(struct scheduler *s, struct completion *completion) {
     int sequence = s->engine.sequence_open(s->engine.self, &beginning, &cached);
     if (sequence >= 0 && has_pages_for(s, completion, sequence, cached)) {
         begin(s, completion, sequence, cached);
+        settle(s, completion, true);
         if (completion_is_complete(completion))
             completion_end(s, completion, SCHEDULER_LENGTH);
         return 1;
@@ -470,6 +497,9 @@ int scheduler_plan(struct scheduler *s) {
     struct step *step = &s->step[(s->first + s->under_way) % s->options.depth];
     *step = (struct step){.completion = step->completion};
     s->planned_pages = 0;
+    s->planned_at = clock_seconds();
+    for (int64_t i = s->running_count - 1; i >= 0; i--)
+        settle(s, s->running[i], completion_goal(s->running[i]) - s->running[i]->submitted == 1);
     make_room(s);
     int status = start_urgent(s);
     if (status < 0)

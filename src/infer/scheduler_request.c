@@ -22,6 +22,10 @@ static int check_values(const struct scheduler *s, const struct scheduler_reques
     if (asked->virtual_tokens < 0 || asked->max_tokens < -1 || asked->min_tokens < 0 || asked->choices < 0 ||
         !(asked->weight >= 0) || asked->top_count < 0 || asked->prompt_top_count < 0 || asked->first_prompt_logprob < 0)
         return status_fail(STATUS_INVALID, "a request with a negative number");
+    if (asked->grammar && (!s->options.constraints || asked->ignore_eos))
+        return status_fail(STATUS_INVALID, "a constraint %s",
+                           asked->ignore_eos ? "that ignore_eos cannot go beyond"
+                                             : "in a scheduler without threads for it");
     int status = check_ids("token", asked->prompt, asked->prompt_length, s->options.vocab);
     THEN(status, check_ids("end id", asked->end_ids, asked->end_count, s->options.vocab));
     THEN(status, check_ids("stop id", asked->stop_ids, asked->stop_count, s->options.vocab));
@@ -75,7 +79,7 @@ static int32_t *copy_ids(int32_t **at, const int32_t *ids, int64_t count) {
     return copy;
 }
 
-static int open_completion(struct request *request, int64_t choice, int32_t **at) {
+static int open_completion(const struct scheduler *s, struct request *request, int64_t choice, int32_t **at) {
     const struct scheduler_request *asked = &request->asked;
     struct completion *completion = &request->completion[choice];
     int32_t banned_count = (int32_t)(asked->stop_count + (asked->ignore_eos ? 0 : asked->end_count));
@@ -87,19 +91,26 @@ static int open_completion(struct request *request, int64_t choice, int32_t **at
     completion->sampling = asked->sampling;
     completion->sampling.choice += (uint32_t)choice;
     /* request_copy stored the stop ids before the end ids. */
-    return sampler_open(&completion->sampler, &(struct sampler_options){.sampling = &completion->sampling,
-                                                                        .prompt = asked->prompt,
-                                                                        .prompt_length = asked->prompt_length,
-                                                                        .max_tokens = asked->max_tokens,
-                                                                        .bias = asked->bias,
-                                                                        .bias_count = asked->bias_count,
-                                                                        .banned = asked->stop_ids,
-                                                                        .banned_count = banned_count,
-                                                                        .min_tokens = asked->min_tokens});
+    TRY(sampler_open(&completion->sampler, &(struct sampler_options){.sampling = &completion->sampling,
+                                                                     .prompt = asked->prompt,
+                                                                     .prompt_length = asked->prompt_length,
+                                                                     .max_tokens = asked->max_tokens,
+                                                                     .bias = asked->bias,
+                                                                     .bias_count = asked->bias_count,
+                                                                     .banned = asked->stop_ids,
+                                                                     .banned_count = banned_count,
+                                                                     .min_tokens = asked->min_tokens}));
+    const struct constraint_options options = {.grammar = asked->grammar,
+                                               .words = s->options.mask_words,
+                                               .vocab = s->options.vocab,
+                                               .draws_all = asked->wants_logprobs};
+    return asked->grammar && asked->max_tokens
+               ? constraint_open(s->options.constraints, &options, &completion->constraint)
+               : STATUS_OK;
 }
 
 /* Copies a request with its arrays, except the biases, which its samplers copy. */
-static int request_copy(const struct scheduler_request *asked, struct request **out) {
+static int request_copy(const struct scheduler *s, const struct scheduler_request *asked, struct request **out) {
     int64_t completion_ids = asked->prompt_length + asked->max_tokens;
     int64_t ids = asked->choices * completion_ids + asked->stop_count + asked->end_count;
     struct request *request = calloc(1, sizeof *request + (size_t)asked->choices * sizeof *request->completion);
@@ -116,7 +127,7 @@ static int request_copy(const struct scheduler_request *asked, struct request **
         request->asked.end_ids = copy_ids(&at, asked->end_ids, asked->end_count);
     }
     for (int64_t choice = 0; choice < asked->choices && !status; choice++)
-        status = open_completion(request, choice, &at);
+        status = open_completion(s, request, choice, &at);
     if (status) {
         request_free(request);
         return status;
@@ -128,8 +139,10 @@ static int request_copy(const struct scheduler_request *asked, struct request **
 }
 
 void request_free(struct request *request) {
-    for (int64_t i = 0; i < request->asked.choices; i++)
+    for (int64_t i = 0; i < request->asked.choices; i++) {
+        constraint_close(request->completion[i].constraint);
         sampler_close(&request->completion[i].sampler);
+    }
     free(request->ids);
     free(request);
 }
@@ -164,7 +177,7 @@ int scheduler_submit(struct scheduler *s, const struct scheduler_request *given,
     TRY(check_queue(s, &asked, refusal));
     struct request *request = NULL;
     *refusal = SCHEDULER_NO_MEMORY;
-    TRY(request_copy(&asked, &request));
+    TRY(request_copy(s, &asked, &request));
     request->client = share_find(&s->everybody, asked.client, asked.weight);
     request->adapter = request->client ? share_find(request->client, asked.adapter, 1) : NULL;
     if (!request->adapter) {

@@ -53,8 +53,8 @@ void engine_sequence_close(struct engine *engine, int number) {
 }
 
 /* Keeps the page before the window's first: it is the parent of the next page that becomes full. */
-void engine_leave_pages(struct engine *engine, struct sequence *sequence) {
-    int64_t first = sequence->length + 1 - engine->window, page = first / KV_PAGE_TOKENS - 1;
+void engine_leave_pages(struct engine *engine, struct sequence *sequence, int64_t next) {
+    int64_t first = next + 1 - engine->window, page = first / KV_PAGE_TOKENS - 1;
     for (; engine->window && sequence->released < page; sequence->released++)
         kv_pool_release(&engine->leader->pool, sequence->pages[sequence->released]);
 }

@@ -33,9 +33,9 @@ static int check_row(const struct engine *engine, const struct engine_row *row, 
         return status_fail(STATUS_INVALID, "row %lld: no sequence %d", (long long)number, row->sequence);
     const struct sequence *sequence = &engine->leader->sequences[row->sequence];
     const struct slot *slot = engine_slot(engine, sequence->slot);
-    int64_t virtual_tokens = slot->prefix_tokens + slot->row_tokens;
+    int64_t virtual_tokens = slot->prefix_tokens + slot->row_tokens, length = sequence->length - row->is_again;
     bool is_virtual = row->token == ENGINE_VIRTUAL_TOKEN;
-    if (is_virtual != (sequence->length < virtual_tokens))
+    if (is_virtual != (length < virtual_tokens))
         return status_fail(STATUS_INVALID, "row %lld: sequence %d %s", (long long)number, row->sequence,
                            is_virtual ? "has no more virtual tokens" : "starts with virtual tokens");
     if (row->wants_logits && sequence->length < slot->prefix_tokens)
@@ -44,7 +44,9 @@ static int check_row(const struct engine *engine, const struct engine_row *row, 
         return fail_token(engine, row->token);
     if (row->label >= config->vocab_size)
         return fail_token(engine, row->label);
-    if (sequence->length < engine_max_positions(engine))
+    if (row->constraint && !(row->wants_logits && row->sampling))
+        return status_fail(STATUS_INVALID, "row %lld: a mask without a draw", (long long)number);
+    if (length < engine_max_positions(engine))
         return STATUS_OK;
     return virtual_tokens
                ? status_fail(STATUS_INVALID,
@@ -55,7 +57,7 @@ static int check_row(const struct engine *engine, const struct engine_row *row, 
                              (long long)engine_max_positions(engine));
 }
 
-static int check_sums(const struct engine *engine, int64_t wanted, int64_t changes, int64_t pages, int64_t available) {
+static int check_sums(const struct engine *engine, int64_t wanted, int64_t masks, int64_t changes) {
     const struct engine_options *o = &engine->options;
     if (wanted > o->max_logit_rows)
         return status_fail(STATUS_INVALID, "logits of %lld rows in an engine opened for %lld", (long long)wanted,
@@ -63,28 +65,34 @@ static int check_sums(const struct engine *engine, int64_t wanted, int64_t chang
     if (changes > engine->most.changes)
         return status_fail(STATUS_INVALID, "%lld changes of logits in a step that can have %lld", (long long)changes,
                            (long long)engine->most.changes);
-    if (pages > available)
-        return status_fail(STATUS_INVALID, "the KV cache has %lld free pages of %lld and %lld are needed",
-                           (long long)available, (long long)engine_pages(engine), (long long)pages);
+    if (masks > engine->max_masks)
+        return status_fail(STATUS_INVALID, "%lld masks in a step that can have %lld", (long long)masks,
+                           (long long)engine->max_masks);
     return STATUS_OK;
 }
 
 /* Refuses rows that cannot run, before anything has changed. `length` is counted up over the rows and restored. */
 static int check_rows(struct engine *engine, const struct engine_row *rows, int64_t count, int64_t available) {
-    int64_t wanted = 0, changes = 0, pages = 0, done = 0;
+    int64_t wanted = 0, masks = 0, changes = 0, pages = 0, done = 0;
     int status = STATUS_OK;
     if (count < 1 || count > engine->options.max_rows)
         return status_fail(STATUS_INVALID, "a step of %lld rows in an engine opened for %lld", (long long)count,
                            (long long)engine->options.max_rows);
     for (; done < count && !(status = check_row(engine, &rows[done], done)); done++) {
         struct sequence *sequence = &engine->leader->sequences[rows[done].sequence];
-        pages += sequence->length++ % KV_PAGE_TOKENS == 0;
+        pages += !rows[done].is_again && sequence->length % KV_PAGE_TOKENS == 0;
+        sequence->length += !rows[done].is_again;
         wanted += rows[done].wants_logits;
+        masks += rows[done].constraint != NULL;
         changes += rows[done].wants_logits && rows[done].sampling ? rows[done].change_count : 0;
     }
     for (int64_t i = 0; i < done; i++)
-        engine->leader->sequences[rows[i].sequence].length--;
-    return status ? status : check_sums(engine, wanted, changes, pages, available);
+        engine->leader->sequences[rows[i].sequence].length -= !rows[i].is_again;
+    THEN(status, check_sums(engine, wanted, masks, changes));
+    if (!status && pages > available)
+        status = status_fail(STATUS_INVALID, "the KV cache has %lld free pages of %lld and %lld are needed",
+                             (long long)available, (long long)engine_pages(engine), (long long)pages);
+    return status;
 }
 
 /* ---- rows into a plan ---- */
@@ -186,6 +194,7 @@ static void add_wanted(struct plan *plan, const struct engine_row *from, int64_t
     plan->logit_row[wanted] = (int32_t)row;
     plan->labels[wanted] = from->label >= 0 ? from->label : 0;
     plan->sample[wanted] = sample_row_of(from, position + 1, h->counts.changes);
+    plan->sample[wanted].mask = from->constraint ? (int32_t)++h->masks : 0;
     h->has_labels |= from->label >= 0;
     h->draws |= from->sampling != NULL;
     h->has_top |= from->top_count > 0;
@@ -204,17 +213,18 @@ static void add_row(struct engine *engine, const struct engine_row *from) {
         publish_if_full(engine, sequence);
         return;
     }
-    int64_t row = plan->header.counts.rows++, position = sequence->length;
+    int64_t row = plan->header.counts.rows++, position = sequence->length - from->is_again;
     plan->tokens[row] = from->token == ENGINE_VIRTUAL_TOKEN
                             ? slot_virtual_id(engine, slot, position - slot->prefix_tokens)
                             : from->token;
     plan->positions[row] = plan->cached[row] = (int32_t)position;
     plan->sequence[row] = from->sequence;
-    plan->place[row] = extend(engine, sequence, from->token);
+    plan->place[row] = from->is_again ? -1 : extend(engine, sequence, from->token);
     add_segment(plan, slot, row);
     if (from->wants_logits)
         add_wanted(plan, from, row, position);
-    publish_if_full(engine, sequence);
+    if (!from->is_again)
+        publish_if_full(engine, sequence);
 }
 
 /* Adds the pages of the plan's sequences that no plan has sent yet. */
@@ -236,12 +246,25 @@ static struct flight *flight_at(struct engine *engine, int64_t number) {
     return &engine->leader->flights[number % engine_flights(engine)];
 }
 
+int engine_fill_masks(void *self, uint32_t *masks) {
+    enum { WAITS = 32 }; /* beyond a step's usual time, masks may take this part of it */
+    struct engine *engine = self;
+    struct engine_leader *leader = engine->leader;
+    const struct flight *flight = flight_at(engine, leader->submitted - 1);
+    double now = clock_seconds(), until = flight->start + leader->patience;
+    until = (until > now ? until : now) + leader->patience / WAITS;
+    for (int64_t i = 0; i < leader->built.header.masks; i++)
+        constraint_write_mask(flight->constraints[i], until, masks + i * engine->mask_words);
+    return STATUS_OK;
+}
+
 static int run(struct engine *engine, struct flight *flight) {
     struct engine_leader *leader = engine->leader;
     bool is_here = model_gives_results(engine->runner);
     int status = !is_here && flight->wanted ? engine_expect_results(engine, flight) : STATUS_OK;
     THEN(status, engine_send_plan(engine, &leader->built));
     THEN(status, engine_run_plan(engine, &leader->built));
+    THEN_IF(status, !is_here && leader->built.header.masks, engine_send_masks(engine));
     flight->is_here = is_here && !status && leader->built.header.counts.rows;
     return status;
 }
@@ -263,13 +286,17 @@ static int submit(struct engine *engine, const struct engine_row *rows, int64_t 
     *header = (struct plan_header){.kind = PLAN_STEP};
     for (int64_t i = 0; i < count; i++) {
         int64_t wanted = header->counts.logit_rows;
+        if (rows[i].constraint)
+            flight->constraints[header->masks] = rows[i].constraint;
         add_row(engine, &rows[i]);
         if (header->counts.logit_rows > wanted)
             flight->result_row[wanted] = (int32_t)i;
     }
     add_pages(engine, rows, count);
-    for (int64_t i = 0; i < count; i++)
-        engine_leave_pages(engine, &leader->sequences[rows[i].sequence]);
+    for (int64_t i = 0; i < count; i++) { /* a row whose mask is late comes again */
+        struct sequence *sequence = &leader->sequences[rows[i].sequence];
+        engine_leave_pages(engine, sequence, sequence->length - (rows[i].constraint != NULL));
+    }
     flight->rows = count;
     flight->start = clock_seconds();
     flight->wanted = header->counts.logit_rows;
@@ -285,13 +312,15 @@ int engine_submit(struct engine *engine, const struct engine_row *rows, int64_t 
 
 /* Waits for a step's results; they stay with the step until they are given. */
 static int land(struct engine *engine, struct flight *flight) {
+    struct engine_leader *leader = engine->leader;
     struct model_step_result block = model_results_at(flight->results, flight->wanted);
     if (flight->has_landed)
         return STATUS_OK;
     int status = flight->is_here ? model_infer_results(engine->runner, &block) : comm_wait(&flight->arriving);
     flight->is_here = false;
     flight->has_landed = true;
-    engine->leader->step_seconds = clock_seconds() - flight->start;
+    double seconds = leader->step_seconds = clock_seconds() - flight->start, most = 1.1 * leader->patience;
+    leader->patience = leader->patience > 0 && most < seconds ? most : seconds;
     return status;
 }
 

@@ -38,6 +38,7 @@ static int add_line(struct requests *r, const struct strbuf *text) {
     struct answer *answer;
     TRY(answer_new(strbuf_text(text), text->length, lines_number(r->input), &r->model.openai, &answer));
     answer->finished = &r->finished;
+    answer_order(answer, &r->model);
     *r->last = answer;
     r->last = &answer->next;
     r->next = r->next ? r->next : answer;
@@ -91,6 +92,7 @@ static int submit_lines(struct requests *r) {
         if (answer->state == ANSWER_WAITS) {
             if (r->requests && r->texts + answer->line.request.ask.choices > room)
                 break;
+            r->model.is_busy = r->requests > 0;
             status = answer_prepare(answer, &r->model, &must_wait);
             if (must_wait && !r->requests)
                 status = STATUS_MEMORY;
@@ -191,9 +193,13 @@ static int open_all(struct requests *r) {
     int status = lines_open(o->input, JSON_LINE_BYTES, &r->input);
     THEN_IF(status, model->openai.tokenizer, tokenizer_encoder_new(model->openai.tokenizer, &model->encoder));
     THEN(status, requests_output_open(&r->output, o->output, o->resumes, r->input));
-    if (!status)
-        status = engine_open_scheduler(
-            model->engine, &(struct scheduler_options){.prefill_stretch = o->prefill_stretch}, &r->scheduler);
+    THEN_IF(status, model->openai.tokenizer,
+            tokenizer_vocabulary(model->openai.tokenizer, model->openai.ends.eos, (size_t)model->openai.ends.count,
+                                 &model->vocabulary));
+    THEN_IF(status, model->openai.tokenizer, grammars_open(&o->grammars, &model->grammars));
+    struct scheduler_options scheduler = {.prefill_stretch = o->prefill_stretch};
+    grammars_schedule(model->grammars, model->vocabulary, &scheduler);
+    THEN(status, engine_open_scheduler(model->engine, &scheduler, &r->scheduler));
     if (!status)
         count_lines(r);
     return status;
@@ -202,12 +208,15 @@ static int open_all(struct requests *r) {
 static void close_all(struct requests *r) {
     if (r->scheduler)
         scheduler_close(r->scheduler); /* calls on_done of every request */
+    grammars_stop(r->model.grammars);
     while (r->first) {
         struct answer *answer = r->first;
         r->first = answer->next;
         answer_free(answer);
     }
     strbuf_free(&r->ready);
+    grammars_close(r->model.grammars);
+    grammar_vocabulary_close(r->model.vocabulary);
     tokenizer_encoder_free(r->model.encoder);
     chat_template_close(r->model.chat_template);
     chat_template_close(r->model.tokenizers_template);
@@ -272,6 +281,7 @@ int requests_job_run(struct comm *world, void *context) {
     struct requests_job *job = context;
     struct job_memory memory = {.help = "a smaller " JOB_MEMORY_SIZES ", " JOB_MEMORY_RANKS,
                                 .cache_is_given = job->cache_is_given,
+                                .beside = world->rank == 0 ? (size_t)job->options.grammars.memory : 0,
                                 .adapters_are_given = job->names->memory_is_given};
     struct engine *engine = NULL;
     struct tokenizer *tokenizer = NULL;

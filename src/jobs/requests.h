@@ -13,6 +13,7 @@
 #include "config/config.h"
 #include "data/lines.h"
 #include "infer/adapters.h"
+#include "infer/grammars.h"
 
 struct requests_options {
     const char *input;  /* - is standard input */
@@ -24,7 +25,8 @@ struct requests_options {
     const char *chat_template; /* "auto": the template of the request's adapter, else the tokenizer's */
     int special_tokens;        /* enum special_tokens, of lines without parse_special */
     double prefill_stretch;
-    double template_timeout; /* seconds; limits one rendering */
+    double template_timeout;          /* seconds; limits one rendering */
+    struct grammars_options grammars; /* of constraints */
 };
 
 /* ---- shared by all lines ---- */
@@ -40,6 +42,9 @@ struct requests_model {
     const char *tokenizer_directory;
     struct chat_template *tokenizers_template; /* read when has_tokenizers_template; NULL: none */
     bool has_tokenizers_template;
+    bool is_busy;              /* completions run: no line needs to be waited for */
+    struct grammars *grammars; /* of constraints; NULL: the model has no tokenizer */
+    struct grammar_vocabulary *vocabulary;
 };
 
 /* ---- answers: requests_answer.c ---- */
@@ -62,6 +67,8 @@ struct answer {
     enum answer_state state;
     struct request_line line;
     struct ask_ends ends;
+    struct grammar_order grammar;                      /* for its constraint */
+    bool is_ordering;                                  /* and the order is not done */
     char digests[ASK_MAX_ADAPTERS][PEFT_SHA256_BYTES]; /* of the files of its adapters */
     uint64_t generations[PEFT_SLOT_IMAGES];
     int slot;
@@ -72,6 +79,7 @@ struct answer {
     struct answer_choice *choices; /* [line.request.ask.choices] */
     struct call_update *update;    /* what the answer gets next; empty between two callbacks */
     int status;                    /* first failure in a callback */
+    bool is_too_slow;              /* a mask of its constraint */
     bool is_broken;                /* a log-probability is not finite, or a completion failed */
     bool is_error;                 /* `out` reports an error */
     struct strbuf out;             /* the line for the output, in state ANSWER_IS_WRITTEN */
@@ -82,9 +90,11 @@ struct answer {
 int answer_new(const char *text, size_t length, int64_t number, const struct openai_model *model,
                struct answer **answer);
 void answer_free(struct answer *answer);
+/* Orders the grammar of its constraint, if it has one. */
+void answer_order(struct answer *answer, struct requests_model *model);
 /* Renders and tokenizes the prompt, and takes a slot for the request's adapters. Sets *must_wait when the adapters have
- * no room now: the caller tries again after other requests have ended. A fault of the request becomes its answer and is
- * no failure of this function. STATUS_MEMORY, STATUS_PEER, STATUS_IO. */
+ * no room now, or its grammar is not compiled: the caller tries again after other requests have ended. A fault of the
+ * request becomes its answer and is no failure of this function. STATUS_MEMORY, STATUS_PEER, STATUS_IO. */
 int answer_prepare(struct answer *answer, struct requests_model *model, bool *must_wait);
 /* Fills the scheduler's request for a prepared answer. */
 void answer_request(struct answer *answer, const struct requests_model *model, struct scheduler_request *request);

@@ -43,10 +43,30 @@ static void free_work(struct answer *answer) {
     request_line_free(&answer->line);
 }
 
+/* ---- the grammar of its constraint ---- */
+
+void answer_order(struct answer *answer, struct requests_model *model) {
+    const struct ask_constraint *constraint = &answer->line.request.ask.constraint;
+    if (answer->state != ANSWER_WAITS || !constraint->field || !model->grammars)
+        return;
+    answer->grammar = (struct grammar_order){.source = constraint->source, .vocabulary = model->vocabulary};
+    answer->is_ordering = !grammars_begin(model->grammars, &answer->grammar);
+}
+
+/* Takes what came of the order; false: it is not done. */
+static bool take_grammar(struct answer *answer, bool waits) {
+    if (answer->is_ordering)
+        answer->is_ordering = !grammars_end(answer->grammar.context, &answer->grammar, waits);
+    return !answer->is_ordering;
+}
+
 void answer_free(struct answer *answer) {
     if (!answer)
         return;
     free_work(answer);
+    take_grammar(answer, true);
+    grammar_release(answer->grammar.grammar);
+    grammar_report_free(&answer->grammar.report);
     strbuf_free(&answer->out);
     free(answer);
 }
@@ -206,6 +226,18 @@ int answer_prepare(struct answer *answer, struct requests_model *model, bool *mu
         if (status == STATUS_MEMORY)
             return status;
     }
+    if (!status && answer->line.request.ask.constraint.field) {
+        field = answer->line.request.ask.constraint.field;
+        *must_wait = !take_grammar(answer, !model->is_busy);
+        if (*must_wait)
+            return STATUS_OK;
+        if (!model->grammars)
+            status = status_fail(STATUS_INVALID, "a constraint needs a tokenizer, and %s has none",
+                                 model->tokenizer_directory);
+        THEN(status, grammars_verdict(&answer->grammar));
+        if (status == STATUS_MEMORY)
+            return status;
+    }
     if (!status) {
         field = "adapters";
         status = take_adapters(answer, model);
@@ -218,6 +250,7 @@ int answer_prepare(struct answer *answer, struct requests_model *model, bool *mu
         return STATUS_OK;
     enum error_case which = status == STATUS_NOT_FOUND         ? ERROR_ADAPTER_NOT_FOUND
                             : field && !strcmp(field, "model") ? ERROR_MODEL_NOT_FOUND
+                            : answer->grammar.report.refusal   ? error_of_refusal(answer->grammar.report.refusal)
                                                                : ERROR_ARGUMENT;
     int failed = answer_fail(answer, which, field);
     return failed ? failed : answer_finish(answer, model);
@@ -308,6 +341,7 @@ static int end_choice(struct answer *answer, int64_t index, bool is_stop) {
 static void on_end(void *context, int64_t index, enum scheduler_end reason) {
     struct answer *answer = context;
     answer->is_broken |= reason == SCHEDULER_FAILED;
+    answer->is_too_slow |= reason == SCHEDULER_MASK;
     keep(answer, end_choice(answer, index, reason == SCHEDULER_STOP));
 }
 
@@ -324,6 +358,7 @@ void answer_request(struct answer *answer, const struct requests_model *model, s
     ask_schedule(&answer->line.request.ask, &answer->ends, &prompt, request);
     request->calls = (struct scheduler_calls){on_start, on_token, on_prompt_logprob, on_end, on_done};
     request->context = answer;
+    request->grammar = answer->grammar.grammar;
 }
 
 /* ---- after it ran ---- */
@@ -335,6 +370,9 @@ int answer_finish(struct answer *answer, struct requests_model *model) {
     if (!status && answer->state == ANSWER_IS_DONE && answer->is_broken) {
         status_fail(STATUS_INVALID, ENGINE_NO_PROBABILITY);
         status = answer_fail(answer, ERROR_INTERNAL, NULL);
+    } else if (!status && answer->state == ANSWER_IS_DONE && answer->is_too_slow) {
+        status_fail(STATUS_UNSUPPORTED, SCHEDULER_NO_MASK);
+        status = answer_fail(answer, ERROR_CONSTRAINT_TOO_LARGE, answer->line.request.ask.constraint.field);
     } else if (!status && answer->state == ANSWER_IS_DONE) {
         answer->line.form->write(answer, &answer->out);
         answer->state = ANSWER_IS_WRITTEN;

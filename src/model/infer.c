@@ -161,6 +161,7 @@ static struct sample sample_call(const struct inference_runner *inference, int64
         .logits = logits,
         .row = step->sample + first,
         .changes = step->changes,
+        .masks = step->masks,
         .token = step->at.token + first,
         .logprob = step->at.logprob + first,
         .top_token = step->at.top_token ? step->at.top_token + first * SAMPLE_MAX_TOP : NULL,
@@ -234,7 +235,7 @@ static int collect_logits(struct inference_runner *inference, int64_t count) {
     return status ? status : join_parts(inference, count);
 }
 
-static int draw(struct inference_runner *inference, int64_t first, int64_t count) {
+static int draw(struct inference_runner *inference, const struct model_step *of, int64_t first, int64_t count) {
     struct rank *rank = inference->run.rank;
     bool is_cut = rank->grid.tensor > 1;
     struct sample call = sample_call(inference, first, count, is_cut ? inference->step.whole : inference->step.logits);
@@ -243,7 +244,11 @@ static int draw(struct inference_runner *inference, int64_t first, int64_t count
         int begun = rank_phase_begin(rank);
         status = rank_phase_end(rank, PHASE_COMM, begun, collect_logits(inference, count));
     }
-    return status || rank->place.tensor > 0 ? status : rank_run(rank, PHASE_REST, sample, &call);
+    if (status || rank->place.tensor > 0)
+        return status;
+    if (first == 0)
+        TRY(step_meet_masks(inference, &of->masks));
+    return rank_run(rank, PHASE_REST, sample, &call);
 }
 
 /* Computes the results of the wanted rows in chunks, so their logits never exist all at once. */
@@ -256,7 +261,7 @@ static int run_wanted(const struct pass *pass, const struct model_step *step) {
         int64_t at = inference->run.rank->is_planning ? 0 : first; /* there are no arrays yet */
         status = make_logits(pass, at, count);
         THEN_IF(status, step->labels, find_label_losses(pass, at, count));
-        THEN_IF(status, step->sample, draw(inference, at, count));
+        THEN_IF(status, step->sample, draw(inference, step, at, count));
     }
     return status;
 }

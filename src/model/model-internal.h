@@ -70,6 +70,7 @@ struct device_step {
     struct change_ids page_changes;
     struct sample_row *sample;
     struct sample_change *changes; /* NULL: none */
+    uint32_t *masks;               /* [max_masks, sample_mask_words]; on the rank that gives results */
     void *results;                 /* the block of max_logit_rows rows */
     struct model_step_result at; /* its arrays, for as many rows as the step has; label_logprob: the loss. top_token is
                                     NULL where the step has none */
@@ -81,7 +82,8 @@ struct device_step {
     struct comm_request *parts; /* [tensor ranks] as they arrive; NULL elsewhere */
     /* The results on their way to the host; steps alternate. Used on the first tensor rank of the last stage. */
     struct step_fetch {
-        void *host; /* pinned: as `results` */
+        void *host;      /* pinned: as `results`, and `masks` */
+        uint32_t *masks; /* of the step */
         struct event *has_arrived;
         int64_t rows, stride; /* wanted rows; rows of each array */
         bool draws, has_top, has_labels;
@@ -98,6 +100,9 @@ struct step_record {
     int64_t rows;
     int level; /* of hooks: see struct hook_upload */
     struct recording *recording;
+    /* The same in two parts for a step with masks: what comes before the draw, which can begin while masks are being
+     * made, and the rest. On ranks that do not draw, `before` is NULL. */
+    struct recording *before, *rest;
 };
 enum { STEP_RECORDS_MOST = 24 * (1 + HOOK_LEVELS_MOST) };
 
@@ -240,6 +245,7 @@ struct inference_runner {
     struct device_step step;
     struct step_record records[STEP_RECORDS_MOST]; /* ascending */
     int record_count;
+    struct step_record *divided; /* the one that is being recorded in parts; NULL: none */
     struct model_replays replays;
 };
 
@@ -504,5 +510,14 @@ int step_open_fetches(struct inference_runner *inference);
 void step_close_fetches(struct inference_runner *inference);
 /* STATUS_INVALID when the results of MODEL_STEPS steps are not read yet. */
 int step_check_fetches(const struct inference_runner *inference);
+/* Lets the step's masks be written, and queues their copy to the device. */
+int step_put_masks(struct inference_runner *inference, const struct model_masks *masks);
+/* Comes before the draw: divides a record there, or puts the masks. */
+int step_meet_masks(struct inference_runner *inference, const struct model_masks *masks);
+/* Returns the bytes of a step's masks. */
+static inline size_t step_masks_bytes(const struct inference_runner *inference) {
+    int64_t words = sample_mask_words(inference->run.base->options.config.vocab_size);
+    return (size_t)(inference->options.max_masks * words) * sizeof(uint32_t);
+}
 /* Queues the copy of the step's results to the host, after the step. `record` ran it, or NULL. */
 int step_fetch(struct inference_runner *inference, const struct model_step *step, const struct step_record *record);

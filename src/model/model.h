@@ -91,6 +91,7 @@ struct model_inference {
     int64_t max_logit_rows;           /* the maximum number of rows of a step whose logits are wanted */
     int64_t max_changes;              /* the maximum number of changes of logits in a step, for all rows together */
     int64_t max_sequences, max_pages; /* the rows and columns of a step's page table */
+    int64_t max_masks;                /* the maximum number of rows of a step with a mask */
 };
 
 /* A base, and a runner of it. */
@@ -264,6 +265,15 @@ int inference_allocate(struct inference_runner *inference);
 /* NULL is allowed. */
 void inference_close(struct inference_runner *inference);
 
+/* The masks of a step's rows. They may still be in the making when the step begins; only its draw needs them. */
+struct model_masks {
+    int64_t count; /* 0: none */
+    /* Writes the masks [count, sample_mask_words(V)] to host memory. It is called once for each step that has any, on
+     * the rank that gives results, when everything before the draw has been queued. Its failure fails the step. */
+    int (*fill)(void *self, uint32_t *masks);
+    void *self;
+};
+
 /* The rows of one engine step, of any sequences, with prefill and decode mixed. All arrays are in host memory and are
  * copied during the call. */
 struct model_step {
@@ -281,8 +291,9 @@ struct model_step {
     const struct sample_row *sample; /* [logit_rows] how to draw each token; NULL: nothing is drawn */
     int64_t change_count;            /* changes of logits; sample[i] names those of row i */
     const struct sample_change *changes;
-    bool has_top;          /* with sample: some row requests the likeliest tokens */
-    const int32_t *labels; /* [logit_rows] also give log p(label); NULL: none */
+    struct model_masks masks; /* sample[i] names that of row i */
+    bool has_top;             /* with sample: some row requests the likeliest tokens */
+    const int32_t *labels;    /* [logit_rows] also give log p(label); NULL: none */
 };
 
 struct model_step_result {

@@ -2,7 +2,8 @@
  *
  * A record has the operations of a step, with the addresses of their arguments. Whatever differs from step to step is
  * therefore read from device memory: the arrays of the upload, which lie at the same places, the page table and the
- * cache. A step of fewer rows is padded. A record begins after the upload and ends before the results are fetched. */
+ * cache. A step of fewer rows is padded. A record begins after the upload and ends before the results are fetched. It
+ * is recorded once more in two parts, so that masks can be made while the device computes the logits. */
 #include "model-internal.h"
 
 static const struct hook_upload *hooks_of(const struct inference_runner *inference) {
@@ -42,10 +43,15 @@ static int run_once(struct inference_runner *inference, struct step_record *reco
 static int record_once(struct inference_runner *inference, struct step_record *record) {
     struct stream *stream = inference->run.rank->exec.stream;
     const struct model_step padding = padding_of(record->rows);
-    TRY(stream_record_begin(stream));
-    int status = step_run(inference, &padding);
-    int ended = stream_record_end(stream, &record->recording);
-    return status ? status : ended;
+    for (int parts = 0; parts <= (inference->options.max_masks > 0); parts++) {
+        TRY(stream_record_begin(stream));
+        inference->divided = parts ? record : NULL;
+        int status = step_run(inference, &padding);
+        inference->divided = NULL;
+        int ended = stream_record_end(stream, parts ? &record->rest : &record->recording);
+        TRY(status ? status : ended);
+    }
+    return STATUS_OK;
 }
 
 /* Does it to the record's step, with its hooks. */
@@ -93,11 +99,18 @@ int model_record_steps(struct inference_runner *inference, int64_t limit, int *c
     return status ? status : stream_wait(inference->run.rank->exec.stream);
 }
 
-static int replay(struct inference_runner *inference, const struct step_record *record, int64_t asked) {
+static int replay(struct inference_runner *inference, const struct step_record *record, const struct model_step *step) {
+    struct stream *stream = inference->run.rank->exec.stream;
     inference->replays.steps++;
     inference->replays.rows += record->rows;
-    inference->replays.asked += asked;
-    return stream_replay(inference->run.rank->exec.stream, record->recording);
+    inference->replays.asked += step->rows;
+    if (!step->masks.count)
+        return stream_replay(stream, record->recording);
+    if (record->before) {
+        TRY(stream_replay(stream, record->before));
+        TRY(step_put_masks(inference, &step->masks));
+    }
+    return stream_replay(stream, record->rest);
 }
 
 struct model_replays model_replays(const struct inference_runner *inference) {
@@ -107,7 +120,8 @@ struct model_replays model_replays(const struct inference_runner *inference) {
 static int check_step(const struct inference_runner *inference, const struct model_step *step) {
     const struct model_inference *o = &inference->options;
     return step->rows < 1 || step->rows > inference->run.max_rows || step->logit_rows > o->max_logit_rows ||
-                   step->page_change_count > o->max_sequences * o->max_pages || step->change_count > o->max_changes
+                   step->page_change_count > o->max_sequences * o->max_pages || step->change_count > o->max_changes ||
+                   step->masks.count > o->max_masks
                ? status_fail(STATUS_INVALID, "an engine step beyond what the model was opened for")
            : model_gives_results(inference) ? step_check_fetches(inference)
                                             : STATUS_OK;
@@ -117,12 +131,15 @@ int model_infer(struct inference_runner *inference, const struct model_step *ste
     const struct step_record *record = find_record(inference, step);
     int status = check_step(inference, step);
     THEN(status, step_upload(inference, step, record));
-    THEN(status, record ? replay(inference, record, step->rows) : step_run(inference, step));
+    THEN(status, record ? replay(inference, record, step) : step_run(inference, step));
     return status || !model_gives_results(inference) ? status : step_fetch(inference, step, record);
 }
 
 void step_close_records(struct inference_runner *inference) {
-    for (int i = 0; i < inference->record_count; i++)
+    for (int i = 0; i < inference->record_count; i++) {
+        recording_close(inference->records[i].before);
+        recording_close(inference->records[i].rest);
         recording_close(inference->records[i].recording);
+    }
     inference->record_count = 0;
 }

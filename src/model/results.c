@@ -1,23 +1,30 @@
-/* The results of inference steps on their way to the host. They are copied after their step, in the order of the
- * stream, and read once they have arrived. The device may run the next step by then. */
+/* The results of inference steps on their way to the host, and the masks of their draws on their way to the device.
+ * They are copied after their step, in the order of the stream, and read once they have arrived. The device may run the
+ * next step by then. */
 #include "model-internal.h"
 
 bool model_gives_results(const struct inference_runner *inference) {
     return inference->run.base->part.has_head && inference->run.rank->place.tensor == 0;
 }
 
+/* Returns the bytes of a step's results and masks on the host. */
+static size_t fetch_bytes(const struct inference_runner *inference) {
+    return model_results_bytes(inference->options.max_logit_rows, true) + step_masks_bytes(inference);
+}
+
 size_t step_fetches_bytes(const struct inference_runner *inference) {
-    return model_gives_results(inference) ? MODEL_STEPS * model_results_bytes(inference->options.max_logit_rows, true)
-                                          : 0;
+    return model_gives_results(inference) ? MODEL_STEPS * fetch_bytes(inference) : 0;
 }
 
 int step_open_fetches(struct inference_runner *inference) {
     struct device *device = inference->run.rank->device;
-    size_t bytes = model_results_bytes(inference->options.max_logit_rows, true);
+    size_t results = model_results_bytes(inference->options.max_logit_rows, true);
     int status = STATUS_OK;
     for (int i = 0; i < MODEL_STEPS && !status && model_gives_results(inference); i++) {
-        status = device_host_alloc(device, bytes, &inference->step.fetches[i].host);
-        THEN(status, event_open(device, &inference->step.fetches[i].has_arrived));
+        struct step_fetch *fetch = &inference->step.fetches[i];
+        status = device_host_alloc(device, fetch_bytes(inference), &fetch->host);
+        fetch->masks = status ? NULL : (uint32_t *)((char *)fetch->host + results);
+        THEN(status, event_open(device, &fetch->has_arrived));
     }
     if (status || !model_gives_results(inference))
         return status;
@@ -39,6 +46,23 @@ int step_check_fetches(const struct inference_runner *inference) {
     return inference->step.fetched - inference->step.given < MODEL_STEPS
                ? STATUS_OK
                : status_fail(STATUS_INVALID, "the results of %d steps are not read yet", MODEL_STEPS);
+}
+
+/* The memory is free: the results of the step that used it before were read. */
+int step_put_masks(struct inference_runner *inference, const struct model_masks *masks) {
+    uint32_t *host = inference->step.fetches[inference->step.fetched % MODEL_STEPS].masks;
+    size_t words = (size_t)(masks->count * sample_mask_words(inference->run.base->options.config.vocab_size));
+    TRY(masks->fill(masks->self, host));
+    return stream_copy_to_device(inference->run.rank->exec.stream, inference->step.masks, host, words * sizeof *host);
+}
+
+int step_meet_masks(struct inference_runner *inference, const struct model_masks *masks) {
+    struct stream *stream = inference->run.rank->exec.stream;
+    if (inference->divided) {
+        TRY(stream_record_end(stream, &inference->divided->before));
+        return stream_record_begin(stream);
+    }
+    return masks->count ? step_put_masks(inference, masks) : STATUS_OK;
 }
 
 int step_fetch(struct inference_runner *inference, const struct model_step *step, const struct step_record *record) {

@@ -286,6 +286,8 @@ static void place_step(struct inference_runner *inference, struct arena *arena) 
     if (!base->part.has_head)
         return;
     step->results = arena_take(arena, model_results_bytes(o->max_logit_rows, true));
+    if (run->rank->place.tensor == 0)
+        step->masks = arena_take(arena, step_masks_bytes(inference));
     step->logits = arena_take(arena, wanted * (size_t)base->part.vocab_stride * sizeof(float));
     step->rows =
         arena_take(arena, wanted * (size_t)base->options.config.hidden_size * dtype_bytes(base->options.dtype));

@@ -13,6 +13,9 @@ static const struct error_row rows[ERROR_COUNT] = {
     [ERROR_NONE] = {200, "", NULL, 0},
     [ERROR_ARGUMENT] = {400, invalid, NULL, 3},
     [ERROR_CONTEXT_LENGTH] = {400, invalid, "context_length_exceeded", 11},
+    [ERROR_CONSTRAINT_INVALID] = {400, invalid, "constraint_invalid", 3},
+    [ERROR_CONSTRAINT_UNSUPPORTED] = {400, invalid, "constraint_unsupported", 3},
+    [ERROR_CONSTRAINT_TOO_LARGE] = {400, invalid, "constraint_too_large", 3},
     [ERROR_KEY] = {401, "authentication_error", "invalid_api_key", 16},
     [ERROR_PERMISSION] = {403, "authentication_error", "permission_denied", 7},
     [ERROR_MODEL_NOT_FOUND] = {404, not_found, "model_not_found", 5},
@@ -60,6 +63,14 @@ const struct error *error_make(struct error *error, enum error_case which, const
     set(error, which, param, format, list);
     va_end(list);
     return error;
+}
+
+enum error_case error_of_refusal(enum grammar_refusal refusal) {
+    static const enum error_case cases[] = {[GRAMMAR_FINE] = ERROR_INTERNAL,
+                                            [GRAMMAR_INVALID] = ERROR_CONSTRAINT_INVALID,
+                                            [GRAMMAR_UNSUPPORTED] = ERROR_CONSTRAINT_UNSUPPORTED,
+                                            [GRAMMAR_TOO_LARGE] = ERROR_CONSTRAINT_TOO_LARGE};
+    return cases[refusal];
 }
 
 bool error_of_status(struct error *error, enum error_case which, const char *param) {

@@ -2,16 +2,21 @@
  * `code` of the body, and the gRPC status. */
 #pragma once
 
+#include "grammar/grammar.h"
+
 #include <stdbool.h>
 
 struct strbuf;
 
 enum error_case {
     ERROR_NONE,
-    ERROR_ARGUMENT,       /* 400, with the field's name in `param` */
-    ERROR_CONTEXT_LENGTH, /* the context has fewer tokens */
-    ERROR_KEY,            /* 401 */
-    ERROR_PERMISSION,     /* 403 */
+    ERROR_ARGUMENT,           /* 400, with the field's name in `param` */
+    ERROR_CONTEXT_LENGTH,     /* the context has fewer tokens */
+    ERROR_CONSTRAINT_INVALID, /* 400: malformed, or it allows no text */
+    ERROR_CONSTRAINT_UNSUPPORTED,
+    ERROR_CONSTRAINT_TOO_LARGE, /* it takes too much time or memory */
+    ERROR_KEY,                  /* 401 */
+    ERROR_PERMISSION,           /* 403 */
     ERROR_MODEL_NOT_FOUND,
     ERROR_ADAPTER_NOT_FOUND,
     ERROR_ROUTE_NOT_FOUND, /* gRPC: UNIMPLEMENTED */
@@ -33,6 +38,9 @@ enum error_case {
     ERROR_INTERNAL,        /* 500 */
     ERROR_COUNT
 };
+
+/* Returns the case of a constraint that was refused; ERROR_INTERNAL for one that was not. */
+enum error_case error_of_refusal(enum grammar_refusal refusal);
 
 struct error_row {
     int http;

@@ -27,12 +27,6 @@ static bool read_cache_salt(struct openai *request, const char *name, const json
     return true;
 }
 
-static bool read_response_format(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    if (json_in_is(json_object_get(value, "type"), "text"))
-        return true;
-    return error_set(error, ERROR_ARGUMENT, name, "%s: only {\"type\": \"text\"} is supported", name);
-}
-
 static bool read_best_of(struct openai *request, const char *name, const json_t *value, struct error *error) {
     const json_t *n = json_object_get(request->root, "n");
     int64_t best_of = 1, choices = json_is_integer(n) ? json_integer_value(n) : 1;
@@ -52,7 +46,6 @@ static const struct openai_field common[] = {
     {"cache_salt", "Name", 0, read_cache_salt},
     {"return_token_ids", "Flag", FLAG(returns_ids), NULL},
     {"best_of", "Count", 0, read_best_of},
-    {"response_format", "ResponseFormat", 0, read_response_format},
 };
 
 static const struct openai_field *find_field(const struct openai_field *fields, size_t count, const char *name) {
@@ -78,9 +71,7 @@ static const struct other_field others[] = {
     {"early_stopping", "false"},
     {"function_call", NULL},
     {"functions", NULL},
-    {"grammar", NULL},
     {"include_stop_str_in_output", "false"},
-    {"json_schema", NULL},
     {"length_penalty", "1"},
     {"logits_processors", NULL},
     {"min_length", "0"},
@@ -93,7 +84,6 @@ static const struct other_field others[] = {
     {"skip_special_tokens", "true"},
     {"spaces_between_special_tokens", "true"},
     {"structural_tag", NULL},
-    {"structured_outputs", NULL},
     {"suffix", "\"\""},
     {"truncate_prompt_tokens", NULL},
     {"typical_p", "1"},
@@ -162,16 +152,33 @@ static bool refuse_near(struct error *error, const char *name, const char *what,
                      nearest ? nearest : "", nearest ? "?)" : "");
 }
 
+static void add_ignored(struct openai *request, const char *name, size_t most) {
+    size_t length = strlen(name);
+    if (request->ignored_names.length)
+        strbuf_add_char(&request->ignored_names, ',');
+    json_out_string(&request->ignored_names, name, length < most ? length : most);
+}
+
+void openai_add_ignored(struct openai *request, const char *field, const json_t *ignored) {
+    size_t index;
+    json_t *at;
+    json_array_foreach((json_t *)ignored, index, at) {
+        struct strbuf name = STRBUF_INIT;
+        strbuf_format(&name, "%s: %s", field, json_string_value(at));
+        add_ignored(request, strbuf_text(&name), name.length);
+        request->ignored_names.failed |= name.failed;
+        request->ignored_count++;
+        strbuf_free(&name);
+    }
+}
+
 static bool ignore(struct openai *request, const char *name, struct error *error) {
     enum { MOST = 64, MOST_BYTES = 64, MOST_LOGGED = 200 };
-    size_t length = strlen(name);
     if (++request->ignored_count > MOST)
         return error_set(error, ERROR_ARGUMENT, NULL, "the request has more than %d fields that are not known", MOST);
     if (request->ignored.length < MOST_LOGGED)
         strbuf_format(&request->ignored, "%s%.64s", request->ignored.length ? " " : "", name);
-    if (request->ignored_names.length)
-        strbuf_add_char(&request->ignored_names, ',');
-    json_out_string(&request->ignored_names, name, length < MOST_BYTES ? length : MOST_BYTES);
+    add_ignored(request, name, MOST_BYTES);
     return true;
 }
 
@@ -207,6 +214,8 @@ static bool read_field(struct openai *request, const struct openai_kind *kind, c
         return read_unknown(request, kind, name, value, error);
     if (status)
         json_in_fail(status, name, error);
+    if (status == STATUS_INVALID && ask_constraint_has(name))
+        error->which = ERROR_CONSTRAINT_INVALID;
     return status == STATUS_OK;
 }
 

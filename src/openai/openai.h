@@ -141,6 +141,10 @@ int openai_open_plain(struct openai *request, const struct openai_model *model, 
 /* Frees everything except `asked`. */
 void openai_free(struct openai *request);
 
+/* Names keywords of a constraint that are not enforced in the answer: the field and each element of `ignored`, a JSON
+ * array of texts or NULL. */
+void openai_add_ignored(struct openai *request, const char *field, const json_t *ignored);
+
 /* ---- its answer ---- */
 
 /* Takes an update's tokens of prompts, for echoes and for prompt_logprobs. */

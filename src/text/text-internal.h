@@ -1,6 +1,7 @@
 /* Inside the room: the parts of a tokenizer.
  *
  *     tokenizer.c   the object: its tables, decoding;  tokens.c   lookups, lists of ids
+ *     vocabulary.c  its tokens for grammars
  *     read.c, draft.c, named.c, merges.c, settings.c   a directory's files into one, with their checks
  *     save.c        the other way;  lists.c, score_merges.c   files from another format's lists of tokens
  *     added.c, added_index.c   tokens that are found in a text before it is split into words

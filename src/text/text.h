@@ -96,6 +96,12 @@ const unsigned char *tokenizer_first_bytes(const struct tokenizer *tokenizer, in
 /* Returns the id of the token with exactly these bytes, special tokens included; -1 when there is none. */
 int32_t tokenizer_find(const struct tokenizer *tokenizer, const void *bytes, size_t length);
 
+/* Builds the vocabulary of grammars (grammar/grammar.h): what each id adds to a text, wherever it stands, and the ids
+ * that end a completion. The caller closes it; it is large, and one is enough for a tokenizer. STATUS_MEMORY. */
+struct grammar_vocabulary;
+int tokenizer_vocabulary(const struct tokenizer *tokenizer, const int32_t *ends, size_t end_count,
+                         struct grammar_vocabulary **vocabulary);
+
 /* Appends the bytes of a whole text's ids to `out`, without the space that was put before it. STATUS_INVALID, with
  * nothing appended, when an id is not in the vocabulary; STATUS_MEMORY. */
 int tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t count, struct strbuf *out);

@@ -19,7 +19,9 @@ from serve_support import Server
 INTERFACE = """
 GenerateRequest{s model=1;*s adapters=2;oneof input{s text=3;Tokens tokens=4}Sampling sampling=5;?u max_tokens=6;u min_tokens=7;
   *s stop=8;*u stop_token_ids=9;b ignore_eos=10;u n=11;?u logprobs=12;?u prompt_logprobs=13;i priority=14;s cache_salt=15;
-  ?b parse_special=16}
+  ?b parse_special=16;Constraint constraint=17}
+Constraint{oneof kind{s json_schema=1;s regex=2;Choice choice=3;s grammar=4;s structural_tag=5;b json_object=6}b compact=7}
+Choice{*s texts=1}
 Tokens{*u ids=1} LogitBias{u id=1;f bias=2}
 Sampling{?f temperature=1;u top_k=2;?f top_p=3;f min_p=4;?f repetition_penalty=5;f presence_penalty=6;f frequency_penalty=7;
   ?U seed=8;*LogitBias logit_bias=9}

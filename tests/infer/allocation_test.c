@@ -2,6 +2,7 @@
 #include "stacks.h"
 
 #include "infer/generate.h"
+#include "infer/grammars.h"
 #include "infer/score.h"
 #include "infer/slots.h"
 #include "infer/writer.h"
@@ -80,9 +81,58 @@ static void a_text_is_written(void **state) {
     assert_int_equal(failing_try_all(write_text, NULL, 20), 0);
 }
 
+enum { IDS = 27 };
+
+/* A store that opens, compiles, follows a text and closes. */
+static int use_store(void *context) {
+    struct grammars *grammars = NULL;
+    static const char text[] = "[\"cat\", \"dog\"]";
+    static const int32_t end = IDS - 1;
+    struct grammar_token tokens[IDS] = {{0}};
+    char letters[IDS];
+    for (int i = 0; i < IDS - 1; i++) {
+        letters[i] = (char)('a' + i);
+        tokens[i] = (struct grammar_token){.bytes = letters + i, .length = 1};
+    }
+    struct grammar_vocabulary *vocabulary = NULL;
+    struct grammar_order order = {.source = {.kind = GRAMMAR_CHOICE, .text = text, .length = sizeof text - 1}};
+    struct scheduler_options scheduler = {0};
+    struct constraint *constraint = NULL;
+    int32_t forced;
+    (void)context;
+    int status = grammar_vocabulary_open(tokens, IDS, &end, 1, &vocabulary);
+    THEN(status, grammars_open(&(struct grammars_options){.threads = 1, .seconds = 10, .memory = 1 << 24}, &grammars));
+    if (status) {
+        grammar_vocabulary_close(vocabulary);
+        return status;
+    }
+    grammars_schedule(grammars, vocabulary, &scheduler);
+    order.vocabulary = vocabulary;
+    if (!grammars_begin(grammars, &order))
+        grammars_end(grammars, &order, true);
+    status = grammars_verdict(&order);
+    const struct constraint_options options = {.grammar = order.grammar, .words = scheduler.mask_words, .vocab = IDS};
+    THEN(status, constraint_open(scheduler.constraints, &options, &constraint));
+    enum constraint_next next = constraint ? constraint_find(constraint, 1e9, &forced) : CONSTRAINT_UNKNOWN;
+    if (!status && next == CONSTRAINT_FAILED)
+        status = status_no_memory();
+    constraint_close(constraint);
+    grammar_release(order.grammar);
+    grammar_report_free(&order.report);
+    grammars_close(grammars);
+    grammar_vocabulary_close(vocabulary);
+    return status;
+}
+
+static void a_constraint_is_compiled_and_followed(void **state) {
+    (void)state;
+    assert_int_equal(failing_try_all(use_store, NULL, 400), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_engine_opens_and_closes),
+        cmocka_unit_test(a_constraint_is_compiled_and_followed),
         cmocka_unit_test(a_text_is_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "base/base.h"
+#include "base/clock.h"
 #include "infer/kv_pool.h"
 #include "infer/scheduler.h"
 #include "support/test.h"
@@ -43,6 +44,7 @@ struct false_row {
     int64_t length; /* of the sequence, with this row */
     int slot;
     int32_t page[FALSE_LONGEST / FALSE_PAGE];
+    uint32_t mask[(FALSE_VOCAB + 31) / 32];
 };
 
 struct false_step {
@@ -64,6 +66,7 @@ struct false_engine {
     int64_t fails_at;  /* the step whose collect fails; 0: none */
     int64_t fails_submit_at, bad_logits_at;
     int64_t steps, draws;
+    double mask_patience; /* real seconds that a step waits for masks */
     /* For the last step that was submitted, and the most at once. */
     int64_t last_rows, last_decode_rows, last_prefill_rows, open_sequences, most_sequences, most_rows;
     double last_seconds; /* of the last step that was collected */
@@ -170,17 +173,22 @@ static inline void false_take_row(struct false_engine *e, const struct engine_ro
     struct false_sequence *q = &e->sequence[row->sequence];
     if (!q->is_open || q->draws)
         fail_msg("a row of a sequence that %s", q->draws ? "draws in a step under way" : "is not open");
+    q->length -= row->is_again;
+    if (row->is_again && q->token[q->length] != row->token)
+        fail_msg("another token than before");
     if (q->length >= e->options.max_positions)
         fail_msg("more rows than positions");
     if ((row->token == ENGINE_VIRTUAL_TOKEN) != (q->length < false_virtual_count(q->slot)))
         fail_msg("row %lld of slot %d is %d", (long long)q->length, q->slot, row->token);
-    if (q->length % FALSE_PAGE == 0 && (q->page[q->length / FALSE_PAGE] = kv_pool_take(&e->pool)) < 0)
+    if (!row->is_again && q->length % FALSE_PAGE == 0 && (q->page[q->length / FALSE_PAGE] = kv_pool_take(&e->pool)) < 0)
         fail_msg("a step takes more pages than there are");
     q->token[q->length++] = row->token;
     *out = (struct false_row){.row = *row, .length = q->length, .slot = q->slot};
     if (row->sampling)
         out->sampling = *row->sampling;
     memcpy(out->page, q->page, sizeof out->page);
+    if (row->constraint)
+        constraint_write_mask(row->constraint, e->mask_patience ? clock_seconds() + e->mask_patience : 0, out->mask);
 }
 
 static inline void false_publish(struct false_engine *e, struct false_sequence *q) {
@@ -226,9 +234,20 @@ static inline uint64_t *false_place(struct false_engine *e, const struct false_r
     return &e->value[row->page[place / FALSE_PAGE]][place % FALSE_PAGE];
 }
 
-static inline int32_t false_choose(const struct engine_row *row, uint64_t hash) {
+/* Draws an allowed id that is not banned, else the lowest allowed one; -1: none is allowed. `mask`: NULL allows all. */
+static inline int32_t false_choose(const struct engine_row *row, const uint32_t *mask, uint64_t hash) {
+    int32_t lowest = -1, usable = 0;
+    for (int32_t id = FALSE_VOCAB - 1; id >= 0 && mask; id--) {
+        bool is_allowed = mask[id / 32] >> id % 32 & 1, is_banned = false;
+        for (int64_t i = 0; i < row->change_count; i++)
+            is_banned |= row->changes[i].id == id && row->changes[i].bias == -INFINITY;
+        lowest = is_allowed ? id : lowest;
+        usable += is_allowed && !is_banned;
+    }
+    if (mask && !usable)
+        return lowest;
     for (int32_t token = (int32_t)(hash % FALSE_VOCAB);; token = (token + 1) % FALSE_VOCAB) {
-        bool is_banned = false;
+        bool is_banned = mask && !(mask[token / 32] >> token % 32 & 1);
         for (int64_t i = 0; i < row->change_count; i++)
             is_banned |= row->changes[i].id == token && row->changes[i].bias == -INFINITY;
         if (!is_banned)
@@ -256,7 +275,8 @@ static inline void false_find_result(struct false_engine *e, const struct false_
         const struct sample_change *change = &row->changes[c];
         changes += false_change(change->id, change->count, change->bias, change->is_seen);
     }
-    result->token = false_choose(row, false_draw(seen, &of->sampling, of->length, changes));
+    result->token =
+        false_choose(row, row->constraint ? of->mask : NULL, false_draw(seen, &of->sampling, of->length, changes));
     result->logprob = false_logprob(seen, result->token);
     if (++e->draws == e->bad_logits_at)
         result->token = -1;
@@ -381,7 +401,10 @@ static inline void false_text(const struct scheduler_request *r, int64_t choice,
     sampling.choice += (uint32_t)choice;
     int64_t virtual_tokens = false_virtual_count(r->slot);
     uint64_t value = 0, seen = 0;
+    struct grammar_state state = {0};
     *text = (struct false_text){.reason = SCHEDULER_LENGTH};
+    if (r->grammar)
+        test_ok(grammar_begin(r->grammar, &state));
     for (int64_t place = 0;; place++) {
         int64_t index = place - virtual_tokens;
         int32_t token = index < 0                  ? ENGINE_VIRTUAL_TOKEN
@@ -394,8 +417,14 @@ static inline void false_text(const struct scheduler_request *r, int64_t choice,
                                                      false_is_greedy(seen, r->prompt[index + 1])};
         if (index + 1 < r->prompt_length)
             continue;
-        if (text->count == r->max_tokens)
-            return;
+        struct grammar_allowed allowed = {.only = -1};
+        uint32_t mask[(FALSE_VOCAB + 31) / 32];
+        if (r->grammar && !state.is_over)
+            test_ok(grammar_mask(&state, 1, mask, &allowed));
+        if (state.is_over)
+            text->reason = SCHEDULER_STOP;
+        if (state.is_over || text->count == r->max_tokens)
+            break;
         struct sample_change changes[FALSE_VOCAB];
         uint64_t changed = 0;
         for (int32_t id = 0; id < FALSE_VOCAB; id++) {
@@ -403,12 +432,16 @@ static inline void false_text(const struct scheduler_request *r, int64_t choice,
             changed += false_change(id, changes[id].count, changes[id].bias, changes[id].is_seen);
         }
         struct engine_row row = {.changes = changes, .change_count = FALSE_VOCAB};
-        int32_t drawn = false_choose(&row, false_draw(seen, &sampling, place + 1, changed));
-        text->logprob[text->count] = false_logprob(seen, drawn);
+        int32_t drawn = false_choose(&row, r->grammar ? mask : NULL, false_draw(seen, &sampling, place + 1, changed));
+        bool is_forced = allowed.only >= 0 && !r->wants_logprobs;
+        text->logprob[text->count] = is_forced ? 0 : false_logprob(seen, drawn);
         text->token[text->count++] = drawn;
+        if (r->grammar)
+            test_ok(grammar_accept(&state, drawn, NULL));
         if (text->count > r->min_tokens && false_ends(r, drawn)) {
             text->reason = SCHEDULER_STOP;
-            return;
+            break;
         }
     }
+    grammar_end(&state);
 }

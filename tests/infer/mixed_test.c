@@ -19,6 +19,68 @@ static int request_count(void) {
     return mixed_is_slow() || (IS_SANITIZED && !test_is_long()) ? FEWER : REQUESTS;
 }
 
+/* Constraints: every third request has one. */
+static const struct grammar_source sources[] = {
+    {.kind = GRAMMAR_CHOICE, .text = "[\"abcdefgh\", \"abdefxyzzy\", \"hello\", \"help\", \"x\"]"},
+    {.kind = GRAMMAR_CHOICE, .text = "[\"wwwwwwwwww\", \"abababab\"]"},
+};
+enum { GRAMMARS = sizeof sources / sizeof *sources, EVERY = 3 };
+static struct grammar_vocabulary *vocabulary;
+static struct constraint_pool *pool;
+static struct grammar *grammars[GRAMMARS];
+
+/* Letters, and pairs of letters. */
+static int open_constraints(void **state) {
+    struct grammar_token tokens[V] = {{0}};
+    char pairs[V][2];
+    const int32_t end = V - 1;
+    (void)state;
+    for (int i = 0; i < V - 1; i++) {
+        pairs[i][0] = (char)('a' + i % 26);
+        pairs[i][1] = (char)('a' + (i + i / 26) % 26);
+        tokens[i] = (struct grammar_token){.bytes = pairs[i], .length = i < 26 ? 1 : 2};
+    }
+    test_ok(grammar_vocabulary_open(tokens, V, &end, 1, &vocabulary));
+    for (int i = 0; i < GRAMMARS; i++) {
+        struct grammar_report report = {0};
+        struct grammar_source source = sources[i];
+        source.length = strlen(source.text);
+        test_ok(grammar_compile(&source, vocabulary, &(struct grammar_limits){.seconds = 60, .bytes = 16 << 20},
+                                &report, &grammars[i]));
+        grammar_report_free(&report);
+    }
+    test_ok(constraint_pool_open(&(struct constraint_pool_options){.threads = 1}, &pool));
+    return 0;
+}
+
+static int close_constraints(void **state) {
+    (void)state;
+    constraint_pool_close(pool);
+    for (int i = 0; i < GRAMMARS; i++)
+        grammar_release(grammars[i]);
+    grammar_vocabulary_close(vocabulary);
+    return 0;
+}
+
+static void constrain(struct mixed *mixed) {
+    struct scheduler_request *r = &mixed->request;
+    if (mixed->number % EVERY)
+        return;
+    r->grammar = grammars[mixed->number / EVERY % GRAMMARS];
+    r->wants_logprobs = mixed->number % 2;
+    r->top_count = r->wants_logprobs ? r->top_count : 0;
+    r->ignore_eos = false;
+    mixed->end_ids[0] = V - 1;
+    r->end_count = 1;
+}
+
+/* Only a drawn token has a log-probability, and a forced one may be drawn. */
+static void forget_logprobs(struct mixed *mixed) {
+    for (int c = 0; c < MIXED_CHOICES && mixed->request.grammar && !mixed->request.wants_logprobs; c++)
+        for (int i = 0; i < MIXED_TOKENS; i++)
+            mixed->answer.text[c][i].logprob = 0;
+}
+
 struct scene {
     struct rank_grid grid;
     int64_t first_layers;
@@ -32,7 +94,7 @@ struct scene {
     uint32_t random;        /* the key of a random schedule; 0: none */
     struct mixed *requests; /* [REQUESTS] those that can run */
     int count;
-    int64_t preemptions, cached;
+    int64_t preemptions, cached, late;
 };
 
 static uint32_t draw(const struct scene *scene, uint32_t number, uint32_t what, uint32_t below) {
@@ -48,13 +110,16 @@ static void finish_all(struct scheduler *scheduler, const struct scene *scene) {
 static void run_requests(struct engine *engine, struct scene *scene) {
     struct adapters *adapters;
     struct scheduler *scheduler;
-    struct scheduler_options options = {.prefill_stretch = scene->stretch};
+    struct scheduler_options options = {.prefill_stretch = scene->stretch,
+                                        .constraints = pool,
+                                        .mask_words = (int64_t)grammar_vocabulary_words(vocabulary)};
     test_ok(adapters_open(engine, &adapters));
     mixed_add_all(adapters);
     test_ok(engine_open_scheduler(engine, &options, &scheduler));
     for (int i = 0; i < request_count(); i++) {
         struct mixed *mixed = &scene->requests[scene->count];
         mixed_make(mixed, i);
+        constrain(mixed);
         bool is_taken = mixed_take(mixed, engine, adapters);
         if (!is_taken && scene->adapter_memory) { /* others have the room of its adapters */
             finish_all(scheduler, scene);
@@ -87,6 +152,7 @@ static void run_requests(struct engine *engine, struct scene *scene) {
     scene->preemptions = stats.preemptions;
     for (int i = 0; i < scene->count; i++) {
         assert_true(scene->requests[i].is_done);
+        forget_logprobs(&scene->requests[i]);
         scene->cached += scene->requests[i].cached;
     }
     assert_int_equal(engine_pages_available(engine), engine_pages(engine));
@@ -132,10 +198,15 @@ static struct scene run_scene(struct scene scene) {
     return scene;
 }
 
+/* A few requests may find the memory of adapters in pieces. */
 static void compare(struct scene *ours, const struct scene *alone, const char *how) {
-    assert_int_equal(ours->count, alone->count);
-    for (int i = 0; i < ours->count; i++)
-        mixed_compare(&ours->requests[i], &alone->requests[i], how);
+    int at = 0, missing = alone->count - ours->count;
+    assert_in_range(missing, 0, ours->adapter_memory ? alone->count / 50 : 0);
+    for (int i = 0; i < ours->count; i++, at++) {
+        while (alone->requests[at].number != ours->requests[i].number)
+            at++;
+        mixed_compare(&ours->requests[i], &alone->requests[at], how);
+    }
     free(ours->requests);
 }
 
@@ -327,7 +398,7 @@ static void processes_give_what_each_gets_alone(void **state) {
 static int main_of_a_process(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(processes_give_what_each_gets_alone)};
     test_ok(comm_mpi_open(&processes));
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = cmocka_run_group_tests(tests, open_constraints, close_constraints);
     if (!failed)
         comm_close(processes);
     return failed;
@@ -344,5 +415,5 @@ int main(void) {
         cmocka_unit_test(nothing_is_allocated_in_a_thousand_steps),
         cmocka_unit_test(narrower_instructions_give_what_each_gets_alone),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, open_constraints, close_constraints);
 }

@@ -55,9 +55,23 @@ static size_t change_count(const struct sample *a) {
 
 enum { GUARD = 64 };
 
+/* Returns the masks that the rows of a call take. */
+static size_t mask_count(const struct sample *a) {
+    int32_t count = 0;
+    for (int64_t i = 0; i < a->rows; i++)
+        count = a->row[i].mask > count ? a->row[i].mask : count;
+    return (size_t)count;
+}
+
+static bool is_allowed(const struct sample *a, int64_t i, int64_t id) {
+    const uint32_t *mask = a->masks + (a->row[i].mask - 1) * sample_mask_words(a->vocab);
+    return !a->row[i].mask || mask[id / 32] >> (id % 32) & 1;
+}
+
 /* The operation on copies of what `a` names, with a guard after the workspace. */
 static void sample(const struct scene *scene, struct sample *a) {
     size_t rows = (size_t)a->rows, elements = rows * (size_t)a->stride, changes = change_count(a);
+    size_t mask_bytes = mask_count(a) * (size_t)sample_mask_words(a->vocab) * sizeof *a->masks;
     size_t bytes = scene->ops->sample_workspace(scene->device, a);
     unsigned char *guarded = malloc(bytes + GUARD), guard[GUARD];
     memset(guarded, 0xff, bytes + GUARD);
@@ -67,6 +81,7 @@ static void sample(const struct scene *scene, struct sample *a) {
     there.logits = upload(scene, a->logits, elements * dtype_bytes(a->type));
     there.row = upload(scene, a->row, rows * sizeof *a->row);
     there.changes = changes ? upload(scene, a->changes, changes * sizeof *a->changes) : NULL;
+    there.masks = mask_bytes ? upload(scene, a->masks, mask_bytes) : NULL;
     there.token = upload(scene, a->token, rows * sizeof *a->token);
     there.logprob = upload(scene, a->logprob, rows * sizeof *a->logprob);
     void *workspace = upload(scene, guarded, bytes + GUARD);
@@ -75,16 +90,20 @@ static void sample(const struct scene *scene, struct sample *a) {
     test_ok(stream_copy_to_host(scene->stream, guard, (char *)workspace + bytes, GUARD));
     download(scene, a->token, there.token, rows * sizeof *a->token);
     download(scene, a->logprob, there.logprob, rows * sizeof *a->logprob);
-    void *const inputs[] = {(void *)there.logits, (void *)there.row, (void *)there.changes, workspace};
+    void *const inputs[] = {(void *)there.logits, (void *)there.row, (void *)there.changes, (void *)there.masks,
+                            workspace};
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
         device_free(scene->device, inputs[i]);
     for (int i = 0; i < GUARD; i++)
         assert_int_equal(guard[i], 0xff);
     for (size_t i = 0; i < rows; i++)
-        if (a->row[i].draws)
-            assert_in_range(a->token[i], 0, a->vocab - 1);
+        if (a->row[i].draws && a->token[i] != -1)
+            assert_true(a->token[i] >= 0 && a->token[i] < a->vocab && is_allowed(a, (int64_t)i, a->token[i]));
         else
             assert_int_equal(a->token[i], -1);
+    for (size_t i = 0; i < rows; i++)
+        for (int64_t id = 0; a->row[i].draws && a->token[i] == -1 && id < a->vocab; id++)
+            assert_false(is_allowed(a, (int64_t)i, id));
     free(guarded);
 }
 
@@ -114,9 +133,11 @@ static double changed(double logit, const struct sample_row *row, const struct s
     return score;
 }
 
-/* Fills probability[V], 0 for what is filtered out. */
-static void naive_probabilities(const double *logit, int vocab, const struct sample_row *row,
-                                const struct sample_change *changes, double *probability) {
+/* Fills probability[V], 0 for what is filtered out. Row `i` of the call has these logits. */
+static void naive_probabilities(const struct sample *a, int64_t at, const double *logit, double *probability) {
+    const struct sample_row *row = &a->row[at];
+    const struct sample_change *changes = a->changes;
+    int vocab = (int)a->vocab;
     struct ranked *rank = malloc((size_t)vocab * sizeof *rank);
     for (int i = 0; i < vocab; i++) {
         rank[i] = (struct ranked){logit[i] / (double)row->temperature, i};
@@ -126,8 +147,12 @@ static void naive_probabilities(const double *logit, int vocab, const struct sam
         const struct sample_change *change = &changes[row->first_change + i];
         rank[change->id].score = changed(logit[change->id], row, change) / (double)row->temperature;
     }
-    qsort(rank, (size_t)vocab, sizeof *rank, by_rank);
-    int kept = row->top_k > 0 && row->top_k < vocab ? row->top_k : vocab;
+    int allowed = 0;
+    for (int i = 0; i < vocab; i++)
+        if (is_allowed(a, at, i))
+            rank[allowed++] = rank[i];
+    qsort(rank, (size_t)allowed, sizeof *rank, by_rank);
+    int kept = row->top_k > 0 && row->top_k < allowed ? row->top_k : allowed;
     double total = 0, before = 0, mass = 0;
     for (int i = 0; i < kept; i++)
         total += exp(rank[i].score - rank[0].score);
@@ -155,6 +180,17 @@ static bool naive_agrees(const double *probability, int vocab, const struct samp
 
 enum { VOCAB = 1003, STRIDE = 1040, ROWS = 5, CHANGES = VOCAB / 3 };
 
+/* Masks of half of the ids, of few, of all but few, and of a range. */
+static void fill_masks(uint32_t *masks) {
+    int64_t words = sample_mask_words(VOCAB);
+    memset(masks, 0, 4 * (size_t)words * sizeof *masks);
+    for (int64_t id = 0; id < VOCAB; id++) {
+        const bool allowed[] = {id % 2, id % 97 == 50, id % 97 != 3, id >= 600 && id < 850};
+        for (int m = 0; m < 4; m++)
+            masks[m * words + id / 32] |= (uint32_t)allowed[m] << id % 32;
+    }
+}
+
 static void check_draws(const struct scene *scene, enum dtype type, double spread) {
     static const float temperatures[] = {1, 0.7f, 1.5f}, top_ps[] = {1, 0.9f, 0.3f, 0.999f},
                        min_ps[] = {0, 0.05f, 0.6f};
@@ -164,6 +200,8 @@ static void check_draws(const struct scene *scene, enum dtype type, double sprea
     double *exact = malloc(sizeof *exact * ROWS * VOCAB), *probability = malloc(sizeof *probability * VOCAB);
     struct sample_change changes[2 * CHANGES];
     int32_t token[ROWS];
+    uint32_t masks[4 * ((VOCAB + 31) / 32)];
+    fill_masks(masks);
     memset(logits, 0xff, sizeof *logits * ROWS * STRIDE);
     memset(narrow, 0xff, sizeof *narrow * ROWS * STRIDE);
     for (int i = 0; i < ROWS; i++)
@@ -194,6 +232,7 @@ static void check_draws(const struct scene *scene, enum dtype type, double sprea
                                                  .first_change = i % 2 * CHANGES,
                                                  .change_count = n % 2 ? CHANGES : 0,
                                                  .draws = true,
+                                                 .mask = n % 4 < 3 ? (i + n) % 5 : 0,
                                                  .seed = 1234567890123u + (uint64_t)n,
                                                  .choice = (uint32_t)i,
                                                  .position = (uint32_t)(n * 7)};
@@ -204,11 +243,12 @@ static void check_draws(const struct scene *scene, enum dtype type, double sprea
                                    .logits = type == DTYPE_F32 ? (void *)logits : (void *)narrow,
                                    .row = row,
                                    .changes = changes,
+                                   .masks = masks,
                                    .token = token,
                                    .logprob = logprob};
                 sample(scene, &a);
                 for (int i = 0; i < ROWS; i++) {
-                    naive_probabilities(exact + i * VOCAB, VOCAB, &row[i], changes, probability);
+                    naive_probabilities(&a, i, exact + i * VOCAB, probability);
                     if (!naive_agrees(probability, VOCAB, &row[i], token[i]))
                         fail_msg("%s: temperature %g top_k %d top_p %g drew %d with probability %g", scene->ops->name,
                                  (double)row[i].temperature, row[i].top_k, (double)row[i].top_p, token[i],
@@ -359,7 +399,7 @@ static void check_distribution(const struct scene *scene) {
                                       .position = i / 4,
                                       .draws = true};
     count_draws(scene, logits, TOKENS, rows, DRAWS, count);
-    naive_probabilities(exact, TOKENS, &rows[0], NULL, probability);
+    naive_probabilities(&(struct sample){.rows = 1, .vocab = TOKENS, .row = rows}, 0, exact, probability);
     free(rows);
     for (int i = 0; i < TOKENS; i++) {
         double expected = DRAWS * probability[i];
@@ -425,6 +465,69 @@ static void a_logit_that_is_not_finite_leaves_no_probabilities(void **state) {
     every_level(check_probability_beside);
 }
 
+/* One row of logits under a mask of these words. */
+static int32_t sample_masked(const struct scene *scene, const float *logits, int64_t vocab, struct sample_row row,
+                             const struct sample_change *change, const uint32_t *mask) {
+    int32_t token;
+    float logprob;
+    row.draws = true;
+    row.change_count = change != NULL;
+    row.mask = 1;
+    struct sample a = {.rows = 1,
+                       .vocab = vocab,
+                       .stride = vocab,
+                       .type = DTYPE_F32,
+                       .logits = logits,
+                       .row = &row,
+                       .changes = change,
+                       .masks = mask,
+                       .token = &token,
+                       .logprob = &logprob};
+    sample(scene, &a);
+    if (token < 0)
+        assert_true(logprob == 0);
+    return token;
+}
+
+static void check_masks(const struct scene *scene) {
+    enum { IDS = 130 };
+    const struct sample_change lift = {.id = 129, .bias = 100}, sink = {.id = 70, .bias = -INFINITY};
+    uint32_t mask[5] = {0, 0, 1u << 6 | 1u << 9, 0, 0}; /* 70 and 73 */
+    float logits[IDS];
+    for (int t = 0; t < 2; t++)
+        for (int filter = 0; filter < 8; filter++) {
+            struct sample_row row = {.temperature = (float)t,
+                                     .top_p = filter & 1 ? 0.1f : 1,
+                                     .top_k = filter & 2 ? 1 : 0,
+                                     .min_p = filter & 4 ? 0.9f : 0,
+                                     .repetition_penalty = 1};
+            for (int i = 0; i < IDS; i++)
+                logits[i] = i == 129 ? 50 : i == 73 ? -10 : -20;
+            if (filter || !t) {
+                assert_int_equal(sample_masked(scene, logits, IDS, row, NULL, mask), 73);
+                /* No bias lifts the ban. */
+                assert_int_equal(sample_masked(scene, logits, IDS, row, &lift, mask), 73);
+                logits[70] = -10; /* of equal ones, the lowest */
+                if (!t)
+                    assert_int_equal(sample_masked(scene, logits, IDS, row, NULL, mask), 70);
+            }
+            assert_int_equal(sample_masked(scene, logits, IDS, row, &sink, mask), 73);
+            logits[70] = logits[73] = -INFINITY;
+            assert_int_equal(sample_masked(scene, logits, IDS, row, NULL, mask), 70);
+            logits[70] = logits[73] = NAN;
+            assert_int_equal(sample_masked(scene, logits, IDS, row, &lift, mask), 70);
+            logits[73] = -1;
+            assert_int_equal(sample_masked(scene, logits, IDS, row, &lift, mask), 73);
+            assert_int_equal(sample_masked(scene, logits, IDS, row, &lift, (uint32_t[5]){0}), -1);
+            assert_int_equal(sample_masked(scene, logits, IDS, row, &sink, (uint32_t[5]){0}), -1);
+        }
+}
+
+static void a_mask_bans_before_all_else(void **state) {
+    (void)state;
+    every_level(check_masks);
+}
+
 /* Rows one by one, or all at once by any number of threads: the same tokens and bits. */
 static void check_rows_alone(const struct scene *scene) {
     enum { MANY = 9, WORDS = 5000 };
@@ -480,6 +583,7 @@ int main(void) {
         cmocka_unit_test(draws_follow_the_probabilities),
         cmocka_unit_test(bad_logits_do_no_harm),
         cmocka_unit_test(a_logit_that_is_not_finite_leaves_no_probabilities),
+        cmocka_unit_test(a_mask_bans_before_all_else),
         cmocka_unit_test(rows_do_not_see_each_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,7 +7,8 @@
  * top-k, these are the groups of 64 whose largest logit is among the k largest of all groups. For top-p, these are the
  * tokens that are not so rare that all of them together stay below 1 - p. min-p is itself a distance.
  *
- * A NaN logit is never drawn. Positive infinity counts as the largest float. If no logit is finite, the token is 0. */
+ * A NaN logit is never drawn. Positive infinity counts as the largest float. If no logit is finite, the token is the
+ * lowest allowed id. Scores of ids that a mask forbids are -infinity, so they have no weight. */
 #include "cpu/level/softmax.h"
 
 #include <float.h>
@@ -50,6 +51,12 @@ static inline float bounded(float score) {
     return score == score ? score : -INFINITY;
 }
 
+/* The changes and the mask of a row; NULL: it has none. */
+struct draw_by {
+    const struct sample_change *change;
+    const uint32_t *mask;
+};
+
 static float changed(float logit, const struct sample_row *row, const struct sample_change *change) {
     float score = logit + change->bias;
     if (change->is_seen)
@@ -63,11 +70,27 @@ static int64_t group_count(int64_t vocab, int64_t group) {
     return vocab - group * GROUP < GROUP ? vocab - group * GROUP : GROUP;
 }
 
+static inline bool is_allowed(const uint32_t *mask, int64_t id) {
+    return !mask || mask[id / 32] >> (id % 32) & 1;
+}
+
+/* Forbids ids of a group of `count` scores. `mask` begins with the group's first id. */
+static void forbid(float *score, int64_t count, const uint32_t *mask) {
+    for (int64_t first = 0; first < count; first += 32) {
+        uint32_t word = mask[first / 32];
+        int64_t end = count - first < 32 ? count - first : 32;
+        for (int64_t j = 0; j < end && word != UINT32_MAX; j++)
+            score[first + j] = word >> j & 1 ? score[first + j] : -INFINITY;
+    }
+}
+
 /* Changes the scores of single ids, and the best scores of their groups. */
-TYPED_BODY void change_scores(const void *x, int64_t vocab, const struct sample_row *row,
-                              const struct sample_change *change, struct scratch *s, enum dtype type) {
+TYPED_BODY void change_scores(const void *x, int64_t vocab, const struct sample_row *row, const struct draw_by *by,
+                              struct scratch *s, enum dtype type) {
+    const struct sample_change *change = by->change;
     for (int64_t i = 0; i < row->change_count; i++)
-        s->distance[change[i].id] = changed(load(x, change[i].id, type), row, &change[i]);
+        if (is_allowed(by->mask, change[i].id))
+            s->distance[change[i].id] = changed(load(x, change[i].id, type), row, &change[i]);
     for (int64_t i = 0; i < row->change_count; i++) {
         int64_t g = change[i].id / GROUP;
         s->group_best[g] = row_max(s->distance + g * GROUP, group_count(vocab, g), DTYPE_F32);
@@ -75,8 +98,8 @@ TYPED_BODY void change_scores(const void *x, int64_t vocab, const struct sample_
 }
 
 /* Computes the scores and group_best. Returns the largest score. */
-TYPED_BODY float score_row(const void *x, int64_t vocab, const struct sample_row *row,
-                           const struct sample_change *change, struct scratch *s, enum dtype type) {
+TYPED_BODY float score_row(const void *x, int64_t vocab, const struct sample_row *row, const struct draw_by *by,
+                           struct scratch *s, enum dtype type) {
     float largest = -INFINITY;
     for (int64_t g = 0; g < s->groups; g++) {
         int64_t first = g * GROUP, count = group_count(vocab, g);
@@ -85,10 +108,12 @@ TYPED_BODY float score_row(const void *x, int64_t vocab, const struct sample_row
 #pragma omp simd
         for (int64_t j = 0; j < count; j++)
             score[j] = bounded(load(from, j, type));
+        if (by->mask)
+            forbid(score, count, by->mask + first / 32);
         s->group_best[g] = row_max(score, count, DTYPE_F32);
     }
     if (row->change_count)
-        change_scores(x, vocab, row, change, s, type);
+        change_scores(x, vocab, row, by, s, type);
     for (int64_t g = 0; g < s->groups; g++)
         largest = s->group_best[g] > largest ? s->group_best[g] : largest;
     return largest;
@@ -268,8 +293,19 @@ static int32_t draw_any(const struct scratch *s, int64_t vocab, double target) {
     return last;
 }
 
-static int32_t draw(struct scratch *s, int64_t vocab, const struct sample_row *row, float largest) {
-    if (row->temperature == 0 || !(largest > -INFINITY))
+/* Returns the lowest allowed id; -1: none is. */
+static int32_t first_allowed(const uint32_t *mask, int64_t vocab) {
+    int64_t id = 0;
+    while (id < vocab && !is_allowed(mask, id))
+        id += mask[id / 32] ? 1 : 32;
+    return id < vocab ? (int32_t)id : -1;
+}
+
+static int32_t draw(struct scratch *s, int64_t vocab, const struct sample_row *row, const uint32_t *mask,
+                    float largest) {
+    if (!(largest > -INFINITY))
+        return first_allowed(mask, vocab);
+    if (row->temperature == 0)
         return first_with_score(s, vocab, largest);
     double total = weigh(s, vocab, largest, row->temperature);
     double unit = rng_unit(rng_sample_word(row->seed, row->choice, row->position));
@@ -352,20 +388,23 @@ TYPED_BODY void top_of_row(const struct sample *a, int64_t i, const struct softm
 TYPED_BODY void sample_row(const struct sample *a, int64_t i, char *memory, enum dtype type) {
     struct scratch s = scratch_at(memory, a->vocab);
     const struct sample_row *row = &a->row[i];
-    const struct sample_change *change = row->change_count ? a->changes + row->first_change : NULL;
+    const struct draw_by by = {
+        .change = row->change_count ? a->changes + row->first_change : NULL,
+        .mask = row->mask ? a->masks + (row->mask - 1) * sample_mask_words(a->vocab) : NULL,
+    };
     const void *x = at_const(a->logits, i * a->stride, type);
     bool wants_top = a->top_token && row->top_count > 0;
     struct softmax_sum all = {.max = INFINITY};
     if ((a->logprob && row->draws) || wants_top)
         all = softmax_finite_row(x, a->vocab, type);
     int32_t token = -1;
-    if (row->draws && row->temperature == 0 && !change && all.max > -INFINITY && all.max < FLT_MAX)
+    if (row->draws && row->temperature == 0 && !by.change && !by.mask && all.max > -INFINITY && all.max < FLT_MAX)
         token = first_with_logit(x, a->vocab, all.max, type);
     else if (row->draws)
-        token = draw(&s, a->vocab, row, score_row(x, a->vocab, row, change, &s, type));
+        token = draw(&s, a->vocab, row, by.mask, score_row(x, a->vocab, row, &by, &s, type));
     a->token[i] = token;
     if (a->logprob)
-        a->logprob[i] = row->draws ? logprob_of(load(x, token, type), &all) : 0;
+        a->logprob[i] = token >= 0 ? logprob_of(load(x, token, type), &all) : 0;
     if (a->top_token)
         top_of_row(a, i, &all, type);
 }

@@ -1,0 +1,14 @@
+/* Options of commands whose requests may have constraints. */
+#pragma once
+
+#include "config/config.h"
+#include "infer/grammars.h"
+
+/* The rows of a struct grammars_options at offset `at`. `of` is put before each help text. */
+#define GRAMMAR_ROWS(at, of)                                                                                           \
+    ROW_FLOAT("grammar-timeout", (at) + offsetof(struct grammars_options, seconds), "2", 1e-3, 1e6,                    \
+              of "seconds that compiling a constraint may take; more is an error"),                                    \
+        ROW_SIZE("grammar-memory", (at) + offsetof(struct grammars_options, memory), "256M", 1 << 20, 1e15,            \
+                 of "memory for compiled constraints and their caches; unused ones make room for others"),             \
+        ROW_INT("grammar-threads", (at) + offsetof(struct grammars_options, threads), "0", 0, 1024,                    \
+                of "threads that compile constraints, and as many that follow them; 0: half of the cores, at least 1")

@@ -1,0 +1,399 @@
+/* Rules: nodes as readers build them, and the programs that they become. Children have lower numbers than their
+ * parents, so that one pass in order sees them first. Programs are written from their ends to their beginnings, by a
+ * stack. */
+#include "program-internal.h"
+
+#include "base/base.h"
+
+enum node_kind {
+    NODE_NOTHING,
+    NODE_EMPTY,
+    NODE_TERMINAL,
+    NODE_UNIQUE,
+    NODE_SPECIAL,
+    NODE_CALL,
+    NODE_SCOPE,
+    NODE_JOIN,
+    NODE_EITHER,
+    NODE_REPEAT
+};
+struct node {
+    uint8_t kind;
+    bool is_possible; /* it derives a finite text */
+    bool is_nullable; /* it derives the empty text */
+    uint32_t a, b;    /* nodes; a: a term, an id or a rule */
+    int32_t least, most;
+};
+struct rule_body {
+    rule_node node;
+};
+struct rules {
+    struct regexes *regexes;
+    size_t limit; /* bytes */
+    int status;
+    struct node *nodes;
+    size_t count, capacity;
+    struct rule_body *bodies; /* of the declared rules */
+    size_t body_count, body_capacity;
+    bool is_solved; /* is_possible and is_nullable of the nodes are up to date */
+    struct program program;
+    size_t step_capacity, rule_capacity;
+};
+
+int rules_status(const struct rules *rules) {
+    if (rules->status == STATUS_MEMORY)
+        return status_no_memory();
+    if (rules->status)
+        return status_fail(rules->status, "too large: it takes too much time or memory");
+    return regexes_status(rules->regexes);
+}
+
+static bool reserve(struct rules *rules, void *array, size_t *capacity, size_t needed, size_t element) {
+    if (rules->status || regexes_status(rules->regexes))
+        return false;
+    if (needed <= *capacity)
+        return true;
+    if (needed > rules->limit / element)
+        rules->status = STATUS_UNSUPPORTED;
+    else if (array_reserve(array, capacity, needed, element))
+        rules->status = STATUS_MEMORY;
+    return !rules->status;
+}
+
+static rule_node add_node(struct rules *rules, struct node node) {
+    if (!reserve(rules, &rules->nodes, &rules->capacity, rules->count + 1, sizeof node))
+        return RULE_NOTHING;
+    rules->is_solved = false;
+    rules->nodes[rules->count] = node;
+    return (rule_node)rules->count++;
+}
+
+int rules_open(size_t bytes, double deadline, struct rules **out) {
+    struct rules *rules = calloc(1, sizeof *rules);
+    *out = NULL;
+    TRY(status_allocated(rules));
+    rules->limit = bytes / 4;
+    int status = regexes_open(bytes / 2, deadline, &rules->regexes);
+    if (!status) {
+        add_node(rules, (struct node){.kind = NODE_NOTHING});
+        add_node(rules, (struct node){.kind = NODE_EMPTY, .is_possible = true, .is_nullable = true});
+        status = rules_status(rules);
+    }
+    if (status)
+        rules_close(rules);
+    else
+        *out = rules;
+    return status;
+}
+
+void rules_close(struct rules *rules) {
+    if (!rules)
+        return;
+    regexes_close(rules->regexes);
+    free(rules->nodes);
+    free(rules->bodies);
+    free(rules->program.steps);
+    free(rules->program.rules);
+    free(rules);
+}
+
+struct regexes *rules_regexes(struct rules *rules) {
+    return rules->regexes;
+}
+
+/* ---- nodes ---- */
+
+rule_node rule_terminal(struct rules *rules, regex one) {
+    if (one == REGEX_NOTHING || one == REGEX_EMPTY)
+        return one == REGEX_EMPTY ? RULE_EMPTY : RULE_NOTHING;
+    return add_node(rules, (struct node){.kind = NODE_TERMINAL, .a = one});
+}
+
+rule_node rule_unique(struct rules *rules, regex one) {
+    return add_node(rules, (struct node){.kind = NODE_UNIQUE, .a = one});
+}
+
+rule_node rule_scope(struct rules *rules, rule_node inner) {
+    return add_node(rules, (struct node){.kind = NODE_SCOPE, .a = inner});
+}
+
+rule_node rule_join(struct rules *rules, rule_node left, rule_node right) {
+    if (left == RULE_NOTHING || right == RULE_NOTHING)
+        return RULE_NOTHING;
+    if (left == RULE_EMPTY || right == RULE_EMPTY)
+        return left == RULE_EMPTY ? right : left;
+    return add_node(rules, (struct node){.kind = NODE_JOIN, .a = left, .b = right});
+}
+
+rule_node rule_either(struct rules *rules, rule_node left, rule_node right) {
+    if (left == right || right == RULE_NOTHING)
+        return left;
+    if (left == RULE_NOTHING)
+        return right;
+    return add_node(rules, (struct node){.kind = NODE_EITHER, .a = left, .b = right});
+}
+
+rule_node rule_repeat(struct rules *rules, rule_node one, int32_t least, int32_t most) {
+    if (least > most)
+        return RULE_NOTHING;
+    if (most == 0 || one == RULE_EMPTY || (one == RULE_NOTHING && least == 0))
+        return RULE_EMPTY;
+    if (one == RULE_NOTHING || (least == 1 && most == 1))
+        return one;
+    if (most == 1)
+        return rule_either(rules, one, RULE_EMPTY);
+    return add_node(rules, (struct node){.kind = NODE_REPEAT, .a = one, .least = least, .most = most});
+}
+
+rule_node rule_special(struct rules *rules, int32_t id) {
+    return add_node(rules, (struct node){.kind = NODE_SPECIAL, .a = (uint32_t)id});
+}
+
+rule_id rule_declare(struct rules *rules) {
+    if (!reserve(rules, &rules->bodies, &rules->body_capacity, rules->body_count + 1, sizeof *rules->bodies))
+        return 0;
+    rules->bodies[rules->body_count] = (struct rule_body){RULE_NOTHING};
+    return (rule_id)rules->body_count++;
+}
+
+void rule_define(struct rules *rules, rule_id rule, rule_node body) {
+    if (rules->status || rule >= rules->body_count)
+        return; /* it could not be declared */
+    rules->bodies[rule].node = body;
+    rules->is_solved = false;
+}
+
+rule_node rule_call(struct rules *rules, rule_id rule) {
+    return add_node(rules, (struct node){.kind = NODE_CALL, .a = rule});
+}
+
+/* ---- what derives a text ---- */
+
+static void solve_node(const struct rules *rules, struct node *node) {
+    bool has_children = node->kind >= NODE_SCOPE; /* a and b are nodes */
+    const struct node *a = &rules->nodes[has_children ? node->a : 0], *b = &rules->nodes[has_children ? node->b : 0];
+    switch ((enum node_kind)node->kind) {
+    case NODE_NOTHING:
+    case NODE_EMPTY:
+        break;
+    case NODE_TERMINAL:
+        node->is_possible = node->is_possible || !regex_is_nothing(rules->regexes, node->a);
+        node->is_nullable = regex_accepts_empty(rules->regexes, node->a);
+        break;
+    case NODE_UNIQUE:
+        node->is_possible = node->is_possible || !regex_is_nothing(rules->regexes, node->a);
+        break;
+    case NODE_SPECIAL:
+        node->is_possible = true;
+        break;
+    case NODE_CALL:
+        a = &rules->nodes[rules->bodies[node->a].node];
+        /* fall through */
+    case NODE_SCOPE:
+        node->is_possible = a->is_possible;
+        node->is_nullable = a->is_nullable;
+        break;
+    case NODE_JOIN:
+        node->is_possible = a->is_possible && b->is_possible;
+        node->is_nullable = a->is_nullable && b->is_nullable;
+        break;
+    case NODE_EITHER:
+        node->is_possible = a->is_possible || b->is_possible;
+        node->is_nullable = a->is_nullable || b->is_nullable;
+        break;
+    case NODE_REPEAT:
+        node->is_possible = !node->least || a->is_possible;
+        node->is_nullable = !node->least || a->is_nullable;
+        break;
+    }
+}
+
+/* Repeats passes over the nodes until nothing changes: what rules derive only grows. */
+static bool solve(struct rules *rules) {
+    bool has_changed = !rules->is_solved;
+    while (has_changed && !rules->status) {
+        has_changed = false;
+        for (size_t i = 0; i < rules->count; i++) {
+            struct node *node = &rules->nodes[i], before = *node;
+            solve_node(rules, node);
+            has_changed =
+                has_changed || before.is_possible != node->is_possible || before.is_nullable != node->is_nullable;
+            if (!regexes_work(rules->regexes))
+                rules->status = regexes_status(rules->regexes);
+        }
+    }
+    rules->is_solved = !rules->status;
+    return !rules->status;
+}
+
+bool rule_is_nothing(struct rules *rules, rule_id rule) {
+    return !solve(rules) || rule >= rules->body_count || !rules->nodes[rules->bodies[rule].node].is_possible;
+}
+
+/* ---- programs ---- */
+
+static uint32_t add_step(struct rules *rules, struct step step) {
+    struct program *program = &rules->program;
+    if (!reserve(rules, &program->steps, &rules->step_capacity, program->step_count + 1, sizeof step) ||
+        !regexes_work(rules->regexes))
+        return STEP_END;
+    program->steps[program->step_count] = step;
+    return (uint32_t)program->step_count++;
+}
+
+/* A new rule of the program; its steps are written later. */
+static uint32_t add_rule(struct rules *rules, struct program_rule rule) {
+    struct program *program = &rules->program;
+    if (!reserve(rules, &program->rules, &rules->rule_capacity, program->rule_count + 1, sizeof rule))
+        return 0;
+    program->rules[program->rule_count] = rule;
+    return (uint32_t)program->rule_count++;
+}
+
+static uint32_t add_call(struct rules *rules, uint32_t rule, uint32_t next) {
+    return add_step(rules, (struct step){.kind = STEP_CALL, .a = rule, .next = next});
+}
+
+/* A node whose steps are being written: those before `next`. */
+struct writing {
+    rule_node node;
+    uint32_t next, other;
+    int stage;
+};
+struct writings {
+    struct writing *list;
+    size_t count, capacity;
+};
+
+static void push(struct rules *rules, struct writings *stack, rule_node node, uint32_t next) {
+    if (reserve(rules, &stack->list, &stack->capacity, stack->count + 1, sizeof *stack->list))
+        stack->list[stack->count++] = (struct writing){.node = node, .next = next};
+}
+
+/* Takes one stage of the node on top: returns true when its first step is in *first. */
+static bool write_stage(struct rules *rules, struct writings *stack, uint32_t *first) {
+    struct writing *top = &stack->list[stack->count - 1];
+    struct node node = rules->nodes[top->node];
+    uint32_t next = top->next;
+    int stage = top->stage++;
+    switch ((enum node_kind)node.kind) {
+    case NODE_NOTHING:
+    case NODE_EMPTY:
+        *first = next;
+        return true;
+    case NODE_TERMINAL:
+    case NODE_UNIQUE:
+    case NODE_SPECIAL:
+        *first = add_step(rules, (struct step){.kind = node.kind == NODE_TERMINAL ? STEP_TERMINAL
+                                                       : node.kind == NODE_UNIQUE ? STEP_UNIQUE
+                                                                                  : STEP_SPECIAL,
+                                               .a = node.a,
+                                               .next = next});
+        return true;
+    case NODE_CALL:
+        *first = add_call(rules, node.a, next);
+        return true;
+    case NODE_SCOPE:
+        *first = add_call(rules, add_rule(rules, (struct program_rule){.node = node.a, .is_scope = true}), next);
+        return true;
+    case NODE_JOIN:
+        if (stage < 2)
+            push(rules, stack, stage ? node.a : node.b, stage ? *first : next);
+        return stage == 2;
+    case NODE_EITHER:
+        if (!rules->nodes[node.a].is_possible || !rules->nodes[node.b].is_possible) {
+            if (!stage)
+                push(rules, stack, rules->nodes[node.a].is_possible ? node.a : node.b, next);
+            return stage;
+        }
+        if (stage == 1)
+            top->other = *first;
+        if (stage < 2)
+            push(rules, stack, stage ? node.b : node.a, next);
+        else
+            *first = add_step(rules, (struct step){.kind = STEP_SPLIT, .a = top->other, .next = *first});
+        return stage == 2;
+    case NODE_REPEAT:
+        if (!rules->nodes[node.a].is_possible) { /* at least 0 times */
+            *first = next;
+            return true;
+        }
+        if (node.most != REGEX_ENDLESS || node.least > 1) {
+            struct program_rule rule = {.node = node.a,
+                                        .is_repeat = true,
+                                        .least = rules->nodes[node.a].is_nullable ? 0 : node.least,
+                                        .most = node.most};
+            *first = add_call(rules, add_rule(rules, rule), next);
+            return true;
+        }
+        if (!stage) {
+            top->other = add_step(rules, (struct step){.kind = STEP_SPLIT, .next = next});
+            push(rules, stack, node.a, stack->list[stack->count - 1].other);
+            return false;
+        }
+        if (!rules->status)
+            rules->program.steps[top->other].a = *first;
+        if (!node.least)
+            *first = top->other;
+        return true;
+    }
+    return true;
+}
+
+/* Returns the first step of a node before `next`. */
+static uint32_t write_node(struct rules *rules, struct writings *stack, rule_node node, uint32_t next) {
+    uint32_t first = next;
+    push(rules, stack, node, next);
+    while (stack->count && !rules->status && !regexes_status(rules->regexes))
+        if (write_stage(rules, stack, &first))
+            stack->count--;
+    stack->count = 0;
+    return first;
+}
+
+static void write_rule(struct rules *rules, struct writings *stack, size_t number) {
+    struct program_rule rule = rules->program.rules[number];
+    const struct node *node = &rules->nodes[rule.node];
+    rule.is_nullable = node->is_nullable;
+    if (rule.is_repeat) {
+        rule.is_nullable = rule.is_nullable || !rule.least;
+        rule.first = add_step(
+            rules, (struct step){.kind = STEP_REPEAT, .next = STEP_END, .least = rule.least, .most = rule.most});
+        uint32_t again = add_step(rules, (struct step){.kind = STEP_AGAIN, .next = rule.first});
+        uint32_t body = write_node(rules, stack, rule.node, again);
+        if (!rules->status)
+            rules->program.steps[rule.first].a = body;
+    } else if (node->is_possible) {
+        rule.first = write_node(rules, stack, rule.node, STEP_END);
+    } /* else no call of it is written */
+    if (!rules->status)
+        rules->program.rules[number] = rule;
+}
+
+void rules_finish(struct rules *rules, rule_id root) {
+    struct writings stack = {0};
+    struct program *program = &rules->program;
+    if (!solve(rules))
+        return;
+    add_step(rules, (struct step){.kind = STEP_FINISH});
+    for (size_t i = 0; i < rules->body_count; i++)
+        add_rule(rules, (struct program_rule){.node = rules->bodies[i].node});
+    program->root = root;
+    for (size_t i = 0; i < program->rule_count && !rules->status; i++)
+        write_rule(rules, &stack, i);
+    for (size_t i = 0; i < program->step_count; i++) {
+        struct step *step = &program->steps[i];
+        step->is_last = step->kind == STEP_CALL && step->next == STEP_END;
+    }
+    free(stack.list);
+}
+
+const struct program *rules_program(const struct rules *rules) {
+    return &rules->program;
+}
+
+size_t rules_bytes(const struct rules *rules) {
+    return regexes_bytes(rules->regexes) + rules->capacity * sizeof *rules->nodes +
+           rules->body_capacity * sizeof *rules->bodies + rules->step_capacity * sizeof *rules->program.steps +
+           rules->rule_capacity * sizeof *rules->program.rules;
+}
