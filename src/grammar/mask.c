@@ -12,10 +12,19 @@ static void allow(const struct grammar_vocabulary *vocabulary, int32_t id, uint3
         words[id / 32] |= (uint32_t)1 << id % 32;
 }
 
+/* The bytes down to a node: those of a token of its subtree. */
+static const char *path_to(const struct grammar_vocabulary *vocabulary, uint32_t node, unsigned *length) {
+    *length = vocabulary->nodes[node].depth + 1u;
+    while (vocabulary->nodes[node].id == NO_ID)
+        node++;
+    return vocabulary->bytes + vocabulary->begins[vocabulary->nodes[node].id];
+}
+
 int masks_open(struct masks *masks, const struct grammar_vocabulary *vocabulary, struct automaton *automaton) {
     *masks = (struct masks){.vocabulary = vocabulary, .automaton = automaton};
     masks->places = malloc((vocabulary->longest + 1) * sizeof *masks->places);
-    return status_allocated(masks->places);
+    masks->others = malloc((vocabulary->longest + 1) * sizeof *masks->others);
+    return status_allocated(masks->places && masks->others);
 }
 
 void masks_clear(struct masks *masks) {
@@ -36,14 +45,16 @@ void masks_close(struct masks *masks) {
     if (masks->automaton)
         masks_clear(masks);
     free(masks->places);
+    free(masks->others);
     *masks = (struct masks){0};
 }
 
 /* ---- of terms ---- */
 
-static struct term_mask *find_slot(struct masks *masks, regex term) {
-    size_t slot = term * 0x9e3779b1u % masks->term_slots;
-    while (masks->terms[slot].term != REGEX_NOTHING && masks->terms[slot].term != term)
+static struct term_mask *find_slot(struct masks *masks, regex term, bool is_deep) {
+    size_t slot = (term * 2 + is_deep) * 0x9e3779b1u % masks->term_slots;
+    while (masks->terms[slot].term != REGEX_NOTHING &&
+           (masks->terms[slot].term != term || masks->terms[slot].is_deep != is_deep))
         slot = (slot + 1) % masks->term_slots;
     return &masks->terms[slot];
 }
@@ -59,64 +70,168 @@ static bool grow_terms(struct masks *masks) {
     masks->term_slots = slots;
     for (size_t i = 0; i < old.term_slots; i++)
         if (old.terms[i].term != REGEX_NOTHING)
-            *find_slot(masks, old.terms[i].term) = old.terms[i];
+            *find_slot(masks, old.terms[i].term, old.terms[i].is_deep) = old.terms[i];
     masks->automaton->bytes -= old.term_slots * sizeof *terms;
     free(old.terms);
     return true;
 }
 
-/* Walks the trie with a term. `ends` receives nodes where it accepts, and may have room for none. */
-static void walk_term(struct masks *masks, regex term, uint32_t *words, uint32_t *ends, size_t *end_count) {
+/* Walks the nodes from `begin` to `end` with a term that has come there. */
+static bool walk_term(struct masks *masks, regex term, uint32_t begin, uint32_t end, bool is_deep,
+                      struct finding *finding) {
     const struct grammar_vocabulary *vocabulary = masks->vocabulary;
     struct regexes *regexes = masks->automaton->regexes;
-    *end_count = 0;
-    masks->places[0] = term;
-    for (uint32_t i = 0; i < vocabulary->node_count && regexes_work(regexes);) {
+    masks->places[begin < end ? vocabulary->nodes[begin].depth : 0] = term;
+    for (uint32_t i = begin; i < end;) {
         const struct trie_node *node = &vocabulary->nodes[i];
         regex after = regex_after(regexes, masks->places[node->depth], node->byte);
-        if (after == REGEX_NOTHING || regex_is_nothing(regexes, after)) {
+        if (after == REGEX_NOTHING) {
+            if (!regexes_work(regexes))
+                return false;
             i = node->end;
             continue;
         }
-        allow(vocabulary, node->id, words);
-        if (node->end > i + 1) {
-            masks->places[node->depth + 1] = after;
-            if (regex_accepts_empty(regexes, after)) {
-                if (ends)
-                    ends[*end_count] = i;
-                ++*end_count;
-            }
+        allow(vocabulary, node->id, finding->words);
+        bool has_more = node->end > i + 1;
+        if (has_more && regex_accepts_empty(regexes, after)) {
+            if (!regexes_reserve(regexes, &finding->ends, &finding->end_capacity, finding->end_count + 1,
+                                 sizeof *finding->ends))
+                return false;
+            finding->ends[finding->end_count++] = i;
         }
-        i++;
+        masks->places[node->depth + 1] = after;
+        i = has_more && node->depth == SHALLOW_BYTES - 1 && !is_deep ? node->end : i + 1;
     }
+    return !regexes->status;
 }
 
-/* Returns the mask of a term; NULL is a failure. */
-static const struct term_mask *mask_of_term(struct masks *masks, regex term) {
+/* The term after the bytes down to a node. */
+static regex term_at(struct masks *masks, regex term, uint32_t node) {
+    unsigned length;
+    const char *bytes = path_to(masks->vocabulary, node, &length);
+    for (unsigned i = 0; i < length && term != REGEX_NOTHING; i++)
+        term = regex_after(masks->automaton->regexes, term, (uint8_t)bytes[i]);
+    return term;
+}
+
+/* Takes the subtree of a node out of what another term allows. */
+static void forbid(const struct grammar_vocabulary *vocabulary, uint32_t begin, uint32_t end, uint32_t *words) {
+    for (uint32_t i = begin; i < end; i++)
+        for (int32_t id = vocabulary->nodes[i].id; id != NO_ID; id = vocabulary->same[id])
+            words[id / 32] &= ~((uint32_t)1 << id % 32);
+}
+
+/* Corrects what a term allows to what it allows without some texts, which is `term`: few nodes lead to these texts. */
+static bool walk_difference(struct masks *masks, regex term, regex without, struct finding *finding) {
+    const struct grammar_vocabulary *vocabulary = masks->vocabulary;
+    struct regexes *regexes = masks->automaton->regexes;
+    size_t kept = 0, read = 0;
+    masks->places[0] = term;
+    masks->others[0] = without;
+    for (uint32_t i = 0; i < vocabulary->node_count;) {
+        const struct trie_node *node = &vocabulary->nodes[i];
+        while (read < finding->end_count && finding->ends[read] < i)
+            finding->ends[kept++] = finding->ends[read++];
+        regex other = regex_after(regexes, masks->others[node->depth], node->byte);
+        if (other == REGEX_NOTHING) {
+            if (!regexes_work(regexes))
+                return false;
+            i = node->end;
+            continue;
+        }
+        regex after = regex_after(regexes, masks->places[node->depth], node->byte);
+        if (after == REGEX_NOTHING)
+            forbid(vocabulary, i, node->end, finding->words);
+        uint32_t gone = after == REGEX_NOTHING ? node->end : regex_accepts_empty(regexes, after) ? i : i + 1;
+        while (read < finding->end_count && finding->ends[read] < gone)
+            read++;
+        masks->places[node->depth + 1] = after;
+        masks->others[node->depth + 1] = other;
+        i = after == REGEX_NOTHING ? node->end : i + 1;
+    }
+    while (read < finding->end_count)
+        finding->ends[kept++] = finding->ends[read++];
+    finding->end_count = kept;
+    return !regexes->status;
+}
+
+static const struct term_mask *mask_of_term(struct masks *masks, regex term, bool is_deep);
+
+/* Splits an intersection into a complement's texts and the rest. False: there is none. */
+static bool split_complement(struct regexes *regexes, regex one, regex *rest, regex *without) {
+    struct term term = regexes->terms[one];
+    regex list[8];
+    size_t count = 0;
+    *without = REGEX_NOTHING;
+    if (term.kind != TERM_BOTH || term.b > sizeof list / sizeof *list)
+        return false;
+    for (uint32_t i = 0; i < term.b; i++) {
+        regex part = regexes->lists[term.a + i];
+        if (regexes->terms[part].kind == TERM_NOT)
+            *without = regexes->terms[part].a;
+        else
+            list[count++] = part;
+    }
+    *rest = regex_all_of(regexes, list, count);
+    return *without != REGEX_NOTHING;
+}
+
+/* Finds what a term allows. */
+static bool find_mask(struct masks *masks, regex term, bool is_deep, struct finding *finding) {
+    const struct grammar_vocabulary *vocabulary = masks->vocabulary;
+    struct regexes *regexes = masks->automaton->regexes;
+    regex rest, without;
+    if (split_complement(regexes, term, &rest, &without)) {
+        const struct term_mask *base = mask_of_term(masks, rest, is_deep);
+        if (!base || !regexes_reserve(regexes, &finding->ends, &finding->end_capacity, base->end_count + 1,
+                                      sizeof *finding->ends))
+            return false;
+        memcpy(finding->words, base->within, grammar_vocabulary_words(vocabulary) * sizeof *finding->words);
+        if (base->end_count)
+            memcpy(finding->ends, base->ends, base->end_count * sizeof *finding->ends);
+        finding->end_count = base->end_count;
+        return walk_difference(masks, term, without, finding);
+    }
+    if (!is_deep)
+        return walk_term(masks, term, 0, (uint32_t)vocabulary->node_count, false, finding);
+    for (size_t i = 0; i < vocabulary->deep_count; i++) {
+        uint32_t node = vocabulary->deep[i];
+        regex after = term_at(masks, term, node);
+        if (after != REGEX_NOTHING && !walk_term(masks, after, node + 1, vocabulary->nodes[node].end, true, finding))
+            return false;
+    }
+    return !regexes->status;
+}
+
+/* Returns the mask of a term: that of tokens of at most SHALLOW_BYTES, or of the longer ones. NULL is a failure. */
+static const struct term_mask *mask_of_term(struct masks *masks, regex term, bool is_deep) {
     struct automaton *automaton = masks->automaton;
     size_t words = grammar_vocabulary_words(masks->vocabulary);
-    term = regex_near(automaton->regexes, term, (uint32_t)masks->vocabulary->longest);
+    term = regex_near(automaton->regexes, term, is_deep ? (uint32_t)masks->vocabulary->longest : SHALLOW_BYTES);
     if ((masks->term_count * 2 >= masks->term_slots && !grow_terms(masks)) || automaton->regexes->status)
         return NULL;
-    struct term_mask *found = find_slot(masks, term), made = {.term = term};
+    struct term_mask *found = find_slot(masks, term, is_deep);
     if (found->term != REGEX_NOTHING)
         return found;
-    made.within = automaton_take(automaton, words * sizeof *made.within);
-    if (!made.within)
+    struct finding finding = {.words = automaton_take(automaton, words * sizeof *finding.words)};
+    if (!finding.words)
         return NULL;
-    memset(made.within, 0, words * sizeof *made.within);
-    walk_term(masks, term, made.within, NULL, &made.end_count);
-    made.ends = automaton_take(automaton, made.end_count * sizeof *made.ends);
-    if (made.ends)
-        walk_term(masks, term, made.within, made.ends, &made.end_count);
-    if (!made.ends || automaton->regexes->status) {
-        automaton->bytes -= (words + (made.ends ? made.end_count : 0)) * sizeof *made.within;
-        free(made.within);
-        free(made.ends);
+    memset(finding.words, 0, words * sizeof *finding.words);
+    bool is_shared = shared_masks_find(masks, term, is_deep, &finding);
+    bool is_found = is_shared || find_mask(masks, term, is_deep, &finding);
+    if (!is_found || automaton->regexes->status ||
+        (masks->term_count * 2 >= masks->term_slots && !grow_terms(masks))) { /* that of the rest may have come */
+        automaton->bytes -= words * sizeof *finding.words;
+        free(finding.words);
+        free(finding.ends);
         return NULL;
     }
+    if (!is_shared)
+        shared_masks_keep(masks, term, is_deep, &finding);
+    automaton->bytes += finding.end_count * sizeof *finding.ends;
     masks->term_count++;
-    *found = made;
+    found = find_slot(masks, term, is_deep);
+    *found = (struct term_mask){term, is_deep, finding.words, finding.ends, finding.end_count};
     return found;
 }
 
@@ -149,31 +264,20 @@ static bool walk(struct masks *masks, uint32_t place, uint32_t begin, uint32_t e
 
 /* The text of a unique terminal that has taken the bytes down to a node, too. */
 static uint32_t text_at(struct masks *masks, uint32_t text, uint32_t node) {
-    const struct grammar_vocabulary *vocabulary = masks->vocabulary;
-    unsigned length = vocabulary->nodes[node].depth + 1u;
-    while (vocabulary->nodes[node].id == NO_ID)
-        node++; /* a token of the subtree has these bytes */
-    const char *bytes = vocabulary->bytes + vocabulary->begins[vocabulary->nodes[node].id];
+    unsigned length;
+    const char *bytes = path_to(masks->vocabulary, node, &length);
     for (unsigned i = 0; i < length; i++)
         text = automaton_text(masks->automaton, text, (uint8_t)bytes[i]);
     return text;
 }
 
-/* Adds the tokens of an item of many bytes. */
-static bool add_wide(struct masks *masks, struct item item, uint32_t *words) {
+/* Adds the tokens that leave an item's terminal at the nodes of a mask. `place` is that after the terminal, without its
+ * unique text: what follows does not depend on it, as long as the token begins no other. */
+static bool add_leaving(struct masks *masks, struct item item, uint32_t place, uint32_t text,
+                        const struct term_mask *own, uint32_t *words) {
     const struct grammar_vocabulary *vocabulary = masks->vocabulary;
     struct automaton *automaton = masks->automaton;
-    const struct term_mask *own = mask_of_term(masks, item.term);
-    uint32_t text = item.text;
-    if (!own)
-        return false;
-    for (size_t i = 0; i < grammar_vocabulary_words(vocabulary); i++)
-        words[i] |= own->within[i];
-    /* What follows does not depend on a unique text, as long as the token begins no other. */
-    item.term = REGEX_EMPTY;
-    item.text = 0;
-    uint32_t place = automaton_place(automaton, &item, 1);
-    for (size_t i = 0; i < own->end_count && place != PLACE_NONE; i++) {
+    for (size_t i = 0; i < own->end_count; i++) {
         uint32_t node = own->ends[i];
         if (walk(masks, place, node + 1, vocabulary->nodes[node].end, words, text))
             continue;
@@ -184,7 +288,27 @@ static bool add_wide(struct masks *masks, struct item item, uint32_t *words) {
         if (exact == PLACE_NONE || !walk(masks, exact, node + 1, vocabulary->nodes[node].end, words, false))
             return false;
     }
-    return place != PLACE_NONE;
+    return true;
+}
+
+/* Adds the tokens of an item of many bytes. */
+static bool add_wide(struct masks *masks, struct item item, uint32_t *words) {
+    struct automaton *automaton = masks->automaton;
+    uint32_t text = item.text;
+    regex term = item.term;
+    item.term = REGEX_EMPTY;
+    item.text = 0;
+    uint32_t place = automaton_place(automaton, &item, 1);
+    for (int is_deep = 0; is_deep < 2; is_deep++) {
+        const struct term_mask *own = place == PLACE_NONE ? NULL : mask_of_term(masks, term, is_deep);
+        if (!own)
+            return false;
+        for (size_t i = 0; i < grammar_vocabulary_words(masks->vocabulary); i++)
+            words[i] |= own->within[i];
+        if (!add_leaving(masks, item, place, text, own, words))
+            return false;
+    }
+    return true;
 }
 
 static bool fill_mask(struct masks *masks, uint32_t number, uint32_t *words) {

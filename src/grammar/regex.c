@@ -149,7 +149,7 @@ static regex intern(struct regexes *regexes, struct term term, const uint32_t *l
     return at;
 }
 
-static regex intern_set(struct regexes *regexes, const struct byte_set *set) {
+regex regex_set(struct regexes *regexes, const struct byte_set *set) {
     static const struct byte_set none;
     if (!memcmp(set, &none, sizeof none))
         return REGEX_NOTHING;
@@ -272,7 +272,7 @@ regex regex_byte(struct regexes *regexes, uint8_t first, uint8_t last) {
     struct byte_set set = {0};
     for (unsigned byte = first; byte <= last; byte++)
         set_add(&set, byte);
-    return intern_set(regexes, &set);
+    return regex_set(regexes, &set);
 }
 
 regex regex_text(struct regexes *regexes, const void *bytes, size_t length) {
@@ -333,7 +333,7 @@ static void flatten(struct regexes *regexes, size_t base, enum term_kind kind) {
         }
     }
     if (has_set)
-        regexes_push(regexes, intern_set(regexes, &set));
+        regexes_push(regexes, regex_set(regexes, &set));
     regexes->scratch_count -= count;
     memmove(regexes->scratch + base, regexes->scratch + base + count,
             (regexes->scratch_count - base) * sizeof *regexes->scratch);
@@ -371,7 +371,7 @@ static void merge_tails(struct regexes *regexes, size_t base) {
                     struct byte_set set = regexes->sets[a.a];
                     for (int k = 0; k < 4; k++)
                         set.bits[k] |= regexes->sets[b.a].bits[k];
-                    merged = intern_set(regexes, &set);
+                    merged = regex_set(regexes, &set);
                 } else if (a.kind == TERM_REPEAT && a.a == b.a && a.least <= add_counts(b.most, 1) &&
                            b.least <= add_counts(a.most, 1)) {
                     merged = regex_repeat(regexes, a.a, a.least < b.least ? a.least : b.least,
@@ -439,8 +439,7 @@ static size_t push_tails(struct regexes *regexes, struct union_frame *frame, siz
     return 0;
 }
 
-/* The union of the scratch from `base` on, which it takes away. */
-static regex union_of(struct regexes *regexes, size_t base) {
+regex regex_union(struct regexes *regexes, size_t base) {
     struct union_frame *frames = NULL;
     size_t depth = 0, capacity = 0, start = base;
     bool begins = true;
@@ -487,7 +486,7 @@ regex regex_any_of(struct regexes *regexes, const regex *list, size_t count) {
     size_t base = regexes->scratch_count;
     for (size_t i = 0; i < count; i++)
         regexes_push(regexes, list[i]);
-    return union_of(regexes, base);
+    return regex_union(regexes, base);
 }
 
 regex regex_either(struct regexes *regexes, regex left, regex right) {
@@ -582,7 +581,7 @@ regex regex_all_of(struct regexes *regexes, const regex *list, size_t count) {
         regexes->scratch_count = base;
         return is_empty ? REGEX_EMPTY : REGEX_NOTHING;
     }
-    regex none = kept < end ? regex_not(regexes, union_of(regexes, end)) : REGEX_ANY;
+    regex none = kept < end ? regex_not(regexes, regex_union(regexes, end)) : REGEX_ANY;
     regexes->scratch_count = kept;
     if (none != REGEX_ANY)
         regexes_push(regexes, none);
@@ -638,7 +637,7 @@ regex regex_characters(struct regexes *regexes, const struct regex_range *ranges
             if (first <= last)
                 push_encoded(regexes, first, last);
         }
-    return union_of(regexes, base);
+    return regex_union(regexes, base);
 }
 
 /* ---- sweeping ---- */

@@ -418,3 +418,57 @@ regex regex_near(struct regexes *regexes, regex one, uint32_t horizon) {
     regexes->scratch_count = base;
     return regexes->status ? one : regexes->terms[one].result;
 }
+
+/* ---- copies ---- */
+
+/* The copy of one term, from those of its parts. */
+static regex import_one(struct regexes *to, struct regexes *from, regex one) {
+    struct term term = from->terms[one];
+    size_t base = to->scratch_count;
+    regex result = REGEX_NOTHING;
+    switch (term.kind) {
+    case TERM_SET:
+        return regex_set(to, &from->sets[term.a]);
+    case TERM_MULTIPLE:
+        return regex_multiple(to, term.a, term.b);
+    case TERM_JOIN:
+        return regex_join(to, from->terms[term.a].result, from->terms[term.b].result);
+    case TERM_REPEAT:
+        return regex_repeat(to, from->terms[term.a].result, term.least, term.most);
+    case TERM_EITHER:
+        for (uint32_t i = 0; i < term.b; i++)
+            regexes_push(to, from->terms[from->lists[term.a + i]].result);
+        result = regex_union(to, base);
+        return result;
+    default:
+        return one <= REGEX_ANY ? one : REGEX_NOTHING;
+    }
+}
+
+regex regex_import(struct regexes *to, struct regexes *from, regex one, size_t largest) {
+    size_t base = from->scratch_count, count = 0;
+    uint32_t stamp = ++from->stamp;
+    regexes_push(from, one);
+    while (from->scratch_count > base && !from->status && !to->status && count <= largest) {
+        regex part = from->scratch[from->scratch_count - 1];
+        struct term *term = &from->terms[part];
+        size_t before = from->scratch_count, kept = before;
+        if (term->stamp != stamp && push_parts(from, part) && term->kind == TERM_JOIN)
+            regexes_push(from, term->b);
+        for (size_t i = before; i < from->scratch_count; i++)
+            if (from->terms[from->scratch[i]].stamp != stamp)
+                from->scratch[kept++] = from->scratch[i];
+        from->scratch_count = kept;
+        if (kept > before)
+            continue;
+        from->scratch_count--;
+        if (term->stamp == stamp)
+            continue;
+        regex result = import_one(to, from, part);
+        from->terms[part].stamp = stamp;
+        from->terms[part].result = result;
+        count++;
+    }
+    from->scratch_count = base;
+    return from->status || to->status || count > largest ? REGEX_NOTHING : from->terms[one].result;
+}

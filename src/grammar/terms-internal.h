@@ -91,10 +91,16 @@ bool regexes_push(struct regexes *regexes, uint32_t one);
 size_t regexes_bytes(const struct regexes *regexes);
 /* Forgets a failure and sets a new deadline. */
 void regexes_resume(struct regexes *regexes, double deadline);
+/* One byte out of a set. */
+regex regex_set(struct regexes *regexes, const struct byte_set *set);
+/* The union of the scratch from `base` on, which it takes away. */
+regex regex_union(struct regexes *regexes, size_t base);
 regex regex_all_of(struct regexes *regexes, const regex *list, size_t count);
 /* The same language, as far as texts of at most `horizon` bytes can tell: larger counters behave as endless, and a
  * minimum beyond it as one that is not reached. */
 regex regex_near(struct regexes *regexes, regex one, uint32_t horizon);
+/* The plain term of another set in this one; REGEX_NOTHING when it has more than `largest` parts, or on a failure. */
+regex regex_import(struct regexes *to, struct regexes *from, regex one, size_t largest);
 /* The bytes with which a text may begin. */
 struct byte_set regex_first(struct regexes *regexes, regex one);
 /* A sweep: begins, keeps terms with what they consist of, ends. Other terms and all derivatives are dropped. */

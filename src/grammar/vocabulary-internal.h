@@ -3,7 +3,9 @@
 
 #include "grammar.h"
 
-enum { NO_ID = -1 };
+/* Tokens of more bytes are looked at on their own: counters of more than that do not matter to the others. */
+enum { NO_ID = -1, SHALLOW_BYTES = 16 };
+struct shared_masks;
 struct trie_node {
     uint32_t end;   /* the first node behind its subtree */
     int32_t id;     /* a token that ends here; NO_ID: none */
@@ -19,6 +21,12 @@ struct grammar_vocabulary {
     uint8_t *kinds;    /* [count] enum token_kind */
     int32_t *ends;     /* [end_count] */
     int32_t *specials; /* [special_count] */
-    size_t count, end_count, special_count, longest;
+    uint32_t *deep;    /* [deep_count] nodes that end SHALLOW_BYTES, with a subtree */
+    size_t count, end_count, special_count, longest, deep_count;
+    struct shared_masks *shared;
 };
 enum token_kind { TOKEN_PLAIN, TOKEN_SPECIAL, TOKEN_END };
+
+/* mask_shared.c; NULL is allowed. */
+int shared_masks_open(struct shared_masks **shared);
+void shared_masks_close(struct shared_masks *shared);

@@ -58,6 +58,17 @@ static int make_trie(struct grammar_vocabulary *self, const int32_t *ids, size_t
     return STATUS_OK;
 }
 
+static int find_deep(struct grammar_vocabulary *self) {
+    size_t capacity = 0;
+    for (uint32_t i = 0; i < self->node_count; i++) {
+        if (self->nodes[i].depth != SHALLOW_BYTES - 1 || self->nodes[i].end == i + 1)
+            continue;
+        TRY(array_reserve(&self->deep, &capacity, self->deep_count + 1, sizeof *self->deep));
+        self->deep[self->deep_count++] = i;
+    }
+    return STATUS_OK;
+}
+
 static int fill(struct grammar_vocabulary *self, const struct grammar_token *tokens, const int32_t *ends) {
     size_t bytes = 0, plain = 0;
     for (size_t i = 0; i < self->count; i++)
@@ -96,6 +107,8 @@ static int fill(struct grammar_vocabulary *self, const struct grammar_token *tok
         sorted = self;
         qsort(ids, plain, sizeof *ids, by_bytes);
         status = make_trie(self, ids, plain);
+        THEN(status, find_deep(self));
+        THEN(status, shared_masks_open(&self->shared));
     }
     free(ids);
     return status;
@@ -119,6 +132,8 @@ int grammar_vocabulary_open(const struct grammar_token *tokens, size_t count, co
 void grammar_vocabulary_close(struct grammar_vocabulary *vocabulary) {
     if (!vocabulary)
         return;
+    shared_masks_close(vocabulary->shared);
+    free(vocabulary->deep);
     free(vocabulary->nodes);
     free(vocabulary->bytes);
     free(vocabulary->begins);
