@@ -157,12 +157,17 @@ static bool walk_difference(struct masks *masks, regex term, regex without, stru
 
 static const struct term_mask *mask_of_term(struct masks *masks, regex term, bool is_deep);
 
-/* Splits an intersection into a complement's texts and the rest. False: there is none. */
+/* Splits an intersection into a complement's texts and the rest, also where one byte follows it: (x & ~y)b is
+ * xb & ~yb, as the last byte of a text tells where b begins. False: there is none. */
 static bool split_complement(struct regexes *regexes, regex one, regex *rest, regex *without) {
     struct term term = regexes->terms[one];
-    regex list[8];
+    regex list[8], last = REGEX_EMPTY;
     size_t count = 0;
     *without = REGEX_NOTHING;
+    if (term.kind == TERM_JOIN && regexes->terms[term.b].kind == TERM_SET) {
+        last = term.b;
+        term = regexes->terms[term.a];
+    }
     if (term.kind != TERM_BOTH || term.b > sizeof list / sizeof *list)
         return false;
     for (uint32_t i = 0; i < term.b; i++) {
@@ -172,8 +177,11 @@ static bool split_complement(struct regexes *regexes, regex one, regex *rest, re
         else
             list[count++] = part;
     }
-    *rest = regex_all_of(regexes, list, count);
-    return *without != REGEX_NOTHING;
+    if (*without == REGEX_NOTHING)
+        return false;
+    *rest = regex_join(regexes, regex_all_of(regexes, list, count), last);
+    *without = regex_join(regexes, *without, last);
+    return true;
 }
 
 /* Finds what a term allows. */
