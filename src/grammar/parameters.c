@@ -1,7 +1,7 @@
 /* The arguments of a call in Qwen's XML, as rules: <parameter=KEY>\nVALUE\n</parameter>\n for each property, in the
  * schema's order. A text stands as it is, without quotation marks and escapes; anything else is JSON.
  *
- * What a schema says about texts is read here, because it is about the text itself. Everything else is schema.c's. */
+ * Keywords about texts are read here, because they hold for the text itself. Everything else is schema.c's. */
 #include "readers-internal.h"
 
 enum { MAX_BRANCHES = 256, MAX_PLACE = 400 };
@@ -127,26 +127,38 @@ static bool has_text_constants(const json_t *schema) {
     return json_array_size(list) || json_is_string(json_object_get(schema, "const"));
 }
 
-/* Adds the values of a schema that are no texts, as JSON. Its references lead into the whole schema. */
+/* Copies a schema without the type "string", and with the definitions of the whole schema. NULL: no memory. */
+static json_t *copy_without_texts(struct parameters *p, const json_t *schema) {
+    json_t *copy = json_object(), *types = json_object_get(schema, "type"), *value;
+    const char *key;
+    bool is_made = copy;
+    for (int i = 0; i < 2; i++) {
+        const char *name = i ? "definitions" : "$defs";
+        json_t *shared = json_object_get(p->root, name);
+        is_made &= !shared || !json_object_set(copy, name, shared);
+    }
+    json_object_foreach((json_t *)schema, key, value) {
+        is_made &= !json_object_set(copy, key, value);
+    }
+    if (is_made && json_is_array(types)) {
+        json_t *others = json_array();
+        for (size_t i = 0; i < json_array_size(types); i++) {
+            const char *type = json_string_value(json_array_get(types, i));
+            if (!type || strcmp(type, "string") != 0)
+                is_made &= !json_array_append(others, json_array_get(types, i));
+        }
+        is_made &= !json_object_set_new(copy, "type", others);
+    }
+    if (!is_made)
+        json_decref(copy);
+    return is_made ? copy : NULL;
+}
+
+/* Adds the values of a schema that are no texts, as JSON. */
 static int add_json(struct parameters *p, const json_t *schema, const char *place, rule_node *node) {
-    json_t *copy = json_is_object(schema) ? json_copy((json_t *)schema) : json_incref((json_t *)schema);
-    json_t *types = json_object_get(schema, "type");
+    json_t *copy = json_is_object(schema) ? copy_without_texts(p, schema) : json_incref((json_t *)schema);
     rule_node json;
     int status = status_allocated(copy);
-    for (int i = 0; !status && json_is_object(copy) && i < 2; i++) {
-        const char *key = i ? "definitions" : "$defs";
-        json_t *shared = json_object_get(p->root, key);
-        if (shared && !json_object_get(copy, key))
-            status = status_allocated(!json_object_set(copy, key, shared));
-    }
-    if (!status && json_is_array(types)) {
-        json_t *others = json_array();
-        for (size_t i = 0; i < json_array_size(types); i++)
-            if (!json_is_string(json_array_get(types, i)) ||
-                strcmp(json_string_value(json_array_get(types, i)), "string") != 0)
-                json_array_append(others, json_array_get(types, i));
-        status = status_allocated(!json_object_set_new(copy, "type", others));
-    }
     THEN(status, schema_read_value(p->reading, copy, place, &json));
     if (!status)
         *node = rule_either(p->rules, *node, json);
