@@ -26,7 +26,7 @@ static const struct part EMPTY_PART = {{{REGEX_EMPTY, REGEX_NOTHING}, {REGEX_NOT
 struct group {
     size_t first;         /* of its current alternative's parts */
     struct part branches; /* alternatives before */
-    bool is_ahead;        /* a negative look-ahead */
+    bool is_ahead;        /* a negative lookahead */
 };
 struct pattern {
     const unsigned char *begin, *at, *end;
@@ -518,9 +518,9 @@ static bool is_at_start(const struct pattern *p) {
 static int begin_group(struct pattern *p) {
     bool is_ahead = false;
     if (follows(p, "?=") || (follows(p, "?!") && !is_at_start(p)))
-        return unsupported(p, "a look-ahead other than a negative one after ^");
+        return unsupported(p, "a lookahead other than a negative one after ^");
     if (follows(p, "?<=") || follows(p, "?<!"))
-        return unsupported(p, "a look-behind");
+        return unsupported(p, "a lookbehind");
     if (skip(p, "?!")) {
         is_ahead = true;
     } else if (skip(p, "?<")) {

@@ -632,6 +632,7 @@ int schema_find(struct schema *schema, const json_t *from, const char *reference
     const char *uri = resolve_uri(schema, base_of(schema, base), reference, length);
     bool is_known = length == 0;
     *target = NULL;
+    TRY(schema->status);
     for (size_t i = 0; length && i < schema->resource_count && !is_known; i++)
         if (!schema->resources[i].anchor && !strcmp(schema->resources[i].uri, uri)) {
             base = schema->resources[i].place;

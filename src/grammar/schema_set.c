@@ -1,7 +1,7 @@
 /* Spots and sets of a schema, and what is needed next.
  *
- * Spots and sets are found by their contents, so equal ones are one. What is needed goes on a stack (schema_make.c
- * works on it), so that no input decides how deep a call goes. A schema that needs itself has no meaning. To tell
+ * Spots and sets are found by their contents, so equal ones are one. A stack has what is needed (schema_make.c
+ * works on it), so no input decides how deep a call goes. A schema that needs itself has no meaning. To tell
  * whether the schemas of a oneOf share an object, sets are looked into; there a circle only leaves it unknown. */
 #include "schema-internal.h"
 

@@ -1,4 +1,4 @@
-/* Texts under a constraint, with a vocabulary of bytes: ids 0 to 255, the end (256), and two special tokens. */
+/* What a constraint allows, with a vocabulary of bytes: ids 0 to 255, the end (256), and two special tokens. */
 #pragma once
 
 #include "grammar/grammar.h"
@@ -7,7 +7,7 @@
 
 enum { TEXTS_END = 256, TEXTS_SPECIAL = 257, TEXTS_IDS = 259 };
 
-static struct grammar_vocabulary *texts_vocabulary(void) {
+static inline struct grammar_vocabulary *texts_vocabulary(void) {
     static char bytes[256];
     struct grammar_token tokens[TEXTS_IDS];
     struct grammar_vocabulary *vocabulary;
@@ -23,8 +23,8 @@ static struct grammar_vocabulary *texts_vocabulary(void) {
 }
 
 /* Compiles; *grammar is NULL when the constraint is refused. Returns the status. */
-static int texts_compile(enum grammar_kind kind, const char *text, const struct grammar_vocabulary *vocabulary,
-                         struct grammar_report *report, struct grammar **grammar) {
+static inline int texts_compile(enum grammar_kind kind, const char *text, const struct grammar_vocabulary *vocabulary,
+                                struct grammar_report *report, struct grammar **grammar) {
     struct grammar_source source = {.kind = kind, .text = text, .length = strlen(text)};
     struct grammar_limits limits = {.seconds = 60, .bytes = 64 << 20};
     *grammar = NULL;
@@ -32,7 +32,7 @@ static int texts_compile(enum grammar_kind kind, const char *text, const struct 
 }
 
 /* True when the text is complete. "\1" and "\2" in it stand for the special tokens. */
-__attribute__((unused)) static bool texts_are_allowed(struct grammar *grammar, const char *text) {
+static inline bool texts_are_allowed(struct grammar *grammar, const char *text) {
     struct grammar_state state = {0};
     bool is_allowed = true;
     assert_int_equal(grammar_begin(grammar, &state), 0);
@@ -51,7 +51,7 @@ struct texts_case {
     const char *allowed[8], *forbidden[8];
 };
 
-__attribute__((unused)) static void texts_check(enum grammar_kind kind, const struct texts_case *cases, size_t count) {
+static inline void texts_check(enum grammar_kind kind, const struct texts_case *cases, size_t count) {
     struct grammar_vocabulary *vocabulary = texts_vocabulary();
     for (size_t i = 0; i < count; i++) {
         struct grammar_report report = {0};
@@ -75,8 +75,7 @@ struct texts_refusal {
     enum grammar_refusal refusal;
 };
 
-__attribute__((unused)) static void texts_check_refusals(enum grammar_kind kind, const struct texts_refusal *cases,
-                                                         size_t count) {
+static inline void texts_check_refusals(enum grammar_kind kind, const struct texts_refusal *cases, size_t count) {
     struct grammar_vocabulary *vocabulary = texts_vocabulary();
     for (size_t i = 0; i < count; i++) {
         struct grammar_report report = {0};
