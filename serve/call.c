@@ -67,6 +67,7 @@ static void free_call(struct call *call) {
     if (call->loop)
         free_loop(call->loop);
     call_request_free(&call->request);
+    openai_tools_free(&call->tools);
     json_decref(call->texts);
     free(call->cached);
     free(call);
@@ -193,7 +194,7 @@ static void take_update(struct loop_note *note) {
         free_call(call);
 }
 
-/* An error before the engine has the call also comes as an update. */
+/* An error before the engine has the call also comes as an update, and so does the end of a call that only counts. */
 static void tell_failure(struct loop_note *note) {
     struct call_loop *self = noted(note);
     struct call *call = self->call;
@@ -321,7 +322,7 @@ static void continue_submission(struct call_loop *self) {
                       "an empty text, and the tokenizer has no end-of-text to begin with");
     if (!self->failure.which)
         take_token_places(self);
-    if (self->failure.which)
+    if (self->failure.which || call->only_counts)
         fail(self);
     else {
         self->is_submitted = true;
@@ -335,28 +336,12 @@ struct encoding {
     int64_t prompt;
 };
 
-static void on_encoded(void *context, enum error_case failure, struct token_buffer *ids, struct ask_ends *ends) {
-    struct encoding encoding = *(struct encoding *)context;
-    struct call_loop *self = encoding.owner;
-    struct call_asked *asked = &self->shared->asked;
-    free(context);
-    self->untokenized--;
-    self->call->request.prompts[encoding.prompt].ids = *ids;
-    if (ends) {
-        ask_ends_close(&asked->ends);
-        asked->ends = *ends;
-    }
-    if (failure)
-        fail_status(self, failure, self->call->is_chat ? "messages" : "prompt");
-    continue_submission(self);
-}
-
 /* ---- the grammar of its constraint ---- */
 
 /* Takes what came of the order; a refusal names the field. */
 static void take_grammar(struct call_loop *self) {
     const struct grammar_order *order = &self->grammar;
-    const char *field = self->call->request.ask.constraint.field;
+    const char *field = self->constraint.field;
     self->shared->asked.grammar = order->grammar;
     self->call->ignored = order->report.ignored;
     if (!order->status || self->failure.which)
@@ -382,12 +367,28 @@ static void post_grammar(struct grammar_order *order) {
     loop_post(self->call->server->loop, &self->grammar_note);
 }
 
-/* Orders the grammar, while prompts are tokenized. */
-static int order_grammar(struct call_loop *self) {
+/* Forgets the grammar of a chat that is rendered again. */
+static void drop_grammar(struct call_loop *self) {
+    ask_constraint_free(&self->constraint);
+    grammar_release(self->shared->asked.grammar);
+    grammar_report_free(&self->grammar.report);
+    self->shared->asked.grammar = NULL;
+    self->call->ignored = NULL;
+    self->grammar = (struct grammar_order){0};
+}
+
+/* Orders the grammar of the answers to a prompt. A chat's depends on its rendering; another's is compiled while its
+ * prompts are tokenized. */
+static int order_grammar(struct call_loop *self, struct call_prompt *prompt) {
     const struct call *call = self->call;
-    const struct ask_constraint *constraint = &call->request.ask.constraint;
-    if (!constraint->field)
-        return STATUS_OK;
+    struct ask_constraint *constraint = &self->constraint;
+    drop_grammar(self);
+    int status = call_request_constrain(&call->request, prompt, constraint);
+    if (status)
+        fail_status(self, ERROR_OVERLOADED, NULL);
+    prompt->is_constrained = constraint->field != NULL;
+    if (status || !constraint->field)
+        return status;
     if (!call->server->grammars) {
         error_set(&self->failure, ERROR_ARGUMENT, constraint->field,
                   "a constraint needs a tokenizer, and the model has none");
@@ -407,6 +408,24 @@ static int order_grammar(struct call_loop *self) {
     return self->failure.which ? STATUS_INVALID : STATUS_OK;
 }
 
+static void on_encoded(void *context, enum error_case failure, struct token_buffer *ids, struct ask_ends *ends) {
+    struct encoding encoding = *(struct encoding *)context;
+    struct call_loop *self = encoding.owner;
+    struct call_asked *asked = &self->shared->asked;
+    free(context);
+    self->untokenized--;
+    self->call->request.prompts[encoding.prompt].ids = *ids;
+    if (ends) {
+        ask_ends_close(&asked->ends);
+        asked->ends = *ends;
+    }
+    if (failure)
+        fail_status(self, failure, self->call->is_chat ? "messages" : "prompt");
+    else if (self->call->is_chat && !self->call->only_counts && !self->is_abandoned)
+        order_grammar(self, &self->call->request.prompts[encoding.prompt]);
+    continue_submission(self);
+}
+
 /* For messages, the rendered text is checked after rendering. */
 static int check_bytes(struct call_loop *self, const struct call_prompt *prompt) {
     int status = prompt_check_bytes(&self->call->server->model.room, prompt->length + prompt->chat_bytes);
@@ -417,7 +436,7 @@ static int check_bytes(struct call_loop *self, const struct call_prompt *prompt)
 
 static int start_encoding(struct call_loop *self, int64_t p, bool is_short) {
     struct call *call = self->call;
-    const struct call_prompt *prompt = &call->request.prompts[p];
+    struct call_prompt *prompt = &call->request.prompts[p];
     struct encoding *encoding = malloc(sizeof *encoding);
     TRY(status_allocated(encoding));
     *encoding = (struct encoding){self, p};
@@ -610,12 +629,16 @@ void call_submit(struct call *call) {
         if (status)
             fail_status(self, ERROR_INTERNAL, NULL);
     }
-    THEN(status, order_grammar(self));
+    THEN_IF(status, !call->is_chat, order_grammar(self, &call->request.prompts[0]));
     THEN(status, start_encodings(self));
     if (status)
         fail(self);
     else
         continue_submission(self);
+}
+
+const char *call_constraint_field(const struct call *call) {
+    return call->loop->constraint.field;
 }
 
 void call_pause(struct call *call, bool is_paused) {

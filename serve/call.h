@@ -10,6 +10,7 @@
 #include "keys.h"
 
 #include "openai/call_request.h"
+#include "openai/tools.h"
 #include "openai/update.h"
 
 #include "infer/scheduler.h"
@@ -22,11 +23,13 @@ struct call {
     struct server *server;
     struct call_request request; /* the seed is drawn when none is given */
     bool is_chat;
-    const char *id;           /* of the exchange, for use in answers */
-    struct key_holder client; /* number 0 without a key */
-    double deadline;          /* monotonic seconds; 0: the server's default */
-    json_t *texts;            /* JSON that holds the request's strings: a reference of the call; NULL: none */
-    uint64_t turn_owner;      /* for taking turns at the worker for texts: exchange_owner */
+    bool only_counts;          /* it ends when its prompts have ids */
+    const char *id;            /* of the exchange, for use in answers */
+    struct key_holder client;  /* number 0 without a key */
+    double deadline;           /* monotonic seconds; 0: the server's default */
+    json_t *texts;             /* JSON that holds the request's strings: a reference of the call; NULL: none */
+    struct openai_tools tools; /* of a request of gRPC */
+    uint64_t turn_owner;       /* for taking turns at the worker for texts: exchange_owner */
     void (*on_update)(struct call *call, const struct call_update *update);
     void *context; /* for the protocol */
     /* The results: */
@@ -41,6 +44,8 @@ struct call *call_new(struct server *server, struct call_request *request);
 /* Passes the call to the engine. on_update is called later, never inside this function; errors come as an update
  * too. */
 void call_submit(struct call *call);
+/* Returns the name of the field that constrains the answers; NULL: none. */
+const char *call_constraint_field(const struct call *call);
 /* Pauses the call while its client does not read, and resumes it. */
 void call_pause(struct call *call, bool is_paused);
 /* Frees the call, and ends it if it still runs; no more updates come. It must not be called inside on_update, except

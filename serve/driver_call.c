@@ -236,6 +236,7 @@ static void on_end(void *context, int64_t choice, enum scheduler_end reason) {
     struct call_end end = {.prompt = run->prompt,
                            .choice = choice,
                            .is_stop = reason == SCHEDULER_STOP,
+                           .stop = ask_find_stop(&self->call->request.ask, &completion->writer),
                            .completion_tokens = completion->drawn,
                            .has_token = completion->has_end,
                            .token = completion->end.token};

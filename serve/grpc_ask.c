@@ -1,6 +1,7 @@
 /* Turns a message of gRPC into a call. Ranges are the same for every protocol (infer/ask.h). */
 #include "grpc-internal.h"
 
+#include "openai/json_in.h"
 #include "registry.h"
 
 /* The common part of Generate and Score. */
@@ -178,6 +179,49 @@ static bool read_settings(struct ask *ask, const Cambium__V1__GenerateRequest *a
     return ask_check(ask, vocab, &field) ? refuse(error, field) : true;
 }
 
+/* ---- tools ---- */
+
+/* Reads JSON; an empty text is none, and a word is a string. */
+static bool read_json(const char *text, bool may_be_word, const char *field, json_t **value, struct error *error) {
+    json_error_t bad;
+    size_t length = strlen(text);
+    bool is_word = may_be_word && length && !strpbrk(text, "{[\"");
+    *value = NULL;
+    if (!length)
+        return true;
+    if (!is_word && !json_in_is_bounded(text, length, error))
+        return false;
+    int status = is_word ? STATUS_OK : json_read(text, length, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, value, &bad);
+    if (is_word && !(*value = json_string(text)))
+        status = status_no_memory();
+    if (status == STATUS_INVALID)
+        status_fail(status, "column %d: bad JSON: %s", bad.column, bad.text);
+    if (status)
+        json_in_fail(status, field, error);
+    return !status;
+}
+
+/* Reads the tools. The base's template gives the format of calls. */
+static bool read_tools(struct call *made, const Cambium__V1__GenerateRequest *asked, struct error *error) {
+    const struct openai_model *model = &made->server->model;
+    struct call_prompt *prompt = &made->request.prompts[0];
+    json_t *tools = NULL, *choice = NULL;
+    bool is_right = read_json(asked->tools, false, "tools", &tools, error) &&
+                    read_json(asked->tool_choice, true, "tool_choice", &choice, error);
+    made->texts = json_pack("[o?, o?]", tools, choice);
+    if (is_right && !made->texts)
+        return error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
+    if (!is_right || !openai_tools_read(&made->tools, tools, choice, NULL, error))
+        return false;
+    if (made->tools.choice == TOOLS_NONE)
+        return true;
+    prompt->tool_format = model->tool_format ? model->tool_format : tool_format_of(model->chat_template);
+    if (!model->has_no_reasoning && chat_may_think(model->chat_template))
+        prompt->thought = chat_thought_of_text(prompt->text ? prompt->text : "", prompt->length);
+    made->request.tools = &made->tools;
+    return true;
+}
+
 /* ---- calls ---- */
 
 static struct call *begin(struct grpc_call *call) {
@@ -223,7 +267,7 @@ struct call *grpc_ask_generate(struct grpc_call *call, const Cambium__V1__Genera
     }
     bool is_right = read_names(server, &input, &made->request.ask, &error) &&
                     read_settings(&made->request.ask, asked, server->model.vocab, &error) &&
-                    read_prompt(server, &input, &made->request.prompts[0], &error);
+                    read_prompt(server, &input, &made->request.prompts[0], &error) && read_tools(made, asked, &error);
     return give(call, made, is_right, &error);
 }
 

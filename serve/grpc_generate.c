@@ -10,15 +10,37 @@
 #include "route.h"
 #include "text_job.h"
 
+#include "base/utf8.h"
+
+/* A call of a tool, or a piece of it. */
+struct tool_call {
+    int64_t index;
+    char id[TOOL_ID_BYTES], name[TOOL_NAME_BYTES + 1];
+    struct strbuf arguments;
+};
+
 /* One completion of an answer that is sent whole. */
 struct choice {
-    struct strbuf text;
+    struct strbuf text, reasoning;
+    struct tool_call *calls; /* [call_count] */
+    size_t call_count, call_capacity;
     struct kept_tokens kept;
     bool has_ended;
     struct call_end end;
 };
 
 enum kind { STREAMED, WHOLE, SCORE };
+
+struct generation;
+/* Reads calls and reasoning out of a completion. */
+struct reader {
+    struct generation *generation;
+    struct call_parser *parser;
+    int64_t choice;
+    /* In a stream: the piece whose tokens were not sent; NULL: none */
+    const struct call_update *update;
+    const struct call_piece *piece;
+};
 
 struct generation {
     struct grpc_call *call; /* NULL: its exchange closed while the answer was being built */
@@ -29,7 +51,8 @@ struct generation {
     struct kept_tokens prompt;
     struct choice *choices; /* [choice_count] for an answer that is sent whole */
     int64_t choice_count;
-    size_t bytes; /* the minimum size of an answer that is sent whole */
+    struct reader *readers; /* [asked->request.ask.choices]; NULL: no tools were given */
+    size_t bytes;           /* the minimum size of an answer that is sent whole */
     /* An answer that is sent whole, while it is built, on a worker when it is long: */
     bool is_building;
     struct worker_job building;
@@ -83,7 +106,9 @@ static void started_free(struct started *started) {
 
 struct output {
     Cambium__V1__Output message;
-    struct grpc_text text;
+    struct grpc_text text, reasoning;
+    Cambium__V1__ToolCall *calls, **call_list;
+    struct strbuf *arguments; /* [message.n_tool_calls] repaired */
     struct grpc_token_list logprobs;
     uint32_t *ids;
 };
@@ -95,8 +120,34 @@ struct written {
     size_t length;
     const struct call_token *tokens; /* [count] */
     int64_t count;
-    const struct call_top *tops; /* those of its tokens */
+    const struct call_top *tops;        /* those of its tokens */
+    const struct strbuf *reasoning;     /* NULL: none */
+    const struct tool_call *tool_calls; /* [call_count] */
+    size_t call_count;
 };
+
+static int fill_calls(struct output *output, const struct written *written) {
+    size_t count = written->call_count;
+    output->calls = calloc(count + 1, sizeof *output->calls);
+    output->call_list = calloc(count + 1, sizeof *output->call_list);
+    output->arguments = calloc(count + 1, sizeof *output->arguments);
+    TRY(status_allocated(output->calls && output->call_list && output->arguments));
+    output->message.tool_calls = output->call_list;
+    for (size_t i = 0; i < count; i++) {
+        const struct tool_call *call = &written->tool_calls[i];
+        Cambium__V1__ToolCall *message = output->call_list[i] = &output->calls[i];
+        cambium__v1__tool_call__init(message);
+        message->index = (uint32_t)call->index;
+        message->id = (char *)call->id;
+        message->name = (char *)call->name;
+        output->message.n_tool_calls++;
+        utf8_add_repaired(&output->arguments[i], strbuf_text(&call->arguments), call->arguments.length);
+        TRY(strbuf_status(&output->arguments[i]));
+        if (output->arguments[i].length)
+            message->arguments = output->arguments[i].data;
+    }
+    return STATUS_OK;
+}
 
 static int output_fill(struct output *output, const struct call *asked, const struct written *written) {
     Cambium__V1__Output *message = &output->message;
@@ -111,6 +162,10 @@ static int output_fill(struct output *output, const struct call *asked, const st
     message->n_token_ids = (size_t)count;
     message->token_ids = output->ids;
     int status = grpc_text_set(&output->text, &message->base, &message->text, 2, written->text, written->length);
+    if (!status && written->reasoning)
+        status = grpc_text_set(&output->reasoning, &message->base, &message->reasoning, 5,
+                               strbuf_text(written->reasoning), written->reasoning->length);
+    THEN_IF(status, written->call_count, fill_calls(output, written));
     if (!status && asked->request.ask.logprobs >= 0) {
         status = grpc_token_list_fill(&output->logprobs, written->tokens, count, written->tops);
         message->n_logprobs = output->logprobs.count;
@@ -122,13 +177,23 @@ static int output_fill(struct output *output, const struct call *asked, const st
 static void output_free(struct output *output) {
     free(output->ids);
     grpc_text_free(&output->text);
+    grpc_text_free(&output->reasoning);
+    for (size_t i = 0; i < output->message.n_tool_calls; i++)
+        strbuf_free(&output->arguments[i]);
+    free(output->calls);
+    free(output->call_list);
+    free(output->arguments);
     grpc_token_list_free(&output->logprobs);
 }
 
-static void finished_fill(Cambium__V1__Finished *message, const struct call_end *end) {
+static void finished_fill(const struct generation *generation, Cambium__V1__Finished *message,
+                          const struct call_end *end) {
+    bool has_calls = generation->readers && call_parser_calls(generation->readers[end->choice].parser);
     cambium__v1__finished__init(message);
     message->index = (uint32_t)end->choice;
-    message->reason = end->is_stop ? CAMBIUM__V1__FINISHED__REASON__STOP : CAMBIUM__V1__FINISHED__REASON__LENGTH;
+    message->reason = !end->is_stop ? CAMBIUM__V1__FINISHED__REASON__LENGTH
+                      : has_calls   ? CAMBIUM__V1__FINISHED__REASON__TOOL_CALLS
+                                    : CAMBIUM__V1__FINISHED__REASON__STOP;
     message->completion_tokens = (uint32_t)end->completion_tokens;
 }
 
@@ -168,17 +233,10 @@ static void send_started(struct generation *generation) {
     started_free(&started);
 }
 
-static void send_output(struct generation *generation, const struct call_update *update,
-                        const struct call_piece *piece) {
+static void send_written(struct generation *generation, const struct written *written) {
     struct output output;
     Cambium__V1__GenerateResponse answer = CAMBIUM__V1__GENERATE_RESPONSE__INIT;
-    const struct written written = {.choice = piece->choice,
-                                    .text = strbuf_text(&update->text) + piece->begin,
-                                    .length = piece->length,
-                                    .tokens = update->tokens + piece->first_token,
-                                    .count = piece->token_count,
-                                    .tops = update->tops};
-    int status = output_fill(&output, generation->asked, &written);
+    int status = output_fill(&output, generation->asked, written);
     answer.event_case = CAMBIUM__V1__GENERATE_RESPONSE__EVENT_OUTPUT;
     answer.output = &output.message;
     if (status)
@@ -186,6 +244,122 @@ static void send_output(struct generation *generation, const struct call_update 
     else
         grpc_send(generation->call, &answer.base);
     output_free(&output);
+}
+
+static struct written written_of(const struct call_update *update, const struct call_piece *piece) {
+    return (struct written){.choice = piece->choice,
+                            .tokens = update->tokens + piece->first_token,
+                            .count = piece->token_count,
+                            .tops = update->tops};
+}
+
+static void send_output(struct generation *generation, const struct call_update *update,
+                        const struct call_piece *piece) {
+    struct written written = written_of(update, piece);
+    written.text = strbuf_text(&update->text) + piece->begin;
+    written.length = piece->length;
+    send_written(generation, &written);
+}
+
+/* ---- calls and reasoning ---- */
+
+/* Sends an event, with the tokens of its piece unless they were sent. */
+static void send_event(struct reader *reader, const struct call_event *event) {
+    struct written written = {.choice = reader->choice};
+    struct strbuf bytes = {.data = (char *)event->text, .length = event->length};
+    struct tool_call call = {.index = event->index};
+    if (reader->piece)
+        written = written_of(reader->update, reader->piece);
+    if (event->kind == CALL_TEXT) {
+        written.text = event->text;
+        written.length = event->length;
+    } else if (event->kind == CALL_REASONING) {
+        written.reasoning = &bytes;
+    } else {
+        snprintf(call.id, sizeof call.id, "%s", event->id ? event->id : "");
+        snprintf(call.name, sizeof call.name, "%s", event->name ? event->name : "");
+        call.arguments = bytes;
+        written.tool_calls = &call;
+        written.call_count = 1;
+    }
+    reader->piece = NULL;
+    send_written(reader->generation, &written);
+}
+
+static int keep_event(struct choice *choice, const struct call_event *event) {
+    struct strbuf *out = event->kind == CALL_REASONING ? &choice->reasoning : &choice->text;
+    if (event->kind == CALL_BEGINS) {
+        TRY(array_reserve(&choice->calls, &choice->call_capacity, choice->call_count + 1, sizeof *choice->calls));
+        struct tool_call *call = &choice->calls[choice->call_count++];
+        *call = (struct tool_call){.index = event->index};
+        snprintf(call->id, sizeof call->id, "%s", event->id);
+        snprintf(call->name, sizeof call->name, "%s", event->name);
+        return STATUS_OK;
+    }
+    if (event->kind == CALL_ARGUMENTS)
+        out = &choice->calls[choice->call_count - 1].arguments;
+    strbuf_add(out, event->text, event->length);
+    return strbuf_status(out);
+}
+
+static int on_event(void *context, const struct call_event *event) {
+    struct reader *reader = context;
+    struct generation *generation = reader->generation;
+    if (event->kind == CALL_ENDS)
+        return STATUS_OK;
+    if (generation->kind == WHOLE)
+        return keep_event(&generation->choices[reader->choice], event);
+    send_event(reader, event);
+    return STATUS_OK;
+}
+
+/* Makes the readers of a request with tools, when its prompt has its ids. */
+static int open_readers(struct generation *generation) {
+    const struct call *asked = generation->asked;
+    const struct call_prompt *prompt = &asked->request.prompts[0];
+    int status = STATUS_OK;
+    if (asked->tools.choice == TOOLS_NONE || generation->readers || generation->kind == SCORE)
+        return STATUS_OK;
+    generation->readers = calloc((size_t)asked->request.ask.choices, sizeof *generation->readers);
+    TRY(status_allocated(generation->readers));
+    for (int64_t i = 0; i < asked->request.ask.choices && !status; i++) {
+        struct reader *reader = &generation->readers[i];
+        *reader = (struct reader){.generation = generation, .choice = i};
+        status = call_parser_open(&(struct call_parser_options){.tokenizer = asked->server->model.tokenizer,
+                                                                .format = prompt->tool_format,
+                                                                .tools = asked->tools.items,
+                                                                .tool_count = asked->tools.count,
+                                                                .thought = prompt->thought,
+                                                                .is_constrained = prompt->is_constrained,
+                                                                .is_single = asked->tools.is_single,
+                                                                .seed = asked->request.ask.sampling.seed,
+                                                                .prompt = &prompt->ids,
+                                                                .choice = i,
+                                                                .on_event = on_event,
+                                                                .context = reader},
+                                  &reader->parser);
+    }
+    return status;
+}
+
+static void close_readers(struct generation *generation) {
+    for (int64_t i = 0; generation->readers && i < generation->asked->request.ask.choices; i++)
+        call_parser_close(generation->readers[i].parser);
+    free(generation->readers);
+}
+
+/* Reads a piece. In a stream its tokens are sent in any case. */
+static int read_piece(struct generation *generation, const struct call_update *update, const struct call_piece *piece) {
+    struct reader *reader = &generation->readers[piece->choice];
+    reader->update = update;
+    reader->piece = generation->kind == STREAMED ? piece : NULL;
+    int status = call_parser_take(reader->parser, update, piece);
+    if (!status && reader->piece) {
+        const struct written written = written_of(update, piece);
+        send_written(generation, &written);
+    }
+    reader->piece = NULL;
+    return status;
 }
 
 /* When the prompt's log-probabilities are requested, Started waits for them; they come before the first text. */
@@ -198,7 +372,10 @@ static int stream_update(struct generation *generation, const struct call_update
         const struct call_piece *piece = &update->pieces[i];
         if (piece->choice >= 0) {
             send_started(generation);
-            send_output(generation, update, piece);
+            if (generation->readers)
+                TRY(read_piece(generation, update, piece));
+            else
+                send_output(generation, update, piece);
         } else if (!has_room(generation, update, piece)) {
             return STATUS_OK;
         } else if (kept_tokens_add(&generation->prompt, update, piece)) {
@@ -207,9 +384,11 @@ static int stream_update(struct generation *generation, const struct call_update
     }
     for (int64_t i = 0; i < update->end_count; i++) {
         send_started(generation);
+        if (generation->readers)
+            TRY(call_parser_end(generation->readers[update->ends[i].choice].parser, update->ends[i].is_stop));
         Cambium__V1__Finished finished;
         Cambium__V1__GenerateResponse answer = CAMBIUM__V1__GENERATE_RESPONSE__INIT;
-        finished_fill(&finished, &update->ends[i]);
+        finished_fill(generation, &finished, &update->ends[i]);
         answer.event_case = CAMBIUM__V1__GENERATE_RESPONSE__EVENT_FINISHED;
         answer.finished = &finished;
         grpc_send(generation->call, &answer.base);
@@ -237,13 +416,18 @@ static int keep_update(struct generation *generation, const struct call_update *
             status = kept_tokens_add(&generation->prompt, update, piece);
         } else if (piece->choice < generation->choice_count) {
             struct choice *choice = &generation->choices[piece->choice];
-            strbuf_add(&choice->text, strbuf_text(&update->text) + piece->begin, piece->length);
-            status = strbuf_status(&choice->text);
+            if (generation->readers)
+                status = read_piece(generation, update, piece);
+            else
+                strbuf_add(&choice->text, strbuf_text(&update->text) + piece->begin, piece->length);
+            THEN(status, strbuf_status(&choice->text));
             THEN(status, kept_tokens_add(&choice->kept, update, piece));
         }
     }
-    for (int64_t i = 0; i < update->end_count; i++)
+    for (int64_t i = 0; i < update->end_count && !status; i++)
         if (update->ends[i].choice < generation->choice_count) {
+            if (generation->readers)
+                status = call_parser_end(generation->readers[update->ends[i].choice].parser, update->ends[i].is_stop);
             generation->choices[update->ends[i].choice].end = update->ends[i];
             generation->choices[update->ends[i].choice].has_ended = true;
         }
@@ -273,12 +457,15 @@ static int fill_choices(const struct generation *generation, struct whole *whole
                                         .length = choice->text.length,
                                         .tokens = choice->kept.tokens,
                                         .count = choice->kept.count,
-                                        .tops = choice->kept.tops};
+                                        .tops = choice->kept.tops,
+                                        .reasoning = &choice->reasoning,
+                                        .tool_calls = choice->calls,
+                                        .call_count = choice->call_count};
         TRY(output_fill(&whole->outputs[i], generation->asked, &written));
         whole->output_list[answer->n_outputs++] = &whole->outputs[i].message;
         if (!choice->has_ended)
             continue;
-        finished_fill(&whole->finished[i], &choice->end);
+        finished_fill(generation, &whole->finished[i], &choice->end);
         whole->finished_list[answer->n_finished++] = &whole->finished[i];
     }
     return STATUS_OK;
@@ -372,7 +559,8 @@ static void on_update(struct call *asked, const struct call_update *update) {
     if (grpc_is_finished(generation->call))
         return; /* it is freed when the exchange closes */
     log_take_update(grpc_exchange(generation->call), update);
-    int status = generation->kind == STREAMED ? stream_update(generation, update) : keep_update(generation, update);
+    int status = update->is_accepted ? open_readers(generation) : STATUS_OK;
+    THEN(status, generation->kind == STREAMED ? stream_update(generation, update) : keep_update(generation, update));
     if (status)
         grpc_finish_memory(generation->call);
     if (!update->is_done)
@@ -390,9 +578,14 @@ static void on_update(struct call *asked, const struct call_update *update) {
 
 /* `why`: see call_free. */
 static void free_generation(struct generation *generation, enum error_case why) {
+    close_readers(generation);
     call_free(generation->asked, why);
     for (int64_t i = 0; i < generation->choice_count; i++) {
         strbuf_free(&generation->choices[i].text);
+        strbuf_free(&generation->choices[i].reasoning);
+        for (size_t k = 0; k < generation->choices[i].call_count; k++)
+            strbuf_free(&generation->choices[i].calls[k].arguments);
+        free(generation->choices[i].calls);
         kept_tokens_free(&generation->choices[i].kept);
     }
     free(generation->choices);

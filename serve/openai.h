@@ -26,10 +26,8 @@ struct openai_exchange {
     struct error error;
     /* A stream: */
     struct event *timer;
-    bool has_written, has_chunk; /* has_written: since the timer last ran */
-    struct strbuf head;          /* the beginning of every chunk */
+    bool has_written; /* since the timer last ran */
     struct strbuf out;
-    struct openai_part chunk;
     /* A single JSON text while it is built (openai_answer.c), and how much of it was sent: */
     bool is_building;
     struct worker_job building;

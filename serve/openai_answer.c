@@ -43,8 +43,6 @@ static void build_on_worker(struct worker_job *job) {
 
 static void answer(struct openai_exchange *self) {
     struct worker *worker = self->server->worker;
-    strbuf_add_char(&self->answer, '{');
-    openai_add_head(&self->request, &self->answer); /* done here, because it needs the exchange */
     if (worker && openai_known_bytes(&self->request) > ROUTE_SHORT_BYTES) {
         self->is_building = true;
         self->built.run = on_built;

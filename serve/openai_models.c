@@ -13,8 +13,12 @@
 
 /* ---- models ---- */
 
-/* Adds a model. An adapter is a model whose parent is the base. */
-static void add_model(const struct server *server, const char *name, const char *parent, struct strbuf *out) {
+/* Adds a model. An adapter is a model whose parent is the base. `template`: its own; NULL: the base's. */
+static void add_model(const struct server *server, const char *name, const char *parent,
+                      const struct chat_template *template, struct strbuf *out) {
+    const struct openai_model *model = &server->model;
+    const struct tool_format *format =
+        model->tool_format ? model->tool_format : tool_format_of(template ? template : model->chat_template);
     strbuf_add_text(out, "{\"id\":");
     json_out_text(out, name);
     strbuf_format(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"cambium\",\"root\":",
@@ -25,7 +29,8 @@ static void add_model(const struct server *server, const char *name, const char 
         json_out_text(out, parent);
     else
         strbuf_add_text(out, "null");
-    strbuf_format(out, ",\"max_model_len\":%lld}", (long long)server->model.max_model_len);
+    strbuf_format(out, ",\"max_model_len\":%lld,\"tool_format\":\"%s\"}", (long long)model->max_model_len,
+                  format->name);
 }
 
 void openai_models(struct exchange *exchange) {
@@ -36,13 +41,13 @@ void openai_models(struct exchange *exchange) {
     for (size_t i = 0; i < server->model.name_count; i++) {
         if (i)
             strbuf_add_char(&out, ',');
-        add_model(server, server->model.names[i], NULL, &out);
+        add_model(server, server->model.names[i], NULL, NULL, &out);
     }
     for (int i = 0; registry_at(server, i, &adapter); i++) {
         if (adapter.is_retiring || adapter.is_refused)
             continue;
         strbuf_add_char(&out, ',');
-        add_model(server, adapter.name, server->model.name, &out);
+        add_model(server, adapter.name, server->model.name, adapter.chat_template, &out);
     }
     strbuf_add_text(&out, "]}");
     route_answer_json(exchange, &out);
@@ -57,9 +62,9 @@ void openai_model(struct exchange *exchange) {
     for (size_t i = 0; is_name && i < server->model.name_count; i++)
         is_found |= !strcmp(server->model.names[i], name);
     if (is_found)
-        add_model(server, name, NULL, &out);
+        add_model(server, name, NULL, NULL, &out);
     else if (is_name && registry_find(server, name, &adapter) && !adapter.is_refused) {
-        add_model(server, adapter.name, server->model.name, &out);
+        add_model(server, adapter.name, server->model.name, adapter.chat_template, &out);
         is_found = true;
     }
     if (is_found) {

@@ -80,13 +80,14 @@ static void on_update(struct call *call, const struct call_update *update) {
         self->request.completion_tokens += update->ends[i].completion_tokens;
     self->exchange->request->is_accepted |= update->is_accepted;
     if (update->is_accepted)
-        openai_add_ignored(&self->request, call->request.ask.constraint.field, call->ignored);
+        openai_add_ignored(&self->request, call_constraint_field(call), call->ignored);
     openai_take_prompts(&self->request, update);
     if (update->is_done && update->error.which) {
-        /* A chat's field for the prompt is called messages. */
+        /* Each kind has its own name for the prompt. */
         self->error = update->error;
-        if (self->request.is_chat && !strcmp(update->error.param, "prompt"))
-            snprintf(self->error.param, sizeof self->error.param, "messages");
+        if (self->request.is_chat &&
+            (!strcmp(update->error.param, "prompt") || !strcmp(update->error.param, "messages")))
+            snprintf(self->error.param, sizeof self->error.param, "%s", self->request.kind->required);
     }
     if (self->request.is_stream)
         openai_stream_update(self, update);
@@ -147,13 +148,14 @@ static void fill_call(struct openai_exchange *self) {
     struct exchange *exchange = self->exchange;
     struct call *call = self->call;
     call->is_chat = self->request.is_chat;
+    call->only_counts = self->request.kind->only_counts;
     call->id = exchange->request->id;
     call->client = exchange->request->client;
     call->turn_owner = request_owner(exchange);
     call->texts = json_incref(self->request.root);
     call->on_update = on_update;
     call->context = self;
-    self->request.id = exchange->request->id;
+    snprintf(self->request.id, sizeof self->request.id, "%s", exchange->request->id);
     self->request.created = (int64_t)clock_wall_seconds();
 }
 
@@ -180,14 +182,28 @@ static void ask(struct exchange *exchange, void *made) {
 
 /* ---- its routes ---- */
 
+#define BODY_OF(which)                                                                                                 \
+    { .read = read_body, .on_made = ask, .drop = openai_exchange_drop, .kind = &(which) }
+static const struct route_body completions = BODY_OF(openai_completion_kind), chats = BODY_OF(openai_chat_kind),
+                               responses = BODY_OF(openai_responses_kind), messages = BODY_OF(openai_messages_kind),
+                               counts = BODY_OF(openai_count_kind);
+
 void openai_completions(struct exchange *exchange) {
-    static const struct route_body body = {
-        .read = read_body, .on_made = ask, .drop = openai_exchange_drop, .kind = &openai_completion_kind};
-    route_collect(exchange, &body);
+    route_collect(exchange, &completions);
 }
 
 void openai_chat(struct exchange *exchange) {
-    static const struct route_body body = {
-        .read = read_body, .on_made = ask, .drop = openai_exchange_drop, .kind = &openai_chat_kind};
-    route_collect(exchange, &body);
+    route_collect(exchange, &chats);
+}
+
+void openai_responses(struct exchange *exchange) {
+    route_collect(exchange, &responses);
+}
+
+void openai_messages(struct exchange *exchange) {
+    route_collect(exchange, &messages);
+}
+
+void openai_count_tokens(struct exchange *exchange) {
+    route_collect(exchange, &counts);
 }

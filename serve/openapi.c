@@ -39,7 +39,8 @@ static void add_operation(const struct openapi_route *route, struct strbuf *out)
     if (row->flags & ROUTE_MAY_BE_STREAM)
         strbuf_format(out, ",\"text/event-stream\":{\"schema\":{\"$ref\":\"#/components/schemas/%sChunk\"}}",
                       row->answer);
-    strbuf_add_text(out, "}},\"default\":{\"$ref\":\"#/components/responses/Error\"}}}");
+    strbuf_format(out, "}},\"default\":{\"$ref\":\"#/components/responses/%s\"}}}",
+                  row->flags & ROUTE_IS_MESSAGES ? "MessagesError" : "Error");
 }
 
 static void add_paths(const struct openapi_route *routes, size_t count, struct strbuf *out) {
@@ -68,13 +69,16 @@ void openapi_answer(struct exchange *exchange, const struct openapi_route *route
                   version);
     add_paths(routes, count, &out);
     strbuf_add_text(&out, "},\"components\":{\"responses\":{\"Error\":{\"description\":\"Failure\",\"content\":"
-                          "{\"application/json\":{\"schema\":{\"$ref\":\"#/components/schemas/Error\"}}}}},"
+                          "{\"application/json\":{\"schema\":{\"$ref\":\"#/components/schemas/Error\"}}}},"
+                          "\"MessagesError\":{\"description\":\"Failure\",\"content\":"
+                          "{\"application/json\":{\"schema\":{\"$ref\":\"#/components/schemas/MessagesError\"}}}}},"
                           "\"securitySchemes\":{\"key\":{\"type\":\"http\",\"scheme\":\"bearer\"}},"
-                          "\"schemas\":{\"CompletionBody\":");
-    openai_add_schema(&openai_completion_kind, vocab, &out);
-    strbuf_add_text(&out, ",\"ChatBody\":");
-    openai_add_schema(&openai_chat_kind, vocab, &out);
-    strbuf_add_char(&out, ',');
+                          "\"schemas\":{");
+    for (size_t i = 0; openai_kinds[i]; i++) {
+        strbuf_format(&out, "\"%s\":", openai_kinds[i]->schema);
+        openai_add_schema(openai_kinds[i], vocab, &out);
+        strbuf_add_char(&out, ',');
+    }
     strbuf_add_text(&out, strchr(schemas, '{') + 1); /* the rest of the embedded object */
     strbuf_add_text(&out, "}}");
     route_answer_json(exchange, &out);

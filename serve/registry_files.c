@@ -4,6 +4,8 @@
 
 #include "log.h"
 
+#include "openai/tools.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -85,6 +87,7 @@ void registry_read(struct worker_job *job) {
         return;
     THEN(status, adapter_files_read(&place, &registry->limits, &change->files));
     THEN(status, read_facts(&change->files, &change->facts));
+    THEN(status, openai_tools_warn(&pending->server->model, change->facts.chat_template, change->name));
     if (!status)
         return;
     adapter_error(&change->error, status, pending->server->options->adapter_root);

@@ -22,6 +22,7 @@ enum {
     IS_PROBE = ROUTE_IS_PROBE,
     HAS_REST = ROUTE_HAS_REST,
     MAY_BE_EMPTY = ROUTE_MAY_BE_EMPTY,
+    IS_MESSAGES = ROUTE_IS_MESSAGES,
     IS_STREAM = ROUTE_IS_WORK | ROUTE_MAY_BE_STREAM,
 };
 
@@ -31,6 +32,11 @@ static route_begin describe;
 static const struct route_row rows[] = {
     {"POST", "/completions", BOTH, IS_STREAM, openai_completions, "Complete prompts", "CompletionBody", "Completion"},
     {"POST", "/chat/completions", BOTH, IS_STREAM, openai_chat, "Answer messages", "ChatBody", "Chat"},
+    {"POST", "/responses", BOTH, IS_STREAM, openai_responses, "Make a response", "ResponsesBody", "Response"},
+    {"POST", "/messages", BOTH, IS_STREAM | IS_MESSAGES, openai_messages, "Answer messages, as Anthropic",
+     "MessagesBody", "Message"},
+    {"POST", "/messages/count_tokens", BOTH, ROUTE_IS_WORK | IS_MESSAGES, openai_count_tokens,
+     "Count the tokens of messages", "CountBody", "Count"},
     {"POST", "/tokenize", BOTH, 0, openai_tokenize, "Turn a text into token ids", "TokenizeBody", "Tokens"},
     {"POST", "/detokenize", BOTH, 0, openai_detokenize, "Turn token ids into a text", "DetokenizeBody", "Text"},
     {"GET", "/models", BOTH, 0, openai_models, "List the base and its adapters", NULL, "Models"},
@@ -155,8 +161,15 @@ static void on_closed(struct exchange *exchange, bool is_whole) {
     send_span(exchange, is_whole);
 }
 
+/* Clients of Anthropic's API send the key as x-api-key. */
 static bool is_key_of(const struct keys *keys, struct exchange *exchange) {
+    char value[KEYS_KEY_BYTES + 16];
+    const char *key = exchange_field(exchange, "x-api-key");
     bool is_found = keys_find(keys, exchange_field(exchange, "authorization"), &exchange->request->client);
+    if (!is_found && key && strlen(key) < KEYS_KEY_BYTES) {
+        snprintf(value, sizeof value, "Bearer %s", key);
+        is_found = keys_find(keys, value, &exchange->request->client);
+    }
     exchange->client = exchange->request->client.client;
     return is_found;
 }

@@ -58,8 +58,9 @@ void route_continue(struct exchange *exchange, const struct exchange_handler *ha
 bool route_rest(const struct exchange *exchange, const char *prefix, char *rest, size_t bytes);
 
 /* Handlers of the OpenAI API (openai_*.c), of control (control.c), of metrics and of the page (page.c). */
-route_begin openai_completions, openai_chat, openai_models, openai_model, openai_tokenize, openai_detokenize,
-    openai_tokenizer_info, route_version, route_health, route_ready, page_get, metrics_get;
+route_begin openai_completions, openai_chat, openai_responses, openai_messages, openai_count_tokens, openai_models,
+    openai_model, openai_tokenize, openai_detokenize, openai_tokenizer_info, route_version, route_health, route_ready,
+    page_get, metrics_get;
 route_begin control_adapters, control_change, control_drain;
 route_begin grpc_begin;
 /* Ends an unanswered request of gRPC with this error (grpc.c). */

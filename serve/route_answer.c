@@ -51,13 +51,20 @@ bool route_is_grpc(const struct exchange *exchange) {
     return route_is_type(type, "application/grpc") || (type && !strncasecmp(type, "application/grpc+", 17));
 }
 
+/* Anthropic's API has its own form of errors. */
+static bool is_of_messages(const struct exchange *exchange) {
+    static const char prefix[] = "/messages";
+    const char *path = route_path(exchange);
+    return !strncmp(path, prefix, sizeof prefix - 1) && (!path[sizeof prefix - 1] || path[sizeof prefix - 1] == '/');
+}
+
 static void fail_http(struct exchange *exchange, const struct error *error, const char *allowed) {
     const struct error_row *row = error_row(error->which);
     struct strbuf body = STRBUF_INIT;
     struct field fields[5] = {field_of("content-type", "application/json")};
     size_t count = 1;
     char seconds[24], milliseconds[24];
-    error_add_json(error, &body);
+    (is_of_messages(exchange) ? error_add_message : error_add_json)(error, &body);
     if (error->retry_after_ms > 0) {
         snprintf(seconds, sizeof seconds, "%d", (error->retry_after_ms + 999) / 1000);
         snprintf(milliseconds, sizeof milliseconds, "%d", error->retry_after_ms);

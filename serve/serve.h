@@ -40,9 +40,11 @@ struct serve_options {
     const char *metrics_key_file; /* keys for /metrics only; NULL: the listener's */
     const char *otlp_endpoint;    /* a collector of spans; NULL: none */
     bool has_prefix_cache;
-    struct chat_template *chat_template; /* for messages when the tokenizer has no template; NULL: none */
-    double template_timeout;             /* limit for one rendering, in seconds */
-    struct grammars_options grammars;    /* of constraints */
+    struct chat_template *chat_template;   /* for messages when the tokenizer has no template; NULL: none */
+    double template_timeout;               /* limit for one rendering, in seconds */
+    const struct tool_format *tool_format; /* of calls; NULL: as a template writes them */
+    bool has_no_reasoning;
+    struct grammars_options grammars; /* of constraints */
     int64_t max_queued_requests, max_queued_tokens;
     double prefill_stretch;
     double request_timeout; /* 0: none */

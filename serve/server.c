@@ -14,6 +14,7 @@
 
 #include "infer/score.h"
 #include "infer/sequences.h"
+#include "openai/tools.h"
 
 #include <malloc.h>
 #include <signal.h>
@@ -326,11 +327,14 @@ static int describe_model(struct server *server, struct engine *engine, const st
     model->name = o->model_names[0];
     model->most_texts = o->max_queued_requests;
     model->template_seconds = o->template_timeout;
+    model->tool_format = o->tool_format;
+    model->has_no_reasoning = o->has_no_reasoning;
     if (tokenizer && files && chat_template_of_tokenizer(files, &model->chat_template))
         log_warning("%s: the tokenizer counts as one without a chat template", status_text());
     if (!model->chat_template)
         model->chat_template = chat_template_keep(o->chat_template);
     int status = openai_model_describe(model, engine, tokenizer);
+    THEN(status, openai_tools_warn(model, model->chat_template, model->name));
     THEN(status, tokenizer ? tokenizer_encoder_new(tokenizer, &server->encoder) : STATUS_OK);
     THEN(status, tokenizer ? tokenizer_encoder_new(tokenizer, &server->worker_encoder) : STATUS_OK);
     THEN_IF(status, tokenizer,

@@ -59,6 +59,8 @@ static int encode_chat(struct job *job) {
     struct chat_pieces pieces = {0};
     int status = call_prompt_render(&job->prompt, model, job->chat.template, &pieces);
     THEN(status, check_room(job, pieces.text.length));
+    if (!status)
+        call_prompt_note(&job->prompt, model, job->chat.template, &pieces);
     THEN(status, chat_pieces_encode(&pieces, job->encoder, model_first_eos(&model->ends), &job->ids, NULL));
     chat_pieces_free(&pieces);
     if (!status)
@@ -116,6 +118,9 @@ static void done(struct worker_job *base) {
     if (job->failure) {
         token_buffer_free(&job->ids);
         status_fail(STATUS_INVALID, "%s", job->reason);
+    } else if (job->chat.template) {
+        job->chat.prompt->tool_format = job->prompt.tool_format;
+        job->chat.prompt->thought = job->prompt.thought;
     }
     job->asked.on_done(job->asked.context, job->failure, &job->ids, job->chat.template ? &job->ends : NULL);
     free(job->text);

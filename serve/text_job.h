@@ -38,8 +38,9 @@ int text_job_start(const struct text_job *job, const char *text, size_t length);
 
 struct text_job_chat {
     struct chat_template *template;
-    const struct call_prompt *prompt; /* its messages; the job takes references */
-    const struct ask *ask;            /* stays unchanged until on_done, with everything its strings point to */
+    struct call_prompt
+        *prompt;           /* its messages; the job takes references. The loop notes in it what its answer is like */
+    const struct ask *ask; /* stays unchanged until on_done, with everything its strings point to */
 };
 /* The same for messages, which are rendered first. */
 int text_job_start_chat(const struct text_job *job, const struct text_job_chat *chat);

@@ -75,6 +75,7 @@ static const struct config_row rows[] = {
     ROW_LIST("prompt-tokens", AT(prompt_tokens), "ID...",
              "token ids to continue, instead of a text: the output is token ids as well"),
     TEMPLATE_TIMEOUT_ROW("template-timeout", AT(template_timeout)),
+    CALLS_ROWS(AT(requests.tool_format), AT(requests.reasoning), "--requests: "),
     GRAMMAR_ROWS(AT(requests.grammars), "--requests: "),
     MODEL_RANKS_ROW(AT(base)),
     MODEL_LAYOUT_ROWS(AT(base)),
@@ -187,8 +188,8 @@ static int check_forms(const struct generate_command *c, const struct config *co
         "max-new-tokens", "temperature", "top-k", "top-p", "repetition-penalty", "stop", "num-samples",
         "ignore-eos",     "stream",      "echo",  "json"};
     static const char *const of_requests[] = {
-        "model-name",     "output",           "resume",          "adapter-root",    "adapter-memory",
-        "max-batch-size", "max-batch-tokens", "prefill-stretch", "kv-cache-memory", "prefix-cache"};
+        "model-name",       "output",          "resume",          "adapter-root", "adapter-memory", "max-batch-size",
+        "max-batch-tokens", "prefill-stretch", "kv-cache-memory", "prefix-cache", "tool-format",    "reasoning"};
     for (size_t i = 0; c->requests.input && i < sizeof of_one / sizeof *of_one; i++)
         if (config_is_given(config, of_one[i]))
             return status_fail(STATUS_USAGE, "--%s is not for --requests: each line has its own values", of_one[i]);
@@ -206,6 +207,7 @@ static int check_requests(struct generate_command *c, const struct config *confi
                              c->base.adapters.items[0]);
     THEN(status, batch_check(&c->batch));
     c->cache_is_given = config_is_given(config, "kv-cache-memory");
+    grammar_choose_memory(&c->requests.grammars, config);
     if (!c->cache_is_given && !device_uses_host_memory(c->base.device))
         c->batch.kv_cache_memory = 0; /* the engine sees what is free */
     return status ? status : requests_check(&c->requests);

@@ -7,6 +7,7 @@
 #include "jobs/adapter_names.h"
 #include "jobs/model.h"
 #include "text/prompt.h"
+#include "text/tool_format.h"
 
 static const char *const model_precisions[] = {"auto", "fp32", "bf16", "tf32", NULL};
 
@@ -61,6 +62,14 @@ static const char *const receipt_modes[] = {"check", "require", "off", NULL};
                ", like <|endoftext|>: parse: they are the tokens; text: they are ordinary text")
 #define TEMPLATE_TIMEOUT_ROW(path_, at)                                                                                \
     ROW_FLOAT(path_, (at), "1", 1e-3, 1e6, "seconds that a chat template may take for one rendering; more is an error")
+static const char *const reasoning_choices[] = {"auto", "none", NULL};
+/* `of` is put before each help text; the fields are indices of the choices. */
+#define CALLS_ROWS(format_at, reasoning_at, of)                                                                        \
+    ROW_CHOICE("tool-format", (format_at), "auto", tool_format_choices,                                                \
+               of "how the model writes calls of tools; auto: as the chat template does"),                             \
+        ROW_CHOICE("reasoning", (reasoning_at), "auto", reasoning_choices,                                             \
+                   of "auto: what stands in <think> comes apart from the text, if the chat template has <think>; "     \
+                      "none: it is text")
 #define MODEL_RANKS_ROW(at)                                                                                            \
     RANKS_ROW((at) + offsetof(struct job_model, ranks),                                                                \
               "ranks to run the model on, as threads of this process; 1 when not given, and under mpirun or srun "     \

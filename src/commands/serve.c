@@ -21,7 +21,8 @@ struct serve_command {
     struct adapter_names names;
     struct serve_options options; /* those that the rows name; fill_options sets the others */
     const char *chat_template;
-    int log_format; /* index into log_formats */
+    int log_format;             /* index into log_formats */
+    int tool_format, reasoning; /* of the choices */
     bool is_dry_run, cache_is_given;
 };
 
@@ -52,6 +53,7 @@ static const struct config_row rows[] = {
              "template of messages when neither an adapter nor the tokenizer has one: " CHAT_TEMPLATE_CHOICES
              " in Jinja",
              .default_text = "auto"),
+    CALLS_ROWS(AT(tool_format), AT(reasoning), ""),
     MODEL_MAX_LEN_ROW(AT(base)),
     MODEL_DEVICE_ROW(AT(base)),
     MODEL_GRAPHS_ROW(AT(base)),
@@ -200,6 +202,8 @@ static int fill_options(struct serving *serving) {
     o->adapter_root = c->names.root;
     o->has_prefix_cache = c->batch.prefix_cache == 0;
     o->chat_template = serving->template;
+    o->tool_format = tool_format_named(tool_format_choices[c->tool_format]);
+    o->has_no_reasoning = c->reasoning == 1;
     o->prefill_stretch = c->batch.prefill_stretch;
     o->logs_json = c->log_format == 1;
     o->tensor = c->base.grid.tensor;
@@ -411,6 +415,7 @@ static int prepare(const struct launch *launch, const struct config *config, voi
     struct serve_command *c = ((struct serving *)context)->command;
     c->cache_is_given = config_is_given(config, "kv-cache-memory");
     c->names.memory_is_given = config_is_given(config, "adapter-memory");
+    grammar_choose_memory(&c->options.grammars, config);
     if (c->log_format == 1)
         log_as_json();
     int status = check(c);

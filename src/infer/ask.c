@@ -519,3 +519,11 @@ int ask_write(const struct ask_completion *completion, int32_t token, struct str
     *is_ended = writer->is_stopped;
     return status;
 }
+
+int64_t ask_find_stop(const struct ask *ask, const struct writer *writer) {
+    for (int64_t i = 0; writer->is_stopped && i < ask->stop_count; i++)
+        if (ask->stop[i].length == writer->stop_length &&
+            !memcmp(ask->stop[i].bytes, writer->held.data + writer->stop_begin, writer->stop_length))
+            return i + 1;
+    return 0;
+}

@@ -126,3 +126,5 @@ struct ask_completion {
 /* Writes a drawn token that is no end: appends to `out` the bytes that are ready. *is_ended: the completion ends here.
  * STATUS_MEMORY. */
 int ask_write(const struct ask_completion *completion, int32_t token, struct strbuf *out, bool *is_ended);
+/* Returns the number of the request's stop string that ended a completion, from 1; 0: none did. */
+int64_t ask_find_stop(const struct ask *ask, const struct writer *writer);

@@ -146,9 +146,9 @@ static int read_format(struct ask_constraint *constraint, const char *field, con
                              *const of_schema[] = {"type",   "json_schema", "name", "description",
                                                    "schema", "strict",      NULL},
                              *const of_inner[] = {"name", "description", "schema", "strict", NULL};
-    const char *type = json_string_value(json_object_get(value, "type"));
-    const json_t *inner = json_object_get(value, "json_schema");
-    if (!type)
+    const json_t *given = json_object_get(value, "type"), *inner = json_object_get(value, "json_schema");
+    const char *type = json_string_value(given);
+    if (!type || strlen(type) != json_string_length(given))
         return status_fail(STATUS_INVALID, "expected an object with a \"type\"");
     if (!strcmp(type, "text"))
         return check_keys(value, of_text);
@@ -184,7 +184,10 @@ static const struct {
     int (*read)(struct ask_constraint *constraint, const char *field, const json_t *value);
     const char *schema;
 } wholes[] = {
-    {"structured_outputs", read_structured, "\"type\":[\"object\",\"null\"]"},
+    {"structured_outputs", read_structured,
+     "\"type\":[\"object\",\"null\"],\"anyOf\":[{\"type\":\"null\"},{\"required\":[\"json\"]},"
+     "{\"required\":[\"json_object\"]},{\"required\":[\"regex\"]},{\"required\":[\"choice\"]},"
+     "{\"required\":[\"grammar\"]},{\"required\":[\"structural_tag\"]}]"},
     {"response_format", read_format,
      "\"type\":[\"object\",\"null\"],\"required\":[\"type\"],\"properties\":{\"type\":{\"enum\":[\"text\","
      "\"json_object\",\"json_schema\",\"structural_tag\"]}}"},

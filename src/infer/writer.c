@@ -137,8 +137,10 @@ static size_t find_stop(struct writer *writer, size_t from) {
     for (size_t i = from; states && i < writer->held.length; i++) {
         writer->state = step(states, writer->state, (uint8_t)writer->held.data[i]);
         size_t length = states[writer->state].longest;
-        if (length && i + 1 - length < first)
+        if (length && i + 1 - length < first) {
             first = i + 1 - length;
+            writer->stop_length = length;
+        }
     }
     return first;
 }
@@ -153,6 +155,7 @@ int writer_add(struct writer *writer, const void *bytes, size_t length, struct s
     if (stop < all) {
         writer->is_stopped = true;
         writer->added = writer->given + stop;
+        writer->stop_begin = stop;
         return give(writer, stop, 0, out);
     }
     writer->added += length;

@@ -25,10 +25,11 @@ void writer_stops_close(struct writer_stops *stops);
 
 struct writer {
     const struct writer_stops *stops; /* NULL: none */
-    struct strbuf held;  /* bytes not yet released: less than the longest stop string, or than a character */
-    uint32_t state;      /* of the automaton */
-    bool is_stopped;     /* a stop string ended the text */
-    size_t added, given; /* bytes added, and bytes released */
+    struct strbuf held;             /* bytes not yet released: less than the longest stop string, or than a character */
+    uint32_t state;                 /* of the automaton */
+    bool is_stopped;                /* a stop string ended the text */
+    size_t added, given;            /* bytes added, and bytes released */
+    size_t stop_begin, stop_length; /* of the string that stopped it, whose bytes stay in `held` */
 };
 
 /* Begins a completion. Free the writer with writer_free. */

@@ -38,12 +38,11 @@ static int add_line(struct requests *r, const struct strbuf *text) {
     struct answer *answer;
     TRY(answer_new(strbuf_text(text), text->length, lines_number(r->input), &r->model.openai, &answer));
     answer->finished = &r->finished;
-    answer_order(answer, &r->model);
     *r->last = answer;
     r->last = &answer->next;
     r->next = r->next ? r->next : answer;
     r->lines++;
-    return STATUS_OK;
+    return answer_order(answer, &r->model);
 }
 
 /* Fills the window. Waits for a line only when there is nothing else to do. */
@@ -233,7 +232,9 @@ static int answer_requests(const struct requests_options *options, struct engine
                              .names = options->models.items,
                              .name_count = options->models.count,
                              .most_texts = ASK_MAX_CHOICES,
-                             .template_seconds = options->template_timeout},
+                             .template_seconds = options->template_timeout,
+                             .tool_format = tool_format_named(tool_format_choices[options->tool_format]),
+                             .has_no_reasoning = options->reasoning == 1},
                   .special_tokens = (enum special_tokens)options->special_tokens,
                   .seed = (uint64_t)options->seed,
                   .tokenizer_directory = options->tokenizer},

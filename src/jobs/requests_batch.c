@@ -43,12 +43,14 @@ static const struct openai_kind *find_kind(const struct request_line *line, stru
         error_set(error, ERROR_METHOD, "method", "method: expected \"POST\"");
     else if (!json_is_object(json_object_get(root, "body")))
         error_set(error, ERROR_ARGUMENT, "body", "body: expected an object");
-    else if (json_in_is(url, "/v1/chat/completions"))
-        return &openai_chat_kind;
-    else if (json_in_is(url, "/v1/completions"))
-        return &openai_completion_kind;
-    else
-        error_set(error, ERROR_ROUTE_NOT_FOUND, "url", "url: expected \"/v1/chat/completions\" or \"/v1/completions\"");
+    else {
+        for (size_t i = 0; openai_kinds[i]; i++)
+            if (json_in_is(url, openai_kinds[i]->url) && !openai_kinds[i]->only_counts)
+                return openai_kinds[i];
+        error_set(error, ERROR_ROUTE_NOT_FOUND, "url",
+                  "url: expected \"/v1/chat/completions\", \"/v1/completions\", \"/v1/responses\" or "
+                  "\"/v1/messages\"");
+    }
     return NULL;
 }
 
@@ -94,8 +96,6 @@ static void begin(const struct request_line *line, struct strbuf *out) {
 
 static void write_answer(struct answer *answer, struct strbuf *out) {
     begin(&answer->line, out);
-    strbuf_add_char(out, '{');
-    openai_add_head(&answer->line.openai, out);
     openai_build(&answer->line.openai, out);
     strbuf_add_text(out, "},\"error\":null}\n");
 }
@@ -107,7 +107,7 @@ static void write_error(struct answer *answer, enum error_case which, const char
     else if (!error->which)
         error_of_status(error, which, field);
     begin(&answer->line, out);
-    error_add_json(error, out);
+    (answer->line.openai.kind == &openai_messages_kind ? error_add_message : error_add_json)(error, out);
     strbuf_add_text(out, "},\"error\":null}\n");
 }
 

@@ -44,8 +44,15 @@ static int read_model(const json_t *value, struct request_line *line) {
 }
 
 static int fail_unknown(const char *name) {
-    static const char *const others[] = {
-        "id", "prompt", "messages", "model", "tools", "documents", "chat_template_kwargs"};
+    static const char *const others[] = {"id",
+                                         "prompt",
+                                         "messages",
+                                         "model",
+                                         "tools",
+                                         "tool_choice",
+                                         "parallel_tool_calls",
+                                         "documents",
+                                         "chat_template_kwargs"};
     const char *nearest = ask_nearest_field(name, others, sizeof others / sizeof *others);
     return status_fail(STATUS_INVALID, "there is no such field%s%s%s", nearest ? " (did you mean " : "",
                        nearest ? nearest : "", nearest ? "?)" : "");
@@ -65,11 +72,25 @@ static int read_field(struct request_line *line, const char *name, const json_t 
         return is_null ? STATUS_OK : read_messages(value, line);
     if (!strcmp(name, "model"))
         return is_null ? STATUS_OK : read_model(value, line);
+    if (!strcmp(name, "tool_choice") || !strcmp(name, "parallel_tool_calls"))
+        return STATUS_OK; /* read_tools */
     if (!strcmp(name, "tools") || !strcmp(name, "documents") || !strcmp(name, "chat_template_kwargs"))
         return chat_take_fields(line->root, &line->request.prompts[0].chat);
     if (!strcmp(name, "suffix") && (is_null || (json_is_string(value) && !json_string_length(value))))
         return STATUS_OK; /* OpenAI's, for no text after the completion */
     return fail_unknown(name);
+}
+
+/* Reads the tools and the choice among them. */
+static int read_tools(struct request_line *line, const char **field) {
+    const json_t *choice = json_object_get(line->root, "tool_choice");
+    const json_t *parallel = json_object_get(line->root, "parallel_tool_calls");
+    line->request.tools = &line->openai.calls;
+    line->request.tools = &line->openai.calls;
+    if (openai_tools_read(&line->openai.calls, line->request.prompts[0].chat.tools, choice, parallel, &line->error))
+        return STATUS_OK;
+    *field = line->error.param;
+    return status_fail(line->error.which == ERROR_OVERLOADED ? STATUS_MEMORY : STATUS_INVALID, "%s", line->error.text);
 }
 
 static int read_fields(struct request_line *line, int64_t vocab, const char **field) {
@@ -127,6 +148,7 @@ static void add_choice(struct strbuf *out, const struct openai *request, int64_t
         json_out_string(out, strbuf_text(&choice->part.text), choice->part.text.length);
     else
         strbuf_add_text(out, "null");
+    openai_add_message_parts(choice, "reasoning", out);
     strbuf_add_text(out, ",\"tokens\":");
     add_list(out, &choice->part.ids, true);
     strbuf_add_text(out, ",\"logprobs\":");
@@ -191,9 +213,10 @@ int request_line_read(struct request_line *line, const char *text, size_t length
     } else {
         THEN(status, call_request_begin(&line->request, 1));
         THEN(status, read_fields(line, model->vocab, field));
-        TRY(status ? status : openai_open_plain(&line->openai, model, &line->request));
+        THEN(status, openai_open_plain(&line->openai, model, &line->request));
+        TRY(status ? status : read_tools(line, field));
     }
-    line->openai.id = line->number;
+    snprintf(line->openai.id, sizeof line->openai.id, "%s", line->number);
     line->openai.model_name = model->name;
     line->openai.created = model->created;
     return STATUS_OK;

@@ -12,7 +12,10 @@ static int64_t prompt_of(const struct openai *request, const struct openai_choic
 }
 
 const char *openai_finish_reason(const struct openai_choice *choice) {
-    return !choice->is_ended ? "null" : choice->is_stop ? "\"stop\"" : "\"length\"";
+    return !choice->is_ended   ? "null"
+           : !choice->is_stop  ? "\"length\""
+           : choice->has_calls ? "\"tool_calls\""
+                               : "\"stop\"";
 }
 
 static void add_token(struct openai *request, struct openai_choice *choice, const struct call_update *update,
@@ -31,6 +34,12 @@ static void add_token(struct openai *request, struct openai_choice *choice, cons
         openai_add_completion_token(part, &choice->place, &token);
 }
 
+/* Passes on text out of which nothing is read. */
+static int pass_text(struct openai *request, struct openai_choice *choice, const char *text, size_t length) {
+    return request->on_event(request->event_context, choice,
+                             &(struct call_event){.kind = CALL_TEXT, .text = text, .length = length});
+}
+
 void openai_take(struct openai *request, struct openai_choice *choice, const struct call_update *update,
                  const struct call_piece *piece, const struct call_end *end, struct openai_part *part) {
     const struct openai_prompt *prompt = &request->prompts[prompt_of(request, choice)];
@@ -40,18 +49,24 @@ void openai_take(struct openai *request, struct openai_choice *choice, const str
         choice->place = prompt->place;
     }
     choice->has_begun = true;
-    if (piece)
-        strbuf_add(&part->text, strbuf_text(&update->text) + piece->begin, piece->length);
     for (int64_t i = 0; piece && i < piece->token_count; i++) {
         const struct call_token *token = &update->tokens[piece->first_token + i];
         add_token(request, choice, update, token, part);
         if (request->returns_ids)
             strbuf_format(&part->ids, "%s%d", part->ids.length ? "," : "", token->id);
     }
+    if (openai_reads(request))
+        part->text.failed |= openai_read_piece(request, choice, update, piece, end) != STATUS_OK;
+    else if (piece && request->on_event)
+        part->text.failed |=
+            pass_text(request, choice, strbuf_text(&update->text) + piece->begin, piece->length) != STATUS_OK;
+    else if (piece)
+        strbuf_add(&part->text, strbuf_text(&update->text) + piece->begin, piece->length);
     if (!end)
         return;
     choice->is_ended = true;
     choice->is_stop = end->is_stop;
+    choice->stop = end->stop;
     if (end->has_token && !request->is_chat &&
         !request->is_plain) /* the others' log-probabilities cover only the text */
         add_token(request, choice, update, &end->token, part);
@@ -114,17 +129,27 @@ void openai_add_facts(const struct openai *request, struct strbuf *out) {
     strbuf_add_char(out, ',');
 }
 
-void openai_add_usage(const struct openai *request, struct strbuf *out) {
-    int64_t prompts = 0, cached = 0;
+int64_t openai_prompt_tokens(const struct openai *request, int64_t *cached) {
+    int64_t count = 0;
+    *cached = 0;
     for (int64_t i = 0; i < request->asked->prompt_count; i++) {
-        prompts += (int64_t)request->asked->prompts[i].ids.count;
-        cached += request->cached[i];
+        count += (int64_t)request->asked->prompts[i].ids.count;
+        *cached += request->cached[i];
     }
+    return count;
+}
+
+void openai_add_usage(const struct openai *request, struct strbuf *out) {
+    int64_t cached, prompts = openai_prompt_tokens(request, &cached);
     strbuf_format(out,
                   "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,"
-                  "\"prompt_tokens_details\":{\"cached_tokens\":%lld}}",
+                  "\"prompt_tokens_details\":{\"cached_tokens\":%lld}",
                   (long long)prompts, (long long)request->completion_tokens,
                   (long long)(prompts + request->completion_tokens), (long long)cached);
+    if (request->is_chat && request->asked->prompts[0].thought != THOUGHT_NEVER)
+        strbuf_format(out, ",\"completion_tokens_details\":{\"reasoning_tokens\":%lld}",
+                      (long long)request->reasoning_tokens);
+    strbuf_add_char(out, '}');
 }
 
 /* ---- prompts ---- */
@@ -171,6 +196,22 @@ void openai_take_all(struct openai *request, const struct call_update *update) {
     }
 }
 
+void openai_add_message_parts(const struct openai_choice *choice, const char *reasoning, struct strbuf *out) {
+    if (choice->reasoning.length) {
+        strbuf_format(out, ",\"%s\":", reasoning);
+        json_out_string(out, choice->reasoning.data, choice->reasoning.length);
+    }
+    for (size_t i = 0; i < choice->call_count; i++) {
+        const struct openai_call *call = &choice->calls[i];
+        strbuf_format(out, "%s{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":\"%s\",\"arguments\":",
+                      i ? "," : ",\"tool_calls\":[", call->id, call->name);
+        json_out_string(out, strbuf_text(&call->arguments), call->arguments.length);
+        strbuf_add_text(out, "}}");
+    }
+    if (choice->call_count)
+        strbuf_add_char(out, ']');
+}
+
 static void add_choice(const struct openai *request, const struct openai_choice *choice, struct strbuf *out) {
     const struct openai_part *reported = &choice->part;
     struct openai_part part = {.text = STRBUF_INIT};
@@ -180,7 +221,11 @@ static void add_choice(const struct openai *request, const struct openai_choice 
     strbuf_format(out, "{\"index\":%td,", choice - request->choices);
     if (request->is_chat) {
         strbuf_add_text(out, "\"message\":{\"role\":\"assistant\",\"content\":");
-        json_out_string(out, strbuf_text(&part.text), part.text.length);
+        if (choice->call_count && !part.text.length)
+            strbuf_add_text(out, "null");
+        else
+            json_out_string(out, strbuf_text(&part.text), part.text.length);
+        openai_add_message_parts(choice, "reasoning_content", out);
         strbuf_add_text(out, ",\"refusal\":null},");
     } else {
         strbuf_add_text(out, "\"text\":");
@@ -209,6 +254,12 @@ void openai_write_prompts(struct openai *request) {
 
 void openai_build(struct openai *request, struct strbuf *out) {
     openai_write_prompts(request);
+    if (request->kind->dialect) {
+        request->kind->dialect->build(request, out);
+        return;
+    }
+    strbuf_add_char(out, '{');
+    openai_add_head(request, out);
     openai_add_facts(request, out);
     strbuf_add_text(out, "\"choices\":[");
     for (int64_t i = 0; i < request->choice_count; i++) {
@@ -235,7 +286,9 @@ size_t openai_known_bytes(const struct openai *request) {
     for (int64_t i = 0; i < request->choice_count; i++) {
         const struct openai_part *part = &request->choices[i].part;
         bytes += part->text.length + part->ids.length + part->tokens.length + part->logprobs.length +
-                 part->tops.length + part->offsets.length + part->content.length;
+                 part->tops.length + part->offsets.length + part->content.length + request->choices[i].reasoning.length;
+        for (size_t k = 0; k < request->choices[i].call_count; k++)
+            bytes += sizeof *request->choices[i].calls + request->choices[i].calls[k].arguments.length;
     }
     return bytes;
 }

@@ -1,5 +1,7 @@
 #include "call_request.h"
 
+#include "call_grammar.h"
+
 int call_request_begin(struct call_request *request, int64_t prompt_count) {
     *request = (struct call_request){.prompts = calloc((size_t)prompt_count, sizeof *request->prompts)};
     ask_begin(&request->ask);
@@ -42,6 +44,7 @@ int call_prompt_render(const struct call_prompt *prompt, const struct openai_mod
         return status_fail(STATUS_INVALID, "the last message is the assistant's: there is nothing to answer");
     if (prompt->continues && (!chat_is_assistants(last) || count < 2))
         return status_fail(STATUS_INVALID, "the last message is not an assistant's, which could be continued");
+    TRY(prompt_check_template(template));
     if (prompt->continues && !(request.messages = rest = drop_last(request.messages)))
         return status_no_memory();
     int status = chat_render(template, &request, pieces);
@@ -51,4 +54,19 @@ int call_prompt_render(const struct call_prompt *prompt, const struct openai_mod
     }
     json_decref(rest);
     return status;
+}
+
+void call_prompt_note(struct call_prompt *prompt, const struct openai_model *model,
+                      const struct chat_template *template, const struct chat_pieces *pieces) {
+    prompt->tool_format = model->tool_format ? model->tool_format : tool_format_of(template);
+    if (!model->has_no_reasoning && chat_may_think(template))
+        prompt->thought = chat_thought_of(pieces, prompt->continues);
+}
+
+int call_request_constrain(const struct call_request *request, const struct call_prompt *prompt,
+                           struct ask_constraint *made) {
+    static const struct openai_tools none = {.choice = TOOLS_NONE};
+    const struct call_grammar grammar = {
+        .format = prompt->tool_format, .tools = request->tools ? request->tools : &none, .thought = prompt->thought};
+    return call_grammar_make(&grammar, &request->ask.constraint, made);
 }

@@ -19,23 +19,13 @@ static bool has_role(const json_t *message, const char *role) {
     return json_in_is(json_object_get(message, "role"), role);
 }
 
-static bool has_calls(const json_t *message) {
-    return json_array_size(json_object_get(message, "tool_calls")) > 0;
-}
-
-/* Templates know a developer's message as a system message. */
-static bool check_role(json_t *message, const json_t *before, size_t number, struct error *error) {
+/* Templates know a developer's message as a system message. They decide about the order of roles. */
+static bool check_role(json_t *message, size_t number, struct error *error) {
     if (has_role(message, "developer") && json_object_set_new(message, "role", json_string("system")))
         return fail_memory(error);
     if (!has_role(message, "system") && !has_role(message, "user") && !has_role(message, "assistant") &&
         !has_role(message, "tool"))
         return refuse(error, number, "expected the role system, developer, user, assistant or tool");
-    if (has_role(message, "system") && number > 0)
-        return refuse(error, number, "the system's message is not the first");
-    if (before && has_role(message, "assistant") && has_role(before, "assistant"))
-        return refuse(error, number, "two messages of the assistant in a row");
-    if (has_role(message, "tool") && !(before && (has_role(before, "tool") || has_calls(before))))
-        return refuse(error, number, "a tool's message, and no call of a tool before it");
     return true;
 }
 
@@ -85,7 +75,7 @@ static bool check_calls(const json_t *message, size_t number, struct error *erro
     return true;
 }
 
-static bool read_message(json_t *message, const json_t *before, size_t number, struct error *error) {
+static bool read_message(json_t *message, size_t number, struct error *error) {
     static const char *const refused[] = {"function_call", "audio"};
     const json_t *content = json_object_get(message, "content");
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
@@ -93,9 +83,9 @@ static bool read_message(json_t *message, const json_t *before, size_t number, s
         if (value && !json_is_null(value))
             return refuse(error, number, "function_call and audio are not supported: calls stand in tool_calls");
     }
-    if (!check_role(message, before, number, error) || !check_calls(message, number, error))
+    if (!check_role(message, number, error) || !check_calls(message, number, error))
         return false;
-    if ((!content || json_is_null(content)) && has_calls(message))
+    if (!content || json_is_null(content))
         return true;
     if (json_is_array(content) && json_array_size(content))
         return join_parts(message, content, number, error);
@@ -108,13 +98,13 @@ static bool read_message(json_t *message, const json_t *before, size_t number, s
 static bool read_all(struct openai *request, const json_t *value, struct error *error) {
     struct call_prompt *prompt = &request->asked->prompts[0];
     for (size_t i = 0; i < json_array_size(value); i++) {
-        const json_t *given = json_array_get(value, i), *before = i ? json_array_get(request->messages, i - 1) : NULL;
+        const json_t *given = json_array_get(value, i);
         if (!json_is_object(given))
             return refuse(error, i, "expected an object {\"role\", \"content\"}");
         json_t *message = json_copy((json_t *)given);
         bool is_whole =
             json_object_size(message) == json_object_size(given); /* it may lack a member that found no memory */
-        bool is_right = message && is_whole ? read_message(message, before, i, error) : fail_memory(error);
+        bool is_right = message && is_whole ? read_message(message, i, error) : fail_memory(error);
         const json_t *content = is_right ? json_object_get(message, "content") : NULL;
         if (json_string_length(content) && memchr(json_string_value(content), 0, json_string_length(content)))
             is_right = refuse(error, i, JSON_IN_NUL);
@@ -129,27 +119,33 @@ static bool read_all(struct openai *request, const json_t *value, struct error *
     return true;
 }
 
+bool openai_take_messages(struct openai *request, json_t *list, struct error *error) {
+    request->messages = json_array();
+    bool is_right = list && request->messages && !call_request_begin(request->asked, 1) ? read_all(request, list, error)
+                                                                                        : fail_memory(error);
+    if (is_right)
+        request->asked->prompts[0].chat.messages = request->messages;
+    json_decref(list);
+    return is_right;
+}
+
 static bool open_chat(struct openai *request, struct error *error) {
-    const json_t *value = json_object_get(request->root, "messages");
+    json_t *value = json_object_get(request->root, "messages");
     if (!json_is_array(value) || !json_array_size(value))
         return error_set(error, ERROR_ARGUMENT, "messages", "messages: expected a list of messages, at least one");
-    request->messages = json_array();
-    if (!request->messages || call_request_begin(request->asked, 1))
-        return fail_memory(error);
-    if (!read_all(request, value, error))
+    if (!openai_take_messages(request, json_incref(value), error))
         return false;
-    request->asked->prompts[0].chat.messages = request->messages;
     json_object_del(request->root, "messages");
     return true;
 }
 
 /* ---- fields ---- */
 
-static bool read_longest(struct openai *request, const char *name, const json_t *value, struct error *error) {
+bool openai_read_longest(struct openai *request, const char *name, const json_t *value, struct error *error) {
     return json_in_integer(value, name, 0, 1000000000, &request->longest, error);
 }
 
-static bool read_tops(struct openai *request, const char *name, const json_t *value, struct error *error) {
+bool openai_read_tops(struct openai *request, const char *name, const json_t *value, struct error *error) {
     return json_in_integer(value, name, 0, ASK_MAX_TOP, &request->tops, error);
 }
 
@@ -161,7 +157,7 @@ static bool read_head(struct openai *request, const char *name, const json_t *va
 }
 
 /* Reads further variables for the template. The request keeps them. */
-static bool read_variables(struct openai *request, const char *name, const json_t *value, struct error *error) {
+bool openai_read_variables(struct openai *request, const char *name, const json_t *value, struct error *error) {
     if (!json_is_null(value) && !json_is_object(value))
         return error_set(error, ERROR_ARGUMENT, name, "%s: expected an object", name);
     request->variables = json_is_null(value) ? NULL : json_incref((json_t *)value);
@@ -177,37 +173,27 @@ static bool read_documents(struct openai *request, const char *name, const json_
     return true;
 }
 
-/* Reads {"type": "function", "function": {"name", ...}}; the template interprets the rest. An empty list counts as
- * none. */
-static bool read_tools(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    bool is_right = json_is_array(value);
-    for (size_t i = 0; is_right && i < json_array_size(value); i++) {
-        const json_t *tool = json_array_get(value, i);
-        is_right = json_in_is(json_object_get(tool, "type"), "function") &&
-                   json_is_string(json_object_get(json_object_get(tool, "function"), "name"));
-    }
-    if (!is_right)
-        return error_set(error, ERROR_ARGUMENT, name,
-                         "%s: expected a list of tools {\"type\": \"function\", \"function\": {\"name\", ...}}", name);
-    request->tools = json_array_size(value) ? json_incref((json_t *)value) : NULL;
+/* Keeps the tools, which the template interprets. An empty list counts as none. */
+bool openai_read_tools(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    bool is_empty = json_is_array(value) && !json_array_size(value);
+    request->tools = is_empty ? NULL : json_incref((json_t *)value);
     request->asked->prompts[0].chat.tools = request->tools;
     return true;
 }
 
-/* The template sees the tools in either case. A required call cannot be promised, because calls are not parsed from
- * completions yet. */
-static bool read_tool_choice(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    if (json_in_is(value, "none") || json_in_is(value, "auto"))
-        return true;
-    if (json_in_is(value, "required"))
-        error_set(error, ERROR_ARGUMENT, name,
-                  "%s: \"required\" is not supported, as no call is read from completions yet", name);
-    else if (json_is_object(value))
-        error_set(error, ERROR_ARGUMENT, name,
-                  "%s: a named function is not supported, as no call is read from completions yet", name);
-    else
-        error_set(error, ERROR_ARGUMENT, name, "%s: expected \"none\" or \"auto\"", name);
-    return false;
+bool openai_read_tool_choice(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    request->tool_choice = json_incref((json_t *)value);
+    return true;
+}
+
+bool openai_read_parallel(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    request->parallel_calls = json_incref((json_t *)value);
+    return true;
+}
+
+/* The template sees the tools in any case. */
+static bool check_tools(struct openai *request, struct error *error) {
+    return openai_tools_read(&request->calls, request->tools, request->tool_choice, request->parallel_calls, error);
 }
 
 /* Checks a field that the template already decides: a chat has the special tokens of its template. */
@@ -222,15 +208,16 @@ static bool read_special(struct openai *request, const char *name, const json_t 
 
 static const struct openai_field fields[] = {
     {"messages", "Messages", 0, NULL},
-    {"max_completion_tokens", "Length", 0, read_longest},
+    {"max_completion_tokens", "Length", 0, openai_read_longest},
     {"logprobs", "Flag", offsetof(struct openai, tells_logprobs), NULL},
-    {"top_logprobs", "Alternatives", 0, read_tops},
+    {"top_logprobs", "Alternatives", 0, openai_read_tops},
     {"add_generation_prompt", "Flag", 0, read_head},
     {"continue_final_message", "Flag", offsetof(struct openai, continues), NULL},
-    {"chat_template_kwargs", "Variables", 0, read_variables},
+    {"chat_template_kwargs", "Variables", 0, openai_read_variables},
     {"documents", "Documents", 0, read_documents},
-    {"tools", "Tools", 0, read_tools},
-    {"tool_choice", "ToolChoice", 0, read_tool_choice},
+    {"tools", "Tools", 0, openai_read_tools},
+    {"tool_choice", "ToolChoice", 0, openai_read_tool_choice},
+    {"parallel_tool_calls", "Flag", 0, openai_read_parallel},
     {"add_special_tokens", "No", 0, read_special},
     {"parse_special", "No", 0, read_special},
 };
@@ -256,7 +243,7 @@ static bool check_head(struct openai *request, struct error *error) {
     return !what;
 }
 
-static bool check_chat(struct openai *request, struct error *error) {
+bool openai_check_chat(struct openai *request, struct error *error) {
     struct ask *ask = &request->asked->ask;
     if (request->tops >= 0 && !request->tells_logprobs)
         return error_set(error, ERROR_ARGUMENT, "top_logprobs", "top_logprobs: only together with logprobs");
@@ -266,13 +253,15 @@ static bool check_chat(struct openai *request, struct error *error) {
     request->prompt_tops = ask->prompt_logprobs;
     if (request->longest >= 0)
         ask->max_tokens = request->longest;
-    return check_head(request, error);
+    return check_tools(request, error) && check_head(request, error);
 }
 
-const struct openai_kind openai_chat_kind = {.other = &openai_completion_kind,
+const struct openai_kind openai_chat_kind = {.url = "/v1/chat/completions",
+                                             .schema = "ChatBody",
+                                             .other = &openai_completion_kind,
                                              .is_chat = true,
                                              .required = "messages",
                                              .fields = fields,
                                              .field_count = sizeof fields / sizeof *fields,
                                              .open = open_chat,
-                                             .check = check_chat};
+                                             .check = openai_check_chat};

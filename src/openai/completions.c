@@ -82,7 +82,9 @@ static bool check_completion(struct openai *request, struct error *error) {
     return true;
 }
 
-const struct openai_kind openai_completion_kind = {.other = &openai_chat_kind,
+const struct openai_kind openai_completion_kind = {.url = "/v1/completions",
+                                                   .schema = "CompletionBody",
+                                                   .other = &openai_chat_kind,
                                                    .required = "prompt",
                                                    .fields = fields,
                                                    .field_count = sizeof fields / sizeof *fields,

@@ -128,3 +128,25 @@ void error_add_json(const struct error *error, struct strbuf *out) {
     add_string_or_null(out, row->code);
     strbuf_add_text(out, "}}");
 }
+
+void error_add_message(const struct error *error, struct strbuf *out) {
+    static const struct {
+        int http;
+        const char *type;
+    } types[] = {{401, "authentication_error"},
+                 {403, "permission_error"},
+                 {404, "not_found_error"},
+                 {413, "request_too_large"},
+                 {429, "rate_limit_error"},
+                 {503, "overloaded_error"},
+                 {0, NULL}};
+    int http = rows[error->which].http, i = 0;
+    while (types[i].http && types[i].http != http)
+        i++;
+    strbuf_format(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":",
+                  types[i].type ? types[i].type
+                  : http < 500  ? "invalid_request_error"
+                                : "api_error");
+    json_out_text(out, error->text);
+    strbuf_add_text(out, "}}");
+}

@@ -70,3 +70,5 @@ const struct error *error_make(struct error *error, enum error_case which, const
 void error_hide_paths(struct error *error, const char *root);
 /* Appends {"error":{"message","type","param","code"}}. */
 void error_add_json(const struct error *error, struct strbuf *out);
+/* Appends the same in Anthropic's form: {"type":"error","error":{"type","message"}}. */
+void error_add_message(const struct error *error, struct strbuf *out);

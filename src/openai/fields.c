@@ -94,9 +94,8 @@ static const struct other_field others[] = {
 
 /* Fields of stock clients that change nothing. They are ignored, however similar they are to ours. */
 static const char *const harmless[] = {
-    "metadata",          "parallel_tool_calls",    "prediction",
-    "prompt_cache_key",  "prompt_cache_retention", "request_id",
-    "safety_identifier", "service_tier",           "store",
+    "metadata",   "prediction",        "prompt_cache_key", "prompt_cache_retention",
+    "request_id", "safety_identifier", "service_tier",     "store",
 };
 
 static const struct other_field *find_other(const char *name) {
@@ -190,7 +189,7 @@ static bool read_unknown(struct openai *request, const struct openai_kind *kind,
         return true;
     if (other)
         return is_neutral(other, value) || refuse_near(error, name, "not supported", find_nearest(kind, name));
-    if (find_field(kind->other->fields, kind->other->field_count, name))
+    if (kind->other && find_field(kind->other->fields, kind->other->field_count, name))
         return json_is_false(value) ||
                refuse_near(error, name, kind->is_chat ? "a field of completions only" : "a field of chats only", NULL);
     const char *nearest = is_harmless(name) ? NULL : find_nearest(kind, name);
@@ -219,10 +218,14 @@ static bool read_field(struct openai *request, const struct openai_kind *kind, c
     return status == STATUS_OK;
 }
 
+bool openai_refuse_field(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    return json_is_false(value) || error_set(error, ERROR_ARGUMENT, name, "%s: not supported", name);
+}
+
 /* Drops the values that no string of the call points into, because they may be large. */
 static void forget_fields(json_t *root) {
-    static const struct openai_field kept[] = {
-        {.name = "prompt"}, {.name = "model"}, {.name = "adapters"}, {.name = "stop"}, {.name = "cache_salt"}};
+    static const struct openai_field kept[] = {{.name = "prompt"}, {.name = "model"},          {.name = "adapters"},
+                                               {.name = "stop"},   {.name = "stop_sequences"}, {.name = "cache_salt"}};
     const char *name;
     void *next;
     json_t *value;

@@ -3,6 +3,9 @@
 
 #include "base/base.h"
 
+const struct openai_kind *const openai_kinds[] = {&openai_completion_kind, &openai_chat_kind,  &openai_responses_kind,
+                                                  &openai_messages_kind,   &openai_count_kind, NULL};
+
 /* Prepares the echo: the text as it was sent, or the text of the ids. */
 static bool take_echo(struct openai *request, struct error *error) {
     for (int64_t i = 0; request->echoes && i < request->asked->prompt_count; i++) {
@@ -43,8 +46,13 @@ bool openai_read(struct openai *request, const struct openai_model *model, const
                                .tops = -1,
                                .prompt_tops = -1,
                                .longest = -1,
-                               .asks_for_head = true};
-    return kind->open(request, error) && openai_read_fields(request, error) && open_choices(request, error);
+                               .asks_for_head = true,
+                               .on_event = kind->dialect ? openai_items_take : NULL,
+                               .event_context = request};
+    if (!kind->open(request, error) || !openai_read_fields(request, error))
+        return false;
+    asked->tools = &request->calls;
+    return open_choices(request, error);
 }
 
 int openai_open_plain(struct openai *request, const struct openai_model *model, struct call_request *asked) {
@@ -66,14 +74,23 @@ void openai_free(struct openai *request) {
         openai_part_free(&request->prompts[i].part);
         strbuf_free(&request->prompts[i].logprobs);
     }
-    for (int64_t i = 0; request->choices && i < request->choice_count; i++)
+    for (int64_t i = 0; request->choices && i < request->choice_count; i++) {
         openai_part_free(&request->choices[i].part);
+        openai_reading_free(&request->choices[i]);
+    }
     free(request->prompts);
     free(request->choices);
     json_decref(request->messages);
     json_decref(request->tools);
     json_decref(request->documents);
     json_decref(request->variables);
+    json_decref(request->tool_choice);
+    json_decref(request->parallel_calls);
+    openai_tools_free(&request->calls);
+    openai_items_free(request);
+    strbuf_free(&request->head);
+    openai_part_free(&request->chunk);
+    strbuf_free(&request->given);
     strbuf_free(&request->ignored);
     strbuf_free(&request->ignored_names);
     json_decref(request->root);

@@ -27,6 +27,7 @@ struct call_piece {
 struct call_end {
     int64_t prompt, choice;
     bool is_stop;              /* else it ended by its length */
+    int64_t stop;              /* the request's stop string that ended it, from 1; 0: none did */
     int64_t completion_tokens; /* all drawn tokens */
     /* The id that ended it: an end-of-text or a stop id. It is not part of the text and in no piece, but a completion's
      * log-probabilities include it. */

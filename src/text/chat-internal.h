@@ -32,7 +32,7 @@ extern const char chat_alpaca_input[];
 
 /* Converts messages to the form that templates expect. As in `transformers`, keys that are null are removed, and
  * reasoning gets its three names. As in vLLM, a call's arguments become a value, and an empty "tool_calls" is removed.
- * *normalized is a new reference. STATUS_INVALID for arguments that are not JSON; STATUS_MEMORY. */
+ * Arguments that are not JSON stay a text. *normalized is a new reference. STATUS_MEMORY. */
 int chat_normalize_messages(const json_t *messages, json_t **normalized);
 /* Refuses, by name, what our own templates do not support: they have three roles, plain texts and no tools. `name` is
  * the template's. STATUS_INVALID. */

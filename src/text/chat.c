@@ -3,6 +3,7 @@
 
 #include "base/utf8.h"
 #include "text-internal.h"
+#include "tool_format.h"
 
 /* ---- pieces ---- */
 
@@ -189,8 +190,18 @@ int chat_render_by(struct chat_template *template, const struct jinja *jinja, co
 }
 
 int chat_render(struct chat_template *template, const struct chat_request *request, struct chat_pieces *pieces) {
-    int status = template->name == CHAT_OTHER ? STATUS_OK : chat_check_plain(request, chat_template_name(template));
-    return status ? status : chat_render_by(template, NULL, request, false, pieces);
+    struct chat_request asked = *request;
+    json_t *written = NULL;
+    int status = STATUS_OK;
+    if (request->messages && !chat_knows_tools(template)) {
+        status = chat_write_tools(request, &written);
+        asked.messages = written;
+        asked.tools = NULL;
+    }
+    THEN_IF(status, template->name != CHAT_OTHER, chat_check_plain(&asked, chat_template_name(template)));
+    THEN(status, chat_render_by(template, NULL, &asked, false, pieces));
+    json_decref(written);
+    return status;
 }
 
 /* ---- tokens ---- */

@@ -195,7 +195,7 @@ static bool has_null(const json_t *message) {
 }
 
 /* Converts a call's arguments as vLLM does for templates: the value of the JSON text in OpenAI's requests, or an empty
- * object when there is none. */
+ * object when there is none. A text that is not JSON stays a text. */
 static int read_arguments(const json_t *arguments, json_t **value) {
     json_error_t error;
     *value = NULL;
@@ -207,9 +207,19 @@ static int read_arguments(const json_t *arguments, json_t **value) {
     }
     int status = json_read(json_string_value(arguments), json_string_length(arguments),
                            JSON_DECODE_ANY | JSON_ALLOW_NUL, value, &error);
-    return status == STATUS_INVALID
-               ? status_fail(status, "\"arguments\": column %d: bad JSON: %s", error.column, error.text)
-               : status;
+    if (status != STATUS_INVALID)
+        return status;
+    *value = json_incref((json_t *)arguments);
+    return STATUS_OK;
+}
+
+/* Copies an object. NULL: no memory; jansson's copy may lack a member that found none. */
+static json_t *copy_whole(const json_t *object) {
+    json_t *copy = json_copy((json_t *)object);
+    if (json_object_size(copy) == json_object_size(object))
+        return copy;
+    json_decref(copy);
+    return NULL;
 }
 
 /* Converts a call in OpenAI's form, {"function": {"name", "arguments"}}, to one with its arguments as a value. */
@@ -222,8 +232,8 @@ static int normalize_call(const json_t *call, json_t **normalized) {
         return STATUS_OK;
     }
     TRY(read_arguments(arguments, &value));
-    inner = json_copy((json_t *)function); /* keeps the order of the keys */
-    *normalized = json_copy((json_t *)call);
+    inner = copy_whole(function); /* keeps the order of the keys */
+    *normalized = copy_whole(call);
     int failed = !inner || json_object_set(inner, "arguments", value) || !*normalized ||
                  json_object_set(*normalized, "function", inner);
     json_decref(value);

@@ -61,6 +61,7 @@ FAMILY_WORDS = re.compile(r"\w*gpt2_\w*|\w*GPT2\w*|\bc_attn\b|\bc_fc\b|\bc_proj\
 FAMILY_EXCEPTIONS = {
     "peft/rows.c": {"c_attn", "down_proj"},  # examples in the help
     "src/text/save.c": {"is_gpt2", "GPT2Tokenizer"},  # a class of tokenizers
+    "src/text/tool_format.c": {'"mistral"'},  # a format of calls
     "src/convert/gguf_config.c": {"sliding_window"},  # a key of GGUF
     "src/convert/to_gguf.c": {"sliding_window"},
     "src/convert/gguf_tokenizer.c": {'"gpt2"', '"llama"', '"qwen2"'},  # kinds of tokenizers

@@ -206,7 +206,7 @@ class Refusals(Messages):
                            ("[]", "expected a list of messages"), ([{"role": "user"}], "message 1: there is no field \"content\""),
                            ("[{\"role\":\"user\",\"role\":\"user\",\"content\":\"a\"}]", "bad JSON: duplicate object key"),
                            ([*HELLO, {"role": "assistant", "content": "a"}], "there is nothing to answer"),
-                           ([*HELLO, {"role": "tool", "content": "a"}], "message 2: \"role\" tool: the chat template"),
+                           ([*HELLO, {"role": "function", "content": "a"}], "message 2: \"role\" function: the chat template"),
                            ([*HELLO, {"role": "system", "content": "a"}], "message 2: the system's message is not the first"),
                            ([{"role": "user", "content": "a" * 100}], "the prompt has 101 tokens, more than the model's")):
             self.talk(talk)

@@ -95,14 +95,16 @@ class Description(Schemas):
         methods = paths.get(path) or (paths[longer[0]] if longer else {})
         return methods.get("get" if method == "HEAD" else method.lower())
 
-    def schema(self, operation, status, media):
+    def schema(self, operation, status, media, otherwise="Error"):
         """The schema of an answer's body. An error has its form, whether the route is known or not."""
         if status != 200 or operation is None:
-            return self.document["components"]["responses"]["Error"]["content"][media]["schema"]
+            name = operation["responses"]["default"]["$ref"].rpartition("/")[2] if operation else otherwise
+            return self.document["components"]["responses"][name]["content"][media]["schema"]
         content = operation["responses"]["200"]["content"]
         assert media in content, f"{media} is not among {list(content)}"
         return content[media]["schema"]
 
     def check(self, method, path, status, media, value):
-        faults = self.faults(value, self.schema(self.operation(method, path), status, media))
+        otherwise = "MessagesError" if path.removeprefix("/v1").startswith("/messages") else "Error"
+        faults = self.faults(value, self.schema(self.operation(method, path), status, media, otherwise))
         assert not faults, f"{method} {path} with {status} differs from /openapi.json: {faults[:5]}"

@@ -79,14 +79,14 @@ class Fields(unittest.TestCase):
         self.refused(self.complete(tools=TOOLS), "tools", "chats")
 
     def test_the_rest_is_ignored_and_named(self):
-        stock = {"more": 1, "foo": 2, "x": 3, "user": "u", "store": True, "metadata": {"a": "b"}, "service_tier": "auto", "parallel_tool_calls": True}
+        stock = {"more": 1, "foo": 2, "x": 3, "user": "u", "store": True, "metadata": {"a": "b"}, "service_tier": "auto"}
         for ask in (self.complete, self.chat):
             plain = ask()
             self.assertNotIn("ignored", plain.json)
             answer = ask(**stock, best_colour="blue", **{"x\ny": 1, "é" * 40: 2})
             self.assertEqual(answer.status, 200, answer.body)
             self.assertEqual(sorted(answer.json["ignored"]),
-                             sorted(["more", "foo", "x", "store", "metadata", "service_tier", "parallel_tool_calls", "best_colour", "x\ny", "é" * 32]))
+                             sorted(["more", "foo", "x", "store", "metadata", "service_tier", "best_colour", "x\ny", "é" * 32]))
             self.assertEqual(answer.json["choices"], plain.json["choices"])
         self.refused(self.complete(**{f"unheard_{i}_of": 1 for i in range(65)}), None, "64")
 
@@ -112,23 +112,54 @@ class Fields(unittest.TestCase):
         self.assertEqual(self.prompt(messages=HISTORY, tools=None, tool_choice="none"), text)
 
     def test_a_call_that_must_come_is_refused(self):
-        self.refused(self.chat(tools=TOOLS, tool_choice="required"), "tool_choice", '"required"')
-        self.refused(self.chat(tools=TOOLS, tool_choice={"type": "function", "function": {"name": "get_weather"}}), "tool_choice",
-                     "named function")
-        self.refused(self.chat(tools=TOOLS, tool_choice="any"), "tool_choice")
+        name = {"type": "function", "function": {"name": "get_weather"}}
+        self.refused(self.chat(tools=TOOLS, tool_choice="required"), "tool_choice", "required call")
+        self.refused(self.chat(tools=TOOLS, tool_choice=name), "tool_choice", "required call")
+
+    def test_choices_that_cannot_be(self):
+        name = {"type": "function", "function": {"name": "get_weather"}}
+        for choice, part in (("any", "expected"), ({}, "expected"), ({"type": "function"}, "expected"), ({"type": "allowed_tools"}, "mode"),
+                             ({"type": "function", "function": {"name": "x"}}, 'no tool "x"'),
+                             ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}, "at least one"),
+                             ({"type": "allowed_tools", "allowed_tools": {"mode": "none", "tools": [name]}}, "mode"),
+                             ({"type": "allowed_tools", "mode": "auto", "tools": [name, {"type": "function", "name": "y"}]}, 'no tool "y"')):
+            self.refused(self.chat(tools=TOOLS, tool_choice=choice), "tool_choice", part)
+        for choice in ("required", name):
+            self.refused(self.chat(tool_choice=choice), "tool_choice", "no tool")
+        self.refused(self.chat(tools=TOOLS, parallel_tool_calls=1), "parallel_tool_calls")
+        for choice in ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [name]}},
+                       {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "get_weather"}]}):
+            self.assertEqual(self.chat(tools=TOOLS, tool_choice=choice, parallel_tool_calls=False).status, 200)
+
+    def test_tools_that_cannot_be(self):
+        def tool(**function):
+            return {"type": "function", "function": function}
+        for tools, part in (([tool(name="a b")], "tool 1: expected a name"), ([tool(name="")], "name"), ([tool(name="a" * 65)], "name"),
+                            ([tool(name="a"), tool(name="b"), tool(name="a")], 'two tools "a"'), ([tool(name="a", parameters=[])], "parameters"),
+                            ([tool(name="a", strict="yes")], "strict"), ([tool(name=f"f{i}") for i in range(4097)], "4096")):
+            self.refused(self.chat(tools=tools), "tools", part)
+        self.assertEqual(self.chat(tools=[tool(name="a.b-C_1", parameters=None, strict=None), tool(name="a" * 64, strict=True)]).status, 200)
 
     def test_histories_and_tools_that_cannot_be(self):
         for tools in ({}, [1], [{"type": "function"}], [{"type": "magic", "function": {"name": "a"}}], [{"function": {"name": "a"}}]):
             self.refused(self.chat(tools=tools), "tools")
         bad_calls = [[1], [{}], {}, [{"function": {"arguments": "{}"}}], [{"type": "magic", "function": {"name": "a"}}],
-                     [CALL | {"function": {"name": "a", "arguments": "{"}}],
                      [CALL | {"function": {"name": "a", "arguments": "[" * 100 + "]" * 100}}]]
         histories = [[HISTORY[0], HISTORY[1] | {"tool_calls": calls}, HISTORY[2]] for calls in bad_calls]
-        histories += [[HISTORY[0], HISTORY[2]], [HISTORY[2]], HISTORY[:2], [HISTORY[0] | {"tool_calls": [CALL]}],
-                      [HISTORY[0], {"role": "assistant", "content": None}, HISTORY[2]], [{"role": "function", "name": "a", "content": "b"}],
-                      [HISTORY[0], HISTORY[1], HISTORY[2] | {"content": None}]]
+        histories += [HISTORY[:2], [HISTORY[0] | {"tool_calls": [CALL]}], [{"role": "function", "name": "a", "content": "b"}]]
         for history in histories:
             self.refused(self.chat(messages=history), "messages")
+
+    def test_the_template_decides_about_the_order_of_messages(self):
+        said, system = {"role": "assistant", "content": "b"}, {"role": "system", "content": "s"}
+        for history, text in (([HISTORY[0], HISTORY[2]], "user:Weather?;tool:rain;"), ([HISTORY[2]], "tool:rain;"),
+                              ([HISTORY[0], said, said, HISTORY[0]], "user:Weather?;assistant:b;assistant:b;user:Weather?;"),
+                              ([HISTORY[0], system, HISTORY[0]], "user:Weather?;system:s;user:Weather?;"),
+                              ([HISTORY[0], {"role": "assistant", "content": None}, HISTORY[0]], "user:Weather?;assistant:;user:Weather?;"),
+                              ([HISTORY[0], {"role": "assistant"}, HISTORY[2]], "user:Weather?;assistant:;tool:rain;"),
+                              ([HISTORY[0], HISTORY[1] | {"tool_calls": [CALL | {"function": {"name": "a", "arguments": "{"}}]}, HISTORY[2]],
+                               "user:Weather?;assistant:a();tool:rain;")):
+            self.assertEqual(self.prompt(messages=history), text)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """cambium serve, asked by Debian's grpcio: every method, what it answers beside generate --requests and score, and what is
 refused with which status."""
 import gzip
+import json
 import pathlib
 import random
 import re
@@ -19,7 +20,7 @@ from serve_support import Server
 INTERFACE = """
 GenerateRequest{s model=1;*s adapters=2;oneof input{s text=3;Tokens tokens=4}Sampling sampling=5;?u max_tokens=6;u min_tokens=7;
   *s stop=8;*u stop_token_ids=9;b ignore_eos=10;u n=11;?u logprobs=12;?u prompt_logprobs=13;i priority=14;s cache_salt=15;
-  ?b parse_special=16;Constraint constraint=17}
+  ?b parse_special=16;Constraint constraint=17;s tools=18;s tool_choice=19}
 Constraint{oneof kind{s json_schema=1;s regex=2;Choice choice=3;s grammar=4;s structural_tag=5;b json_object=6}b compact=7}
 Choice{*s texts=1}
 Tokens{*u ids=1} LogitBias{u id=1;f bias=2}
@@ -28,7 +29,8 @@ Sampling{?f temperature=1;u top_k=2;?f top_p=3;f min_p=4;?f repetition_penalty=5
 GenerateResponse{oneof event{Started started=1;Output output=2;Finished finished=3}}
 Started{s request_id=1;u prompt_tokens=2;u cached_tokens=3;*AdapterVersion adapters=4;U seed=5;*TokenLogprob prompt_logprobs=6;
   *s ignored=7}
-AdapterVersion{s name=1;U generation=2} Output{u index=1;s text=2;*u token_ids=3;*TokenLogprob logprobs=4}
+AdapterVersion{s name=1;U generation=2} Output{u index=1;s text=2;*u token_ids=3;*TokenLogprob logprobs=4;
+  s reasoning=5;*ToolCall tool_calls=6} ToolCall{u index=1;s id=2;s name=3;s arguments=4}
 Finished{u index=1;Reason reason=2;u completion_tokens=3}
 TokenLogprob{u id=1;?d logprob=2;*TopLogprob top=3} TopLogprob{u id=1;d logprob=2}
 GenerateOnceResponse{Started started=1;*Output outputs=2;*Finished finished=3}
@@ -110,7 +112,7 @@ class Answers(unittest.TestCase):
         file = self.client.file_with("cambium.v1.Cambium")
         self.assertEqual({message.name: describe(message) for message in file.message_type}, read_interface())
         reason = next(m for m in file.message_type if m.name == "Finished").enum_type[0]
-        self.assertEqual([(value.name, value.number) for value in reason.value][1:], [("STOP", 1), ("LENGTH", 2)])
+        self.assertEqual([(value.name, value.number) for value in reason.value][1:], [("STOP", 1), ("LENGTH", 2), ("TOOL_CALLS", 3)])
         methods = {service.name: [method.name for method in service.method] for service in file.service}
         self.assertEqual(methods, {
             "Cambium": ["Generate", "GenerateOnce", "Score", "Tokenize", "Detokenize", "ServerInfo"],
@@ -318,6 +320,40 @@ class Lives(unittest.TestCase):
         directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / "model"
         write_reciting_model(directory, b"ab" * 2000, positions=4000)
         return directory
+
+    def test_calls_and_reasoning_are_read_where_tools_are_given(self):
+        root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        calls = [("f", '{"a": "ä"}'), ("f", "{}")]
+        text = "<think>Hm.</think>\nSo: " + "\n".join(f'<tool_call>\n{{"name": "{name}", "arguments": {value}}}\n</tool_call>' for name, value in calls)
+        write_reciting_model(root / "model", text.encode(), positions=300)
+        (root / "template").write_text("{# tools <tool_call> <think> #}")
+        tools = json.dumps([{"type": "function", "function": {"name": "f"}}])
+        asked = {"text": "a", "tools": tools, "sampling": {"temperature": 0, "seed": 3}}
+        with Server("--chat-template", root / "template", model=root / "model") as server, Client(server.addresses["data"]) as client:
+            whole = client.call("GenerateOnce", **asked)
+            (output,), (finished,) = whole.outputs, whole.finished
+            self.assertEqual((output.text, output.reasoning, finished.reason), ("So: ", "Hm.", 3))
+            self.assertEqual([(call.name, call.arguments) for call in output.tool_calls], calls)
+            self.assertEqual(bytes(output.token_ids).decode(), text)
+            streamed, ids, parts = ["", ""], [], []
+            for event in client.call("Generate", **asked):
+                if event.WhichOneof("event") == "output":
+                    streamed[0] += event.output.text
+                    streamed[1] += event.output.reasoning
+                    ids += event.output.token_ids
+                    for call in event.output.tool_calls:
+                        if call.id:
+                            parts.append([call.id, call.name, ""])
+                        self.assertEqual(call.index, len(parts) - 1)
+                        parts[-1][2] += call.arguments
+            self.assertEqual((streamed, bytes(ids).decode()), (["So: ", "Hm."], text))
+            self.assertEqual(parts, [[call.id, call.name, call.arguments] for call in output.tool_calls])
+            for more in ({"tools": ""}, {"tool_choice": "none"}):
+                self.assertEqual(client.call("GenerateOnce", **asked | more).outputs[0].text, text)
+            for more, part in (({"tools": "{"}, "tools"), ({"tools": "[1]"}, "tools"), ({"tool_choice": "any"}, "tool_choice"),
+                               ({"tools": "", "tool_choice": "required"}, "no tools")):
+                with fails(self, "INVALID_ARGUMENT", part):
+                    client.call("GenerateOnce", **asked | more)
 
     def test_who_leaves_or_is_late_is_not_worked_for(self):
         running, waiting = "vllm:num_requests_running", "vllm:num_requests_waiting"

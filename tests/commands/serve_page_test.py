@@ -74,6 +74,18 @@ class Page(unittest.TestCase):
         self.assertEqual(self.write(tokens=len(self.text)), {NAME: self.text})
         self.check_is_whole()
 
+    def test_reasoning_and_calls_are_folded(self):
+        self.open("data")
+        self.choose(NAME)
+        self.write(tokens=1)
+        self.browser.run("""const written = document.querySelector('.written');
+            foldDelta(written, {reasoning_content: 'Hm '}); foldDelta(written, {reasoning_content: '<b>!'});
+            foldDelta(written, {tool_calls: [{index: 0, function: {name: 'f', arguments: ''}}]});
+            foldDelta(written, {tool_calls: [{index: 0, function: {arguments: '{}'}}]});""")
+        parts = self.browser.run("return [...document.querySelectorAll('.folded')].map(d => [d.open, d.children[0].textContent, d.children[1].textContent])")
+        self.assertEqual(parts, [[False, "Reasoning", "Hm <b>!"], [False, "Call of f", "{}"]])
+        self.check_is_whole()
+
     def test_it_fits_a_phone(self):
         """No part is wider than the screen: before and after answers, in both modes, with everything open."""
         self.addCleanup(self.browser.resize)

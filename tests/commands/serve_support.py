@@ -42,7 +42,8 @@ class Answer:
 
     @property
     def code(self):
-        return self.json["error"]["code"]
+        """Anthropic's errors have a type and no code."""
+        return self.json["error"].get("code", self.json["error"]["type"])
 
 
 class UnixConnection(http.client.HTTPConnection):

@@ -275,10 +275,9 @@ static void what_is_no_message_is_refused(void **state) {
          "message 2: \"role\" is none of"},
         {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"system\",\"content\":\"a\"}]", "message 2: the system's"},
         {"[{\"role\":\"user\\u0000\",\"content\":\"a\"}]", "\"role\" is none of"},
-        {"[{\"role\":\"assistant\",\"content\":\"a\",\"tool_calls\":[{}]}]",
-         "message 1: field \"tool_calls\": the chat template chatml knows no tools"},
-        {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"tool\",\"content\":\"a\"}]",
-         "message 2: \"role\" tool: the chat template chatml knows no tools"},
+        {"[{\"role\":\"assistant\",\"content\":\"a\",\"tool_calls\":[{}]}]", "message 1: expected calls {"},
+        {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"function\",\"content\":\"a\"}]",
+         "message 2: \"role\" function: the chat template chatml knows no tools"},
     };
     struct chat_template *template;
     (void)state;
@@ -321,12 +320,9 @@ static void tools_are_for_templates_that_know_them(void **state) {
         {"{\"messages\": [{\"role\": \"tool\", \"tool_call_id\": \"x\", \"name\": \"f\", \"content\": \"3\"}], "
          "\"tools\": [{\"type\": \"function\"}]}",
          "tool:{'role': 'tool', 'tool_call_id': 'x', 'name': 'f', 'content': '3'};[{\"type\": \"function\"}]", false},
-        {"[{\"role\": \"user\"}, {\"role\": \"assistant\", \"tool_calls\": [{}, {\"function\": {\"arguments\": "
-         "\"{\"}}]}]",
-         "message 2: call 2: \"arguments\": column 1: bad JSON: ", true},
+        {"[{\"role\": \"assistant\", \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": \"{a\"}}]}]",
+         "assistant:[{\"name\": \"f\", \"arguments\": \"{a\"}];null", false},
     };
-    static const char with_tools[] =
-        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"tools\": [{\"type\": \"function\"}]}";
     struct chat_template *template;
     (void)state;
     test_ok(chat_template_open(text, strlen(text), "here", &template));
@@ -345,19 +341,59 @@ static void tools_are_for_templates_that_know_them(void **state) {
         json_decref(root);
     }
     chat_template_close(template);
-    for (int i = 0; chat_template_names[i]; i++) {
-        struct chat_request request = {.eos = 0};
+}
+
+#define TOOLS_TEXT                                                                                                     \
+    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with function "  \
+    "signatures within <tools></tools> XML tags:\n<tools>\n{\"type\": \"function\"}\n{\"a\": [1, "                     \
+    "\"\u00e4\"]}\n</tools>"                                                                                           \
+    "\n\nFor each function call, return a json object with function name and arguments within "                        \
+    "<tool_call></tool_call> "                                                                                         \
+    "XML tags:\n<tool_call>\n{\"name\": <function-name>, \"arguments\": <args-json-object>}\n</tool_call>"
+
+/* A template without a place for tools gets them as text. */
+static void templates_without_tools_get_them_as_text(void **state) {
+    static const char request_text[] =
+        "{\"messages\": [%s{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"I "
+        "call.\", "
+        "\"tool_calls\": [{\"id\": \"x\", \"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": "
+        "\"{\\\"b\\\": [1,2.5]}\"}}, {\"function\": {\"name\": \"g\", \"arguments\": \"no JSON\"}}]}, {\"role\": "
+        "\"tool\", "
+        "\"tool_call_id\": \"x\", \"content\": \"3\"}, {\"role\": \"tool\", \"content\": \"4\"}], \"tools\": "
+        "[{\"type\": "
+        "\"function\"}, {\"a\": [1, \"\u00e4\"]}]}";
+    static const char rest[] =
+        "user;a|assistant;I call.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"b\": [1, 2.5]}}\n</tool_call>\n"
+        "<tool_call>\n{\"name\": \"g\", \"arguments\": no "
+        "JSON}\n</tool_call>|user;<tool_response>\n3\n</tool_response>\n"
+        "<tool_response>\n4\n</tool_response>|";
+    static const char text[] = "{% for m in messages %}{{ m.role }};{{ m.content }}|{% endfor %}";
+    (void)state;
+    for (int has_system = 0; has_system < 2; has_system++) {
+        struct chat_template *template;
+        struct chat_request request = {.eos = -1};
         struct chat_pieces pieces = {0};
-        json_t *root = NULL;
-        char expected[100];
-        snprintf(expected, sizeof expected, "field \"tools\": the chat template %s knows no tools",
-                 chat_template_names[i]);
-        test_ok(chat_template_open_named(chat_template_names[i], &template));
-        test_ok(chat_read_request(with_tools, sizeof with_tools - 1, "here", &root, &request));
-        test_fails(chat_render(template, &request, &pieces), STATUS_INVALID, expected);
+        json_t *root;
+        char given[2000], expected[2000];
+        snprintf(given, sizeof given, request_text,
+                 has_system ? "{\"role\": \"system\", \"content\": \"Be brief.\"}, " : "");
+        snprintf(expected, sizeof expected, "system;%s" TOOLS_TEXT "|%s", has_system ? "Be brief.\n\n" : "", rest);
+        test_ok(chat_read_request(given, strlen(given), "here", &root, &request));
+        test_ok(chat_template_open(text, strlen(text), "here", &template));
+        test_ok(chat_render(template, &request, &pieces));
+        assert_string_equal(strbuf_text(&pieces.text), expected);
         chat_pieces_free(&pieces);
-        json_decref(root);
         chat_template_close(template);
+        for (int i = 0; chat_template_names[i]; i++) { /* ours take tools too */
+            test_ok(chat_template_open_named(chat_template_names[i], &template));
+            request.eos = 0;
+            test_ok(chat_render(template, &request, &pieces));
+            assert_non_null(strstr(strbuf_text(&pieces.text), "</tools>\n\nFor each"));
+            assert_non_null(strstr(strbuf_text(&pieces.text), "<tool_response>\n4\n</tool_response>"));
+            chat_pieces_free(&pieces);
+            chat_template_close(template);
+        }
+        json_decref(root);
     }
 }
 
@@ -455,6 +491,7 @@ int main(void) {
         cmocka_unit_test(generation_blocks_are_the_answers),
         cmocka_unit_test(what_is_no_message_is_refused),
         cmocka_unit_test(tools_are_for_templates_that_know_them),
+        cmocka_unit_test(templates_without_tools_get_them_as_text),
         cmocka_unit_test(requests_hold_more_than_messages),
         cmocka_unit_test(a_plain_text_is_one_message_of_the_user),
         cmocka_unit_test(templates_have_names),
