@@ -37,7 +37,7 @@ static const struct spelling {
     {"json_object", "guided_json_object", GRAMMAR_JSON_OBJECT, IS_TRUE, "true or false"},
     {"regex", "guided_regex", GRAMMAR_REGEX, A_TEXT, "a text"},
     {NULL, "regex", GRAMMAR_REGEX, A_TEXT, "a text"},
-    {"choice", "guided_choice", GRAMMAR_CHOICE, A_LIST, "a list of texts"},
+    {"choice", "guided_choice", GRAMMAR_CHOICE, A_LIST, "a list of texts that are not empty"},
     {"grammar", "guided_grammar", GRAMMAR_GBNF, A_TEXT, "a text"},
     {NULL, "grammar", GRAMMAR_GBNF, A_TEXT, "a text"},
     {NULL, "ebnf", GRAMMAR_GBNF, A_TEXT, "a text"},
@@ -56,6 +56,13 @@ static int take_json(struct ask_constraint *constraint, const char *field, enum 
     return status;
 }
 
+static bool are_texts(const json_t *list) {
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (!json_string_length(json_array_get(list, i)))
+            return false;
+    return json_array_size(list) > 0;
+}
+
 static int take_value(struct ask_constraint *constraint, const char *field, const struct spelling *spelling,
                       const json_t *value) {
     unsigned values = spelling->values;
@@ -66,7 +73,7 @@ static int take_value(struct ask_constraint *constraint, const char *field, cons
     if (values & A_TEXT && json_is_string(value))
         return ask_constraint_take(constraint, field, spelling->kind, json_string_value(value),
                                    json_string_length(value));
-    if ((values & AN_OBJECT && json_is_object(value)) || (values & A_LIST && json_is_array(value)) ||
+    if ((values & AN_OBJECT && json_is_object(value)) || (values & A_LIST && are_texts(value)) ||
         (values & A_BOOL && json_is_boolean(value)))
         return take_json(constraint, field, spelling->kind, value);
     return status_fail(STATUS_INVALID, "expected %s", spelling->expected);
@@ -236,4 +243,6 @@ void ask_constraint_add_schema(const char *field, struct strbuf *out) {
         if (find_spelling(field)->values & types[i].value)
             strbuf_format(out, "\"%s\",", types[i].name);
     strbuf_add_text(out, "\"null\"]");
+    if (find_spelling(field)->values & A_LIST)
+        strbuf_add_text(out, ",\"items\":{\"type\":\"string\",\"minLength\":1},\"minItems\":1");
 }

@@ -14,9 +14,12 @@ SAMPLES = (True, False, 0, 1, -1, 1.0, 0.5, -1.5, 1e12, "a", "", [], [0], [1.5],
            "none", "auto", "required", [{"type": "function", "function": {"name": "a"}}], [{"type": "function"}])
 CHAT = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "seed": 1}
 COMPLETION = {"prompt": "a", "max_tokens": 1, "seed": 1}
+# A constraint in its proper form may be refused for what it says.
+CONTENTS = (": $", ": line ", "it allows no text")
 # A value that its schema allows may be refused for another field's value, and these refusals say so.
 TOGETHER = ("only together with", "only for a stream", "more than n is", "more than the max_tokens", "the last message is not",
-            "not together with", "maximum context length", "there is no model", "there is no adapter")
+            "not together with", "maximum context length", "there is no model", "there is no adapter",
+            *CONTENTS)
 
 
 def without_duplicates(pairs):
