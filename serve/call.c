@@ -336,28 +336,12 @@ struct encoding {
     int64_t prompt;
 };
 
-static void on_encoded(void *context, enum error_case failure, struct token_buffer *ids, struct ask_ends *ends) {
-    struct encoding encoding = *(struct encoding *)context;
-    struct call_loop *self = encoding.owner;
-    struct call_asked *asked = &self->shared->asked;
-    free(context);
-    self->untokenized--;
-    self->call->request.prompts[encoding.prompt].ids = *ids;
-    if (ends) {
-        ask_ends_close(&asked->ends);
-        asked->ends = *ends;
-    }
-    if (failure)
-        fail_status(self, failure, self->call->is_chat ? "messages" : "prompt");
-    continue_submission(self);
-}
-
 /* ---- the grammar of its constraint ---- */
 
 /* Takes what came of the order; a refusal names the field. */
 static void take_grammar(struct call_loop *self) {
     const struct grammar_order *order = &self->grammar;
-    const char *field = self->call->request.ask.constraint.field;
+    const char *field = self->constraint.field;
     self->shared->asked.grammar = order->grammar;
     self->call->ignored = order->report.ignored;
     if (!order->status || self->failure.which)
@@ -383,12 +367,29 @@ static void post_grammar(struct grammar_order *order) {
     loop_post(self->call->server->loop, &self->grammar_note);
 }
 
-/* Orders the grammar, while prompts are tokenized. */
-static int order_grammar(struct call_loop *self) {
+/* Forgets the grammar of a chat that is rendered again. */
+static void drop_grammar(struct call_loop *self) {
+    ask_constraint_free(&self->constraint);
+    grammar_release(self->shared->asked.grammar);
+    grammar_report_free(&self->grammar.report);
+    self->shared->asked.grammar = NULL;
+    self->call->ignored = NULL;
+    self->grammar = (struct grammar_order){0};
+}
+
+/* Orders the grammar of the answers to a prompt. A chat's depends on its rendering; another's is compiled while its
+ * prompts are tokenized. */
+static int order_grammar(struct call_loop *self, struct call_prompt *prompt) {
     const struct call *call = self->call;
-    const struct ask_constraint *constraint = &call->request.ask.constraint;
-    if (!constraint->field)
-        return STATUS_OK;
+    struct ask_constraint *constraint = &self->constraint;
+    drop_grammar(self);
+    int status = call_request_constrain(&call->request, prompt, constraint);
+    if (status)
+        fail_status(self, ERROR_OVERLOADED, NULL);
+    self->call->constraint = constraint->field;
+    prompt->is_constrained = constraint->field != NULL;
+    if (status || !constraint->field)
+        return status;
     if (!call->server->grammars) {
         error_set(&self->failure, ERROR_ARGUMENT, constraint->field,
                   "a constraint needs a tokenizer, and the model has none");
@@ -406,6 +407,24 @@ static int order_grammar(struct call_loop *self) {
     else
         self->untokenized++;
     return self->failure.which ? STATUS_INVALID : STATUS_OK;
+}
+
+static void on_encoded(void *context, enum error_case failure, struct token_buffer *ids, struct ask_ends *ends) {
+    struct encoding encoding = *(struct encoding *)context;
+    struct call_loop *self = encoding.owner;
+    struct call_asked *asked = &self->shared->asked;
+    free(context);
+    self->untokenized--;
+    self->call->request.prompts[encoding.prompt].ids = *ids;
+    if (ends) {
+        ask_ends_close(&asked->ends);
+        asked->ends = *ends;
+    }
+    if (failure)
+        fail_status(self, failure, self->call->is_chat ? "messages" : "prompt");
+    else if (self->call->is_chat && !self->call->only_counts && !self->is_abandoned)
+        order_grammar(self, &self->call->request.prompts[encoding.prompt]);
+    continue_submission(self);
 }
 
 /* For messages, the rendered text is checked after rendering. */
@@ -611,7 +630,7 @@ void call_submit(struct call *call) {
         if (status)
             fail_status(self, ERROR_INTERNAL, NULL);
     }
-    THEN(status, order_grammar(self));
+    THEN_IF(status, !call->is_chat, order_grammar(self, &call->request.prompts[0]));
     THEN(status, start_encodings(self));
     if (status)
         fail(self);

@@ -35,6 +35,7 @@ struct call {
     /* The results: */
     uint64_t generations[ASK_MAX_ADAPTERS];
     int64_t *cached;        /* [request.prompt_count] tokens */
+    const char *constraint; /* the field that constrains the answers; NULL: none */
     const json_t *ignored;  /* keywords of its constraint that are not enforced; NULL: none */
     struct call_loop *loop; /* call_loop.h */
 };

@@ -17,12 +17,13 @@ struct call_loop {
     atomic_bool is_abandoned;
     bool was_not_read; /* it was abandoned because the client did not read */
     bool is_paused, is_failing, is_failed;
-    bool must_stop;             /* the drain's time is over: it is cancelled when it is submitted */
-    bool has_entered, has_left; /* the server has begun and ended counting it */
-    bool has_started;           /* one of its prompts began to run */
-    bool has_yielded;           /* it has given up its places in the queue */
-    int64_t queued_tokens;      /* its places in the queue of tokens */
-    int64_t untokenized;        /* prompts that are not tokenized yet, and a grammar that is not compiled yet */
+    bool must_stop;                   /* the drain's time is over: it is cancelled when it is submitted */
+    bool has_entered, has_left;       /* the server has begun and ended counting it */
+    bool has_started;                 /* one of its prompts began to run */
+    bool has_yielded;                 /* it has given up its places in the queue */
+    int64_t queued_tokens;            /* its places in the queue of tokens */
+    int64_t untokenized;              /* prompts that are not tokenized yet, and a grammar that is not compiled yet */
+    struct ask_constraint constraint; /* of the answers, with calls and after reasoning */
     struct grammar_order grammar;
     struct loop_note grammar_note;
     struct error failure;       /* an error before the engine had the call */

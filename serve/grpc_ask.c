@@ -218,7 +218,8 @@ static bool read_tools(struct call *made, const Cambium__V1__GenerateRequest *as
     prompt->tool_format = model->tool_format ? model->tool_format : tool_format_of(model->chat_template);
     if (!model->has_no_reasoning && chat_may_think(model->chat_template))
         prompt->thought = chat_thought_of_text(prompt->text ? prompt->text : "", prompt->length);
-    return openai_tools_may_be(&made->tools, error);
+    made->request.tools = &made->tools;
+    return true;
 }
 
 /* ---- calls ---- */

@@ -330,6 +330,7 @@ static int open_readers(struct generation *generation) {
                                                                 .tools = asked->tools.items,
                                                                 .tool_count = asked->tools.count,
                                                                 .thought = prompt->thought,
+                                                                .is_constrained = prompt->is_constrained,
                                                                 .is_single = asked->tools.is_single,
                                                                 .seed = asked->request.ask.sampling.seed,
                                                                 .prompt = &prompt->ids,

@@ -207,6 +207,7 @@ static int check_requests(struct generate_command *c, const struct config *confi
                              c->base.adapters.items[0]);
     THEN(status, batch_check(&c->batch));
     c->cache_is_given = config_is_given(config, "kv-cache-memory");
+    grammar_choose_memory(&c->requests.grammars, config);
     if (!c->cache_is_given && !device_uses_host_memory(c->base.device))
         c->batch.kv_cache_memory = 0; /* the engine sees what is free */
     return status ? status : requests_check(&c->requests);

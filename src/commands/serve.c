@@ -415,6 +415,7 @@ static int prepare(const struct launch *launch, const struct config *config, voi
     struct serve_command *c = ((struct serving *)context)->command;
     c->cache_is_given = config_is_given(config, "kv-cache-memory");
     c->names.memory_is_given = config_is_given(config, "adapter-memory");
+    grammar_choose_memory(&c->options.grammars, config);
     if (c->log_format == 1)
         log_as_json();
     int status = check(c);

@@ -184,7 +184,10 @@ static const struct {
     int (*read)(struct ask_constraint *constraint, const char *field, const json_t *value);
     const char *schema;
 } wholes[] = {
-    {"structured_outputs", read_structured, "\"type\":[\"object\",\"null\"]"},
+    {"structured_outputs", read_structured,
+     "\"type\":[\"object\",\"null\"],\"anyOf\":[{\"type\":\"null\"},{\"required\":[\"json\"]},"
+     "{\"required\":[\"json_object\"]},{\"required\":[\"regex\"]},{\"required\":[\"choice\"]},"
+     "{\"required\":[\"grammar\"]},{\"required\":[\"structural_tag\"]}]"},
     {"response_format", read_format,
      "\"type\":[\"object\",\"null\"],\"required\":[\"type\"],\"properties\":{\"type\":{\"enum\":[\"text\","
      "\"json_object\",\"json_schema\",\"structural_tag\"]}}"},

@@ -38,12 +38,11 @@ static int add_line(struct requests *r, const struct strbuf *text) {
     struct answer *answer;
     TRY(answer_new(strbuf_text(text), text->length, lines_number(r->input), &r->model.openai, &answer));
     answer->finished = &r->finished;
-    answer_order(answer, &r->model);
     *r->last = answer;
     r->last = &answer->next;
     r->next = r->next ? r->next : answer;
     r->lines++;
-    return STATUS_OK;
+    return answer_order(answer, &r->model);
 }
 
 /* Fills the window. Waits for a line only when there is nothing else to do. */

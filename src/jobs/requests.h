@@ -69,6 +69,7 @@ struct answer {
     enum answer_state state;
     struct request_line line;
     struct ask_ends ends;
+    struct ask_constraint constraint;                  /* of the answers, with calls and after reasoning */
     struct grammar_order grammar;                      /* for its constraint */
     bool is_ordering;                                  /* and the order is not done */
     char digests[ASK_MAX_ADAPTERS][PEFT_SHA256_BYTES]; /* of the files of its adapters */
@@ -92,8 +93,8 @@ struct answer {
 int answer_new(const char *text, size_t length, int64_t number, const struct openai_model *model,
                struct answer **answer);
 void answer_free(struct answer *answer);
-/* Orders the grammar of its constraint, if it has one. */
-void answer_order(struct answer *answer, struct requests_model *model);
+/* Orders the grammar of its constraint, if it has one and its messages, if it has any, were rendered. STATUS_MEMORY. */
+int answer_order(struct answer *answer, struct requests_model *model);
 /* Renders and tokenizes the prompt, and takes a slot for the request's adapters. Sets *must_wait when the adapters have
  * no room now, or its grammar is not compiled: the caller tries again after other requests have ended. A fault of the
  * request becomes its answer and is no failure of this function. STATUS_MEMORY, STATUS_PEER, STATUS_IO. */

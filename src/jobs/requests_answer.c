@@ -45,12 +45,18 @@ static void free_work(struct answer *answer) {
 
 /* ---- the grammar of its constraint ---- */
 
-void answer_order(struct answer *answer, struct requests_model *model) {
-    const struct ask_constraint *constraint = &answer->line.request.ask.constraint;
-    if (answer->state != ANSWER_WAITS || !constraint->field || !model->grammars)
-        return;
+int answer_order(struct answer *answer, struct requests_model *model) {
+    struct call_prompt *prompt = &answer->line.request.prompts[0];
+    const struct ask_constraint *constraint = &answer->constraint;
+    if (answer->state != ANSWER_WAITS || (prompt->chat.messages && !prompt->ids.count))
+        return STATUS_OK;
+    TRY(call_request_constrain(&answer->line.request, prompt, &answer->constraint));
+    prompt->is_constrained = constraint->field != NULL;
+    if (!constraint->field || !model->grammars)
+        return STATUS_OK;
     answer->grammar = (struct grammar_order){.source = constraint->source, .vocabulary = model->vocabulary};
     answer->is_ordering = !grammars_begin(model->grammars, &answer->grammar);
+    return STATUS_OK;
 }
 
 /* Takes what came of the order; false: it is not done. */
@@ -67,6 +73,7 @@ void answer_free(struct answer *answer) {
     take_grammar(answer, true);
     grammar_release(answer->grammar.grammar);
     grammar_report_free(&answer->grammar.report);
+    ask_constraint_free(&answer->constraint);
     strbuf_free(&answer->out);
     free(answer);
 }
@@ -164,6 +171,7 @@ static int prepare(struct answer *answer, struct requests_model *model, const ch
     TRY(take_model(line, model, field));
     *field = line->request.prompts[0].chat.messages ? "messages" : "prompt";
     int status = make_prompt(answer, model, &template);
+    THEN_IF(status, line->request.prompts[0].chat.messages, answer_order(answer, model));
     if (!status) {
         *field = "stop";
         if (line->request.ask.stop_count && !model->openai.tokenizer)
@@ -225,8 +233,8 @@ int answer_prepare(struct answer *answer, struct requests_model *model, bool *mu
         if (status == STATUS_MEMORY)
             return status;
     }
-    if (!status && answer->line.request.ask.constraint.field) {
-        field = answer->line.request.ask.constraint.field;
+    if (!status && answer->constraint.field) {
+        field = answer->constraint.field;
         *must_wait = !take_grammar(answer, !model->is_busy);
         if (*must_wait)
             return STATUS_OK;

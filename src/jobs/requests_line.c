@@ -85,8 +85,9 @@ static int read_field(struct request_line *line, const char *name, const json_t 
 static int read_tools(struct request_line *line, const char **field) {
     const json_t *choice = json_object_get(line->root, "tool_choice");
     const json_t *parallel = json_object_get(line->root, "parallel_tool_calls");
-    if (openai_tools_read(&line->openai.calls, line->request.prompts[0].chat.tools, choice, parallel, &line->error) &&
-        openai_tools_may_be(&line->openai.calls, &line->error))
+    line->request.tools = &line->openai.calls;
+    line->request.tools = &line->openai.calls;
+    if (openai_tools_read(&line->openai.calls, line->request.prompts[0].chat.tools, choice, parallel, &line->error))
         return STATUS_OK;
     *field = line->error.param;
     return status_fail(line->error.which == ERROR_OVERLOADED ? STATUS_MEMORY : STATUS_INVALID, "%s", line->error.text);

@@ -206,34 +206,37 @@ static bool has_strict(const struct openai_tools *tools) {
     return found;
 }
 
-int call_grammar_apply(const struct call_grammar *grammar, struct ask_constraint *constraint) {
-    struct ask_constraint made = {0};
-    bool is_thinking = grammar->thought != THOUGHT_NEVER, is_right = true,
-         has_calls = grammar->tools->choice != TOOLS_NONE;
-    json_t *json = NULL;
+static int copy(const struct ask_constraint *given, struct ask_constraint *made) {
+    const struct grammar_source *source = &given->source;
+    return given->field ? ask_constraint_take(made, given->field, source->kind, source->text, source->length)
+                        : STATUS_OK;
+}
+
+static int make(const struct call_grammar *grammar, const struct ask_constraint *given, const json_t *json,
+                struct ask_constraint *made) {
     char *text = NULL;
-    if (!has_calls && (!constraint->field || !is_thinking))
-        return STATUS_OK;
-    if (constraint->field)
-        TRY(read_source(&constraint->source, &json, &is_right));
-    if (!is_right) {
-        json_decref(json);
-        return STATUS_OK;
-    }
     json_begin();
-    json_t *answer = answer_format(grammar, constraint, json);
-    if (is_thinking)
+    json_t *answer = answer_format(grammar, given, json);
+    if (grammar->thought != THOUGHT_NEVER)
         answer = after_reasoning(grammar, answer);
     int status = json_end(json_pack("{s:s, s:o}", "type", "structural_tag", "format", answer), JSON_COMPACT, &text);
-    json_decref(json);
-    const char *field = constraint->field ? constraint->field : "tools";
-    THEN(status, ask_constraint_take(&made, field, GRAMMAR_TAG, text, strlen(text)));
+    THEN(status, ask_constraint_take(made, given->field ? given->field : "tools", GRAMMAR_TAG, text, strlen(text)));
     free(text);
-    TRY(status);
-    made.source.is_compact = constraint->source.is_compact;
-    made.source.is_closed = constraint->source.is_closed;
-    made.source.is_lenient = !has_strict(grammar->tools) && (!constraint->field || constraint->source.is_lenient);
-    ask_constraint_free(constraint);
-    *constraint = made;
-    return STATUS_OK;
+    return status;
+}
+
+int call_grammar_make(const struct call_grammar *grammar, const struct ask_constraint *given,
+                      struct ask_constraint *made) {
+    bool has_calls = grammar->tools->choice != TOOLS_NONE;
+    bool is_made = has_calls || (given->field && grammar->thought != THOUGHT_NEVER);
+    json_t *json = NULL;
+    *made = (struct ask_constraint){0};
+    if (is_made && given->field)
+        TRY(read_source(&given->source, &json, &is_made));
+    int status = is_made ? make(grammar, given, json, made) : copy(given, made);
+    json_decref(json);
+    made->source.is_compact = given->source.is_compact;
+    made->source.is_closed = given->source.is_closed;
+    made->source.is_lenient = !has_strict(grammar->tools) && (!given->field || given->source.is_lenient);
+    return status;
 }

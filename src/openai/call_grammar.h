@@ -8,7 +8,9 @@ struct call_grammar {
     const struct openai_tools *tools;
     enum chat_thought thought;
 };
-/* Rewrites a request's constraint, which may be none, for answers that may have calls or reasoning: an answer is calls,
- * if they are required; else text, or what the constraint allows, or calls. It begins after the reasoning. A constraint
- * that is no JSON where it should be stays as it is, and is refused when it is compiled. STATUS_MEMORY. */
-int call_grammar_apply(const struct call_grammar *grammar, struct ask_constraint *constraint);
+/* Makes the constraint of an answer that may have calls or reasoning. It is calls, if they are required; else text, or
+ * what the request's own constraint allows, or calls. It begins after the reasoning. *made is a copy of `given`, which
+ * may be none, where nothing changes; and where it is no JSON though it should be, which is refused when it is
+ * compiled. STATUS_MEMORY. */
+int call_grammar_make(const struct call_grammar *grammar, const struct ask_constraint *given,
+                      struct ask_constraint *made);

@@ -370,7 +370,8 @@ static enum taken take_call(struct call_parser *parser, unit one) {
         if (!parser->is_list && !text_after(parser)->count && !text_between(parser)->count)
             return finish(parser, false);
     }
-    if (taken == TAKEN && parser->options.is_constrained && parser->call.tool && parser->call.has_arguments)
+    if (taken == TAKEN && parser->options.is_constrained && !parser->is_other && parser->call.tool &&
+        parser->call.has_arguments)
         parser->status = tell_call(parser);
     return parser->status ? FAILED : taken;
 }

@@ -1,5 +1,7 @@
 #include "call_request.h"
 
+#include "call_grammar.h"
+
 int call_request_begin(struct call_request *request, int64_t prompt_count) {
     *request = (struct call_request){.prompts = calloc((size_t)prompt_count, sizeof *request->prompts)};
     ask_begin(&request->ask);
@@ -59,4 +61,12 @@ void call_prompt_note(struct call_prompt *prompt, const struct openai_model *mod
     prompt->tool_format = model->tool_format ? model->tool_format : tool_format_of(template);
     if (!model->has_no_reasoning && chat_may_think(template))
         prompt->thought = chat_thought_of(pieces, prompt->continues);
+}
+
+int call_request_constrain(const struct call_request *request, const struct call_prompt *prompt,
+                           struct ask_constraint *made) {
+    static const struct openai_tools none = {.choice = TOOLS_NONE};
+    const struct call_grammar grammar = {
+        .format = prompt->tool_format, .tools = request->tools ? request->tools : &none, .thought = prompt->thought};
+    return call_grammar_make(&grammar, &request->ask.constraint, made);
 }

@@ -19,6 +19,7 @@ struct call_prompt {
     /* Messages that were rendered: how the answer writes calls, and where it begins. */
     const struct tool_format *tool_format;
     enum chat_thought thought;
+    bool is_constrained; /* a grammar keeps its calls valid */
 };
 
 /* Renders the messages of a prompt into pieces. The errors of chat_render, and prompt_check_template; STATUS_INVALID
@@ -29,15 +30,20 @@ int call_prompt_render(const struct call_prompt *prompt, const struct openai_mod
 void call_prompt_note(struct call_prompt *prompt, const struct openai_model *model,
                       const struct chat_template *template, const struct chat_pieces *pieces);
 
+struct openai_tools;
 /* Strings point into the message that was read. */
 struct call_request {
     struct ask ask;              /* all settings */
     struct call_prompt *prompts; /* [prompt_count] */
     int64_t prompt_count;
-    const char *cache_salt; /* NULL: none */
+    const struct openai_tools *tools; /* that may be called, of its owner; NULL: none */
+    const char *cache_salt;           /* NULL: none */
     size_t cache_salt_length;
 };
 
 /* Makes `prompt_count` zeroed prompts, and default settings. Free them with call_request_free. STATUS_MEMORY. */
 int call_request_begin(struct call_request *request, int64_t prompt_count);
 void call_request_free(struct call_request *request);
+/* Makes the constraint of the answers to a rendered prompt: call_grammar_make. Free it with ask_constraint_free. */
+int call_request_constrain(const struct call_request *request, const struct call_prompt *prompt,
+                           struct ask_constraint *made);

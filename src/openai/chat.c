@@ -193,8 +193,7 @@ bool openai_read_parallel(struct openai *request, const char *name, const json_t
 
 /* The template sees the tools in any case. */
 static bool check_tools(struct openai *request, struct error *error) {
-    return openai_tools_read(&request->calls, request->tools, request->tool_choice, request->parallel_calls, error) &&
-           openai_tools_may_be(&request->calls, error);
+    return openai_tools_read(&request->calls, request->tools, request->tool_choice, request->parallel_calls, error);
 }
 
 /* Checks a field that the template already decides: a chat has the special tokens of its template. */

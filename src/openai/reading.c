@@ -59,6 +59,7 @@ static int open_reader(struct openai *request, struct openai_choice *choice) {
                                                           .tools = request->calls.items,
                                                           .tool_count = request->calls.count,
                                                           .thought = prompt->thought,
+                                                          .is_constrained = prompt->is_constrained,
                                                           .is_single = request->calls.is_single,
                                                           .is_answer = !prompt->continues,
                                                           .seed = request->asked->ask.sampling.seed,

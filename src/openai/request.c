@@ -49,7 +49,10 @@ bool openai_read(struct openai *request, const struct openai_model *model, const
                                .asks_for_head = true,
                                .on_event = kind->dialect ? openai_items_take : NULL,
                                .event_context = request};
-    return kind->open(request, error) && openai_read_fields(request, error) && open_choices(request, error);
+    if (!kind->open(request, error) || !openai_read_fields(request, error))
+        return false;
+    asked->tools = &request->calls;
+    return open_choices(request, error);
 }
 
 int openai_open_plain(struct openai *request, const struct openai_model *model, struct call_request *asked) {

@@ -167,9 +167,3 @@ void openai_tools_free(struct openai_tools *tools) {
     free(tools->is_strict);
     *tools = (struct openai_tools){0};
 }
-
-bool openai_tools_may_be(const struct openai_tools *tools, struct error *error) {
-    return tools->choice != TOOLS_REQUIRED ||
-           error_set(error, ERROR_ARGUMENT, "tool_choice",
-                     "tool_choice: a required call is not supported, as no constraint keeps it");
-}

@@ -25,8 +25,6 @@ struct openai_tools {
 bool openai_tools_read(struct openai_tools *tools, const json_t *list, const json_t *choice, const json_t *parallel,
                        struct error *error);
 void openai_tools_free(struct openai_tools *tools);
-/* Refuses what no constraint keeps: a call that is required. */
-bool openai_tools_may_be(const struct openai_tools *tools, struct error *error);
 
 /* Compares what a template writes for calls with the format that is used with it. `difference` receives one line with
  * both texts, or nothing. It renders at most twice, each for at most model->template_seconds. STATUS_MEMORY. */

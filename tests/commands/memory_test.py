@@ -84,8 +84,8 @@ class Plans(unittest.TestCase):
         texts.write_text("".join(json.dumps({"tokens": [1 + i] * 200}) + "\n" for i in range(20)))
         task = self.root / "task.jsonl"
         task.write_text('{"context": "a", "choices": ["b", "c"], "gold": 0}\n')
-        for words in (("generate", "--prompt-tokens", 1, 2, "--num-samples", 16), ("generate", "--requests", self.requests(), "--kv-cache-memory", "8M"),
-                      ("generate", "--requests", self.requests(), "--kv-cache-memory", "8M", "--precision", "bf16"),
+        for words in (("generate", "--prompt-tokens", 1, 2, "--num-samples", 16), ("generate", "--requests", self.requests(), "--grammar-memory", "1M", "--kv-cache-memory", "8M"),
+                      ("generate", "--requests", self.requests(), "--grammar-memory", "1M", "--kv-cache-memory", "8M", "--precision", "bf16"),
                       ("generate", "--prompt-tokens", 1, "--ranks", 2, "--parallel.tensor_model_parallel_size", 2),
                       ("score", "--input", texts)):
             done = start(*words, "--model", self.model)
@@ -101,7 +101,7 @@ class Plans(unittest.TestCase):
     @counts_memory
     def test_a_server_ends_with_it_too(self):
         with open(self.root / "errors", "w+b") as errors:
-            with Server("--kv-cache-memory", "16M", "--limits.gathered_bytes", "1M", "--limits.body_bytes", "64K", model=self.model,
+            with Server("--kv-cache-memory", "16M", "--grammar-memory", "1M", "--limits.gathered_bytes", "1M", "--limits.body_bytes", "64K", model=self.model,
                         control="none", errors=errors) as server:
                 for _ in range(4):
                     server.complete([5] * 200, n=16, max_tokens=20, ignore_eos=True)

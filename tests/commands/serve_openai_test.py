@@ -246,7 +246,7 @@ class Completions(Served):
                             ({"stop": ["x"] * 65}, "stop"), ({"stop": "x" * 1025}, "stop"), ({"seed": 1.5}, "seed"), ({"top_p": -0.1}, "top_p"),
                             ({"prompt": [300]}, "prompt"), ({"prompt": [-1]}, "prompt"), ({"logit_bias": {"300": 1}}, "logit_bias"),
                             ({"stop_token_ids": [300]}, "stop_token_ids"), ({"tools": []}, "tools"), ({"suffix": "a"}, "suffix"),
-                            ({"functions": []}, "functions"), ({"response_format": {"type": "json"}}, "response_format"),
+                            ({"functions": []}, "functions"),
                             ({"best_of": 2}, "best_of"), ({"model": "../tiny"}, "model"), ({"max_tokens": 4, "min_tokens": 5}, "min_tokens")):
             self.refused("/v1/completions", {"prompt": "a"} | more, 400, param)
         self.refused("/v1/completions", {"prompt": "a", "model": "other"}, 404, "model", "model_not_found")

@@ -4,7 +4,9 @@
 #include "mixed.h"
 #include "support/allocations.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 
 enum { REQUESTS = 300, FEWER = 150, SWAPS = 48 << 10 /* bytes: a few adapters */ };
 #if defined __SANITIZE_THREAD__ /* threads do the same in either precision */
@@ -29,6 +31,14 @@ static struct grammar_vocabulary *vocabulary;
 static struct constraint_pool *pool;
 static struct grammar *grammars[GRAMMARS];
 
+/* Masks that take longer than a step, while it is set. */
+static atomic_bool is_slow;
+
+static void on_mask(void *self, double seconds) {
+    if (atomic_load(&is_slow))
+        nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
+}
+
 /* Letters, and pairs of letters. */
 static int open_constraints(void **state) {
     struct grammar_token tokens[V] = {{0}};
@@ -49,7 +59,7 @@ static int open_constraints(void **state) {
                                 &report, &grammars[i]));
         grammar_report_free(&report);
     }
-    test_ok(constraint_pool_open(&(struct constraint_pool_options){.threads = 1}, &pool));
+    test_ok(constraint_pool_open(&(struct constraint_pool_options){.threads = 1, .on_mask = on_mask}, &pool));
     return 0;
 }
 
@@ -150,6 +160,7 @@ static void run_requests(struct engine *engine, struct scene *scene) {
     struct scheduler_stats stats;
     scheduler_read_stats(scheduler, &stats);
     scene->preemptions = stats.preemptions;
+    scene->late = stats.late_masks;
     for (int i = 0; i < scene->count; i++) {
         assert_true(scene->requests[i].is_done);
         forget_logprobs(&scene->requests[i]);
@@ -273,6 +284,24 @@ static void tensor_ranks_give_what_each_gets_alone(void **state) {
         check_together(&alone, (struct rank_grid){2, 1, 1, 1, 2}, precision, NULL);
         free(alone.requests);
     }
+}
+
+/* A row whose mask is late runs once more, in another step. */
+static void late_masks_change_no_bit(void **state) {
+    (void)state;
+    struct scene alone = one_by_one(single, PRECISION_BF16, NULL);
+    atomic_store(&is_slow, true);
+    for (int stages = 1; stages <= (mixed_is_slow() ? 1 : 2); stages++) {
+        struct scene scene = run_scene((struct scene){.grid = {1, 1, 1, 1, stages},
+                                                      .first_layers = stages == 2 ? 2 : 0,
+                                                      .precision = PRECISION_BF16,
+                                                      .max_rows = 64,
+                                                      .max_sequences = 16});
+        assert_true(scene.late > 10);
+        compare(&scene, &alone, "late masks");
+    }
+    atomic_store(&is_slow, false);
+    free(alone.requests);
 }
 
 /* Projections that are ranges of a place's outputs; of four tensor ranks two hold the same keys and values. */
@@ -410,6 +439,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_run_gives_what_each_gets_alone),
         cmocka_unit_test(tensor_ranks_give_what_each_gets_alone),
+        cmocka_unit_test(late_masks_change_no_bit),
         cmocka_unit_test(families_give_what_each_gets_alone),
         cmocka_unit_test(random_schedules_give_what_each_gets_alone),
         cmocka_unit_test(nothing_is_allocated_in_a_thousand_steps),

@@ -66,11 +66,11 @@ static void formats_are_structural_tags(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct openai_tools tools = {.items = items, .count = 2, .is_strict = strict, .choice = cases[i].choice};
-        struct ask_constraint constraint = {0};
-        test_ok(call_grammar_apply(&(struct call_grammar){.format = tool_format_named(cases[i].format),
-                                                          .tools = &tools,
-                                                          .thought = cases[i].thought},
-                                   &constraint));
+        struct ask_constraint constraint, none = {0};
+        test_ok(call_grammar_make(&(struct call_grammar){.format = tool_format_named(cases[i].format),
+                                                         .tools = &tools,
+                                                         .thought = cases[i].thought},
+                                  &none, &constraint));
         assert_string_equal(constraint.text, cases[i].expected);
         assert_string_equal(constraint.field, "tools");
         assert_int_equal(constraint.source.kind, GRAMMAR_TAG);
@@ -85,12 +85,12 @@ static void each_row_has_a_tag(void **state) {
         for (int k = 0; k < 6; k++) {
             struct openai_tools tools = {
                 .items = items, .count = 2, .is_strict = strict, .choice = k & 1 ? TOOLS_AUTO : TOOLS_REQUIRED};
-            struct ask_constraint constraint = {0};
+            struct ask_constraint constraint, none = {0};
             json_error_t error;
-            test_ok(call_grammar_apply(&(struct call_grammar){.format = &tool_formats[i],
-                                                              .tools = &tools,
-                                                              .thought = (enum chat_thought)(k / 2)},
-                                       &constraint));
+            test_ok(call_grammar_make(&(struct call_grammar){.format = &tool_formats[i],
+                                                             .tools = &tools,
+                                                             .thought = (enum chat_thought)(k / 2)},
+                                      &none, &constraint));
             json_t *root = json_loadb(constraint.text, constraint.source.length, JSON_REJECT_DUPLICATES, &error);
             assert_non_null(root);
             assert_non_null(strstr(constraint.text, *tool_formats[i].begin ? tool_formats[i].begin : "parameters"));
@@ -120,14 +120,14 @@ static void a_constraint_comes_after_the_reasoning_or_beside_calls(void **state)
         for (int has_tools = 0; has_tools < 2; has_tools++) {
             struct openai_tools tools = {
                 .items = items, .count = 2, .is_strict = strict, .choice = has_tools ? TOOLS_AUTO : TOOLS_NONE};
-            struct ask_constraint constraint = {0};
+            struct ask_constraint constraint, given = {0};
             struct strbuf expected = STRBUF_INIT;
-            test_ok(ask_constraint_take(&constraint, "response_format", cases[i].kind, cases[i].text,
-                                        strlen(cases[i].text)));
-            test_ok(call_grammar_apply(&(struct call_grammar){.format = tool_format_named("hermes"),
-                                                              .tools = &tools,
-                                                              .thought = has_tools ? THOUGHT_NEVER : THOUGHT_HAS_BEGUN},
-                                       &constraint));
+            test_ok(
+                ask_constraint_take(&given, "response_format", cases[i].kind, cases[i].text, strlen(cases[i].text)));
+            test_ok(call_grammar_make(&(struct call_grammar){.format = tool_format_named("hermes"),
+                                                             .tools = &tools,
+                                                             .thought = has_tools ? THOUGHT_NEVER : THOUGHT_HAS_BEGUN},
+                                      &given, &constraint));
             if (!cases[i].format)
                 strbuf_add_text(&expected, cases[i].text);
             else if (has_tools)
@@ -139,6 +139,7 @@ static void a_constraint_comes_after_the_reasoning_or_beside_calls(void **state)
             assert_string_equal(constraint.field, "response_format");
             strbuf_free(&expected);
             ask_constraint_free(&constraint);
+            ask_constraint_free(&given);
         }
 }
 
