@@ -386,6 +386,7 @@ static int order_grammar(struct call_loop *self, struct call_prompt *prompt) {
     int status = call_request_constrain(&call->request, prompt, constraint);
     if (status)
         fail_status(self, ERROR_OVERLOADED, NULL);
+    self->call->constraint = constraint->field;
     prompt->is_constrained = constraint->field != NULL;
     if (status || !constraint->field)
         return status;
@@ -635,10 +636,6 @@ void call_submit(struct call *call) {
         fail(self);
     else
         continue_submission(self);
-}
-
-const char *call_constraint_field(const struct call *call) {
-    return call->loop->constraint.field;
 }
 
 void call_pause(struct call *call, bool is_paused) {

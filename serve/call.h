@@ -35,6 +35,7 @@ struct call {
     /* The results: */
     uint64_t generations[ASK_MAX_ADAPTERS];
     int64_t *cached;        /* [request.prompt_count] tokens */
+    const char *constraint; /* the field that constrains the answers; NULL: none */
     const json_t *ignored;  /* keywords of its constraint that are not enforced; NULL: none */
     struct call_loop *loop; /* call_loop.h */
 };
@@ -44,8 +45,6 @@ struct call *call_new(struct server *server, struct call_request *request);
 /* Passes the call to the engine. on_update is called later, never inside this function; errors come as an update
  * too. */
 void call_submit(struct call *call);
-/* Returns the name of the field that constrains the answers; NULL: none. */
-const char *call_constraint_field(const struct call *call);
 /* Pauses the call while its client does not read, and resumes it. */
 void call_pause(struct call *call, bool is_paused);
 /* Frees the call, and ends it if it still runs; no more updates come. It must not be called inside on_update, except

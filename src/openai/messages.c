@@ -180,14 +180,17 @@ static bool read_tool_choice(struct openai *request, const char *name, const jso
     bool may_repeat = true, has_name = json_in_is(type, "tool");
     if (!json_in_bool(is_single, "tool_choice", &may_repeat, error))
         return false;
-    json_t *choice =
-        has_name ? json_pack("{s:s,s:O*}", "type", "function", "name", json_object_get(value, "name")) : NULL;
+    const char *meant = NULL;
     for (size_t i = 0; i < 3; i++)
         if (json_in_is(type, types[i][0]))
-            choice = json_string(types[i][1]);
-    if (!choice)
+            meant = types[i][1];
+    if (!meant && !has_name)
         return error_set(error, ERROR_ARGUMENT, "tool_choice",
                          "tool_choice: expected {\"type\"} with \"auto\", \"any\", \"tool\" or \"none\"");
+    json_t *choice = meant ? json_string(meant)
+                           : json_pack("{s:s,s:O*}", "type", "function", "name", json_object_get(value, "name"));
+    if (!translate_made(choice, error))
+        return false;
     bool is_right = openai_read_tool_choice(request, name, choice, error);
     json_decref(choice);
     return is_right && (!json_is_true(is_single) || openai_read_parallel(request, name, json_false(), error));

@@ -233,16 +233,21 @@ class Messages(Dialect):
         self.refused("messages", "/v1/messages/count_tokens", messages=[])
 
 
-class Translations(unittest.TestCase):
-    """The text that the template writes, read from the ids of the prompt: the model has a token for each byte."""
+class Bytes(unittest.TestCase):
+    """A model with a token for each byte."""
+    template = ECHO
 
     @classmethod
     def setUpClass(cls):
         root = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
         write_reciting_model(root / "model", list(b"ok"), positions=2048)
-        (root / "template").write_text(ECHO)
+        (root / "template").write_text(cls.template)
         cls.server = Server("--chat-template", root / "template", model=root / "model")
         cls.addClassCleanup(cls.server.__exit__, None, None, None)
+
+
+class Translations(Bytes):
+    """The text that the template writes, read from the ids of the prompt."""
 
     def ids(self, path, body):
         answer = self.server.ask("POST", path, body | {"max_tokens": 1, "return_token_ids": True, "seed": 1})
@@ -279,6 +284,48 @@ class Translations(unittest.TestCase):
         self.assertEqual(text, "[user|Q|||]A")
 
 
+class Constraints(Bytes):
+    """Formats and calls that are required, of a model that would write something else and does not think."""
+    template = ECHO.replace("<think> ", "")
+    schema = {"type": "object", "properties": {"zone": {"enum": ["Rome"]}}, "required": ["zone"], "additionalProperties": False}
+
+    def asked(self, path, body):
+        answer = self.server.ask("POST", path, body | {"temperature": 0, "seed": 1})
+        self.assertEqual(answer.status, 200, answer.body)
+        return answer.json
+
+    def test_a_format_is_kept(self):
+        format = {"type": "json_schema", "name": "a", "schema": self.schema, "strict": True}
+        response = self.asked("/v1/responses", {"input": "Q", "text": {"format": format}, "max_output_tokens": 200})
+        self.assertEqual(json.loads(response["output"][0]["content"][0]["text"]), {"zone": "Rome"})
+        self.assertEqual((response["status"], response["text"]), ("completed", {"format": format}))
+        message = self.asked("/v1/messages", {"messages": [{"role": "user", "content": "Q"}], "max_tokens": 200,
+                                              "output_config": {"format": {"type": "json_schema", "schema": self.schema}}})
+        self.assertEqual((json.loads(message["content"][0]["text"]), message["stop_reason"]), ({"zone": "Rome"}, "end_turn"))
+
+    def test_a_required_call_is_made(self):
+        tool = {"type": "function", "name": "now", "parameters": self.schema, "strict": True}
+        for choice in ("required", {"type": "function", "name": "now"},
+                       {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "now"}]}):
+            response = self.asked("/v1/responses", {"input": "Q", "tools": [tool], "tool_choice": choice, "parallel_tool_calls": False,
+                                                    "max_output_tokens": 200})
+            self.assertEqual([(item["name"], json.loads(item["arguments"])) for item in response["output"]], [("now", {"zone": "Rome"})])
+        for choice in ({"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "now"}):
+            message = self.asked("/v1/messages", {"messages": [{"role": "user", "content": "Q"}], "max_tokens": 200, "tool_choice": choice,
+                                                  "tools": [{"name": "now", "input_schema": self.schema}]})
+            self.assertEqual([(block["name"], block["input"]) for block in message["content"]], [("now", {"zone": "Rome"})])
+            self.assertEqual(message["stop_reason"], "tool_use")
+
+    def test_a_bad_format_is_refused_by_its_name(self):
+        bad = {"type": "json_schema", "name": "a", "schema": {"type": "object", "pattern": "("}}
+        for path, name, body in (("/v1/responses", "text", {"input": "Q", "text": {"format": bad}}),
+                                 ("/v1/messages", "output_config", {"messages": [{"role": "user", "content": "Q"}], "max_tokens": 9,
+                                                                    "output_config": {"format": bad}})):
+            answer = self.server.ask("POST", path, body)
+            self.assertEqual(answer.status, 400)
+            self.assertTrue(answer.json["error"]["message"].startswith(name), answer.body)
+
+
 class Batches(Dialect):
     def test_lines_of_batches(self):
         lines = [{"custom_id": "r", "method": "POST", "url": "/v1/responses", "body": Responses.base},
@@ -293,6 +340,6 @@ class Batches(Dialect):
         self.assertEqual((answers[2]["response"]["status_code"], bodies[2]["error"]["type"]), (400, "invalid_request_error"))
 
 
-del Dialect
+del Dialect, Bytes
 if __name__ == "__main__":
     unittest.main()

@@ -111,11 +111,6 @@ class Fields(unittest.TestCase):
         self.assertEqual(self.prompt(messages=HISTORY, tools=[]), text)
         self.assertEqual(self.prompt(messages=HISTORY, tools=None, tool_choice="none"), text)
 
-    def test_a_call_that_must_come_is_refused(self):
-        name = {"type": "function", "function": {"name": "get_weather"}}
-        self.refused(self.chat(tools=TOOLS, tool_choice="required"), "tool_choice", "required call")
-        self.refused(self.chat(tools=TOOLS, tool_choice=name), "tool_choice", "required call")
-
     def test_choices_that_cannot_be(self):
         name = {"type": "function", "function": {"name": "get_weather"}}
         for choice, part in (("any", "expected"), ({}, "expected"), ({"type": "function"}, "expected"), ({"type": "allowed_tools"}, "mode"),

@@ -327,7 +327,7 @@ class Lives(unittest.TestCase):
         text = "<think>Hm.</think>\nSo: " + "\n".join(f'<tool_call>\n{{"name": "{name}", "arguments": {value}}}\n</tool_call>' for name, value in calls)
         write_reciting_model(root / "model", text.encode(), positions=300)
         (root / "template").write_text("{# tools <tool_call> <think> #}")
-        tools = json.dumps([{"type": "function", "function": {"name": "f"}}])
+        tools = json.dumps([{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}}}])
         asked = {"text": "a", "tools": tools, "sampling": {"temperature": 0, "seed": 3}}
         with Server("--chat-template", root / "template", model=root / "model") as server, Client(server.addresses["data"]) as client:
             whole = client.call("GenerateOnce", **asked)

@@ -145,8 +145,7 @@ class Parts(Calls):
             self.assertEqual((streamed["content"], calls_of(streamed)), ("Let me see.\n", CALLS))
 
     def test_no_call_stays_text(self):
-        for text in ("<tool_call>\n{\"name\": \"other\", \"arguments\": {}}\n</tool_call>", "<tool_call>\n{\"name\": \"now\", \"arguments\": {]}",
-                     "<tool_call>", "\n\n"):
+        for text in ("<tool_cal", "<tool_call\n{\"name\": \"now\", \"arguments\": {}}", "\n\n"):
             self.recite(text, "<tool_call>")
             with self.serve() as server:
                 (choice,) = self.chat(server)["choices"]
@@ -160,7 +159,7 @@ class Parts(Calls):
         write_reciting_model(self.model, [*written("hermes").encode()], positions=300, specials=("<tool_call>", "</tool_call>"))
         with self.serve() as server:
             message = self.chat(server)["choices"][0]["message"]
-            self.assertEqual((message["content"], calls_of(message)), (written("hermes"), []))
+            self.assertEqual((message["content"][:10], calls_of(message)), ("<tool_call", []))
 
     def test_a_call_that_is_cut_keeps_what_was_written(self):
         self.recite(written("hermes"), "<tool_call>")
@@ -199,6 +198,87 @@ class Parts(Calls):
                 self.assertEqual((calls_of(one), calls_of(other), other["content"]), (CALLS, CALLS, "a"))
                 self.assertEqual([call["id"] for call in one["tool_calls"]], [call["id"] for call in other["tool_calls"]])
             self.assertEqual(len({call["id"] for one in whole for call in one["tool_calls"]}), 6)
+
+
+class Constraints(Calls):
+    """The model writes what it likes, and the constraint makes calls of it."""
+    ONE = [{"type": "function", "function": {"name": "pick", "parameters": {
+        "type": "object", "properties": {"colour": {"enum": ["red", "blue"]}}, "required": ["colour"], "additionalProperties": False}}}]
+
+    def check(self, message, name="pick"):
+        ((found, arguments),) = calls_of(message)
+        self.assertEqual(found, name)
+        self.assertIn(json.loads(arguments), ([{"colour": "red"}, {"colour": "blue"}] if name == "pick" else [{}]))
+
+    def test_required_and_named_calls_come_in_each_format(self):
+        tools = self.ONE + [TOOLS[1]]
+        for format in [*TEXTS, "qwen3-xml"]:
+            self.recite("No, I will not call anything." + " " * 200, TEXTS[format][0] if format in TEXTS else "<function=")
+            with self.subTest(format), self.serve() as server:
+                for choice, name in (({"type": "function", "function": {"name": "pick"}}, "pick"),
+                                     ({"type": "function", "function": {"name": "now"}}, "now"),
+                                     ({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [
+                                         {"type": "function", "function": {"name": "now"}}]}}, "now")):
+                    more = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False}
+                    (whole,), (streamed,) = self.chat(server, **more)["choices"], self.stream(server, **more)
+                    self.assertEqual((whole["message"]["content"], whole["finish_reason"]), (None, "tool_calls"))
+                    self.check(whole["message"], name)
+                    self.assertEqual((streamed["content"], streamed["finish_reason"]), ("", "tool_calls"))
+                    self.assertEqual(calls_of(streamed), calls_of(whole["message"]))
+                (whole,) = self.chat(server, tools=tools, tool_choice="required", parallel_tool_calls=False)["choices"]
+                self.assertIn(calls_of(whole["message"])[0][0], ("pick", "now"))
+
+    def test_what_begins_as_a_call_becomes_one(self):
+        for text in ('<tool_call>\n{"name": "other", "arguments": {"colour": "green"}}', '<tool_call>{"arguments": ]]', "So: <tool_call>" + " " * 80):
+            self.recite(text + "x" * 100, "<tool_call>")
+            with self.serve() as server:
+                (choice,) = self.chat(server, tools=self.ONE, parallel_tool_calls=False)["choices"]
+                self.check(choice["message"])
+                self.assertEqual(choice["finish_reason"], "tool_calls")
+
+    def test_arguments_come_in_pieces(self):
+        self.recite(written("hermes"), "<tool_call>")
+        with self.serve() as server, server.stream("/v1/chat/completions", {"messages": HELLO, "temperature": 0, "tools": TOOLS}) as stream:
+            deltas = [choice["delta"] for event in stream for choice in event["choices"]]
+        pieces = [call["function"]["arguments"] for delta in deltas for call in delta.get("tool_calls", []) if call["index"] == 0]
+        self.assertGreater(len(pieces), 5)
+
+    def test_reasoning_comes_before_a_required_call_and_a_format(self):
+        schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": self.ONE[0]["function"]["parameters"]}}
+        for prompt, think in (("p", "<think>"), ("<think>", "")):
+            self.recite(think + "Hm.</think>\n\nRed!" + " " * 200, "<think> <tool_call>")
+            if prompt != "p":
+                write_reciting_model(self.model, [*b"~" * (len(prompt) - 1), *("Hm.</think>\n\nRed!" + " " * 200).encode()])
+                self.template.write_text("{# tools <tool_call> <think> #}" + prompt)
+            with self.serve() as server:
+                (choice,) = self.chat(server, tools=self.ONE, tool_choice="required", parallel_tool_calls=False)["choices"]
+                self.assertEqual((choice["message"]["reasoning_content"], choice["finish_reason"]), ("Hm.", "tool_calls"))
+                self.check(choice["message"])
+                (choice,) = self.chat(server, tools=None, response_format=schema)["choices"]
+                self.assertEqual((choice["message"]["reasoning_content"], choice["finish_reason"]), ("Hm.", "stop"))
+                self.assertIn(json.loads(choice["message"]["content"])["colour"], ("red", "blue"))
+
+    def test_a_format_beside_tools_is_the_format_or_calls(self):
+        schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "integer"}}}
+        for text, content, calls in (("12", "12", []), (written("hermes"), None, CALLS)):
+            self.recite(text, "<tool_call>")
+            with self.serve() as server:
+                message = self.chat(server, response_format=schema)["choices"][0]["message"]
+                self.assertEqual((message["content"], calls_of(message)), (content, calls))
+
+    def test_keywords_that_cannot_be_kept(self):
+        parameters = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?=a)b"}}}
+        def tool(strict):
+            return [{"type": "function", "function": {"name": "f", "parameters": parameters, "strict": strict}}]
+        self.recite("x", "<tool_call>")
+        with self.serve() as server:
+            request = {"messages": HELLO, "temperature": 0, "max_tokens": 3}
+            answer = server.ask("POST", "/v1/chat/completions", request | {"tools": tool(True)})
+            self.assertEqual(answer.status, 400, answer.body)
+            self.assertEqual((answer.status, answer.json["error"]["param"], answer.code), (400, "tools", "constraint_unsupported"))
+            answer = server.ask("POST", "/v1/chat/completions", request | {"tools": tool(False)})
+            self.assertEqual(answer.status, 200, answer.body)
+            self.assertIn("pattern", " ".join(answer.json["ignored"]))
 
 
 class Reasoning(Calls):
@@ -247,7 +327,7 @@ class Lines(Calls):
         self.assertEqual((message["content"], message["reasoning_content"], calls_of(message)), (None, "Hm.", CALLS))
         self.assertEqual([call["id"] for call in choice["tool_calls"]], [call["id"] for call in message["tool_calls"]])
         self.assertEqual(free["choices"][0]["text"], written("hermes"))
-        for field, value in (("tools", [{"type": "function"}]), ("tool_choice", "required"), ("tool_choice", "any"), ("parallel_tool_calls", 1)):
+        for field, value in (("tools", [{"type": "function"}]), ("tool_choice", "any"), ("parallel_tool_calls", 1)):
             (answer,) = ask([line | {field: value}], "--chat-template", self.template, model=self.model, expect=1)
             self.assertEqual(answer["field"], field)
         (text,) = ask([line], "--chat-template", self.template, "--reasoning", "none", "--tool-format", "llama3", model=self.model)

@@ -400,7 +400,7 @@ static void bad_requests_name_their_field(void **state) {
         {"{\"prompt\":[1],\"suffix\":\"a\"}", "suffix"},
         {"{\"prompt\":[1],\"tools\":[]}", "tools"},
         {"{\"prompt\":[1],\"functions\":[]}", "functions"},
-        {"{\"prompt\":[1],\"response_format\":{\"type\":\"json_object\"}}", "response_format"},
+        {"{\"prompt\":[1],\"response_format\":{\"type\":\"xml\"}}", "response_format"},
         {"{\"prompt\":[1],\"response_format\":\"text\"}", "response_format"},
         {"{\"prompt\":[1],\"best_of\":2}", "best_of"},
         {"{\"prompt\":[1],\"min_tokens\":5,\"max_tokens\":4}", "min_tokens"},
