@@ -17,7 +17,7 @@ struct constraint_pool_options {
     void (*on_mask)(void *self, struct grammar *grammar, double seconds);
     void *self;
 };
-/* Opens a pool. STATUS_MEMORY; STATUS_IO when a thread cannot start. */
+/* Opens a pool. STATUS_MEMORY, also when a thread cannot start. */
 int constraint_pool_open(const struct constraint_pool_options *options, struct constraint_pool **pool);
 /* Closes a pool whose constraints are closed; waits for the masks in the making. NULL is allowed. */
 void constraint_pool_close(struct constraint_pool *pool);
