@@ -22,7 +22,10 @@ struct grammar {
 static int read_choice(struct grammar_reading *reading, rule_node *node) {
     const struct grammar_source *source = reading->source;
     struct regexes *regexes = rules_regexes(reading->rules);
-    json_t *list = json_loadb(source->text, source->length, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    json_error_t error;
+    json_t *list;
+    if (json_read(source->text, source->length, JSON_DECODE_ANY | JSON_ALLOW_NUL, &list, &error) == STATUS_MEMORY)
+        return STATUS_MEMORY;
     size_t count = json_array_size(list);
     regex *texts = count ? malloc(count * sizeof *texts) : NULL;
     int status = STATUS_OK;

@@ -170,7 +170,7 @@ int constraint_pool_open(const struct constraint_pool_options *options, struct c
         return STATUS_OK;
     constraint_pool_close(pool);
     *out = NULL;
-    return status_fail(STATUS_IO, "no thread for masks can start");
+    return status_fail(STATUS_MEMORY, "out of memory for the threads of masks");
 }
 
 void constraint_pool_close(struct constraint_pool *pool) {

@@ -1,4 +1,4 @@
-/* Where completions stand in their grammars, and the masks of their next tokens.
+/* Constraints of completions: their places in their grammars, and the masks of their next tokens.
  *
  * A pool of threads takes each drawn token and makes the next mask, while a step runs that may draw under it. A mask
  * that takes long goes to a thread for such masks, so that it delays no other. Where a mask has one id, that id is
@@ -17,7 +17,7 @@ struct constraint_pool_options {
     void (*on_mask)(void *self, struct grammar *grammar, double seconds);
     void *self;
 };
-/* Opens a pool. STATUS_MEMORY; STATUS_IO when a thread cannot start. */
+/* Opens a pool. STATUS_MEMORY, also when a thread cannot start. */
 int constraint_pool_open(const struct constraint_pool_options *options, struct constraint_pool **pool);
 /* Closes a pool whose constraints are closed; waits for the masks in the making. NULL is allowed. */
 void constraint_pool_close(struct constraint_pool *pool);
@@ -35,7 +35,7 @@ int constraint_open(struct constraint_pool *pool, const struct constraint_option
 /* Closes a constraint, whatever the pool does with it at the moment. NULL is allowed. */
 void constraint_close(struct constraint *constraint);
 
-/* What is known about the next token. */
+/* The facts about the next token. */
 enum constraint_next {
     CONSTRAINT_UNKNOWN, /* the mask is being made */
     CONSTRAINT_DRAWS,   /* it is drawn under the mask */

@@ -332,7 +332,7 @@ int grammars_open(const struct grammars_options *options, struct grammars **out)
     int status = constraint_pool_open(&pool, &g->pool);
     while (!status && g->count < count) {
         if (pthread_create(&g->threads[g->count], NULL, work, g))
-            status = status_fail(STATUS_IO, "no thread for grammars can start");
+            status = status_fail(STATUS_MEMORY, "out of memory for the threads of grammars");
         g->count += !status;
     }
     if (status) {

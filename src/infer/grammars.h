@@ -21,7 +21,7 @@ struct grammars_options {
     int64_t memory;  /* bytes of all */
 };
 struct grammars;
-/* Opens a store. STATUS_MEMORY, STATUS_IO. */
+/* Opens a store. STATUS_MEMORY, also when a thread cannot start. */
 int grammars_open(const struct grammars_options *options, struct grammars **grammars);
 /* Ends its threads that compile: orders that wait fail with STATUS_INTERRUPTED, and so do later ones. NULL is allowed.
  */
