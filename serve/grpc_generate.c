@@ -67,6 +67,7 @@ struct started {
     Cambium__V1__Started message;
     Cambium__V1__AdapterVersion adapters[ASK_MAX_ADAPTERS], *adapter_list[ASK_MAX_ADAPTERS];
     struct grpc_token_list prompt;
+    char **ignored;
 };
 
 static int started_fill(struct started *started, const struct call *asked, const struct call_token *prompt,
@@ -88,7 +89,19 @@ static int started_fill(struct started *started, const struct call *asked, const
     int status = grpc_token_list_fill(&started->prompt, prompt, count, tops);
     message->n_prompt_logprobs = started->prompt.count;
     message->prompt_logprobs = started->prompt.token_list;
+    size_t ignored = json_array_size(asked->ignored);
+    started->ignored = calloc(ignored + 1, sizeof *started->ignored);
+    THEN(status, status_allocated(started->ignored));
+    for (size_t i = 0; i < ignored && !status; i++)
+        started->ignored[i] = (char *)json_string_value(json_array_get(asked->ignored, i));
+    message->n_ignored = status ? 0 : ignored;
+    message->ignored = started->ignored;
     return status;
+}
+
+static void started_free(struct started *started) {
+    grpc_token_list_free(&started->prompt);
+    free(started->ignored);
 }
 
 struct output {
@@ -217,7 +230,7 @@ static void send_started(struct generation *generation) {
         grpc_finish_memory(generation->call);
     else
         grpc_send(generation->call, &answer.base);
-    grpc_token_list_free(&started.prompt);
+    started_free(&started);
 }
 
 static void send_written(struct generation *generation, const struct written *written) {
@@ -479,7 +492,7 @@ static void build_whole(struct generation *generation) {
     free(whole.output_list);
     free(whole.finished);
     free(whole.finished_list);
-    grpc_token_list_free(&started.prompt);
+    started_free(&started);
 }
 
 static void build_score(struct generation *generation) {

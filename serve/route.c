@@ -36,7 +36,7 @@ static const struct route_row rows[] = {
     {"POST", "/messages", BOTH, IS_STREAM | IS_MESSAGES, openai_messages, "Answer messages, as Anthropic",
      "MessagesBody", "Message"},
     {"POST", "/messages/count_tokens", BOTH, ROUTE_IS_WORK | IS_MESSAGES, openai_count_tokens,
-     "Count the tokens of messages", "CountBody", "Count"},
+     "Count the tokens of messages", "CountBody", "TokenCount"},
     {"POST", "/tokenize", BOTH, 0, openai_tokenize, "Turn a text into token ids", "TokenizeBody", "Tokens"},
     {"POST", "/detokenize", BOTH, 0, openai_detokenize, "Turn token ids into a text", "DetokenizeBody", "Text"},
     {"GET", "/models", BOTH, 0, openai_models, "List the base and its adapters", NULL, "Models"},

@@ -14,6 +14,7 @@ int command_data(int argc, char **argv);
 int command_pretrain(int argc, char **argv);
 int command_finetune(int argc, char **argv);
 int command_generate(int argc, char **argv);
+int command_grammar(int argc, char **argv);
 int command_score(int argc, char **argv);
 int command_eval(int argc, char **argv);
 int command_chat(int argc, char **argv);

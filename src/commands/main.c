@@ -23,6 +23,7 @@ static const struct {
     {"generate", command_generate, "write completions with a trained model"},
     {"chat", command_chat, "talk with a model in a terminal"},
     {"serve", command_serve, "answer requests over HTTP and gRPC"},
+    {"grammar", command_grammar, "check constraints on completions without a model"},
     {"score", command_score, "log-probability of every token of given texts"},
     {"eval", command_eval, "run benchmarks on a model"},
     {"adapter", command_adapter, "show what an adapter is"},

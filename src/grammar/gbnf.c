@@ -1,7 +1,7 @@
-/* Grammars in GBNF, llama.cpp's notation, as rules. Groups are a stack of our own, so nothing recurses on a text.
+/* Grammars in GBNF, llama.cpp's notation, as rules. Open groups are on a stack, so nothing recurses on a text.
  *
- * What holds no rule's name is one regular expression, as large as possible: `"a" [b-z]* | "c"` is one terminal. The
- * automaton then sees few rules, and long terminals. */
+ * A part without the name of a rule is one regular expression, as large as possible: `"a" [b-z]* | "c"` is one
+ * terminal. The automaton then sees few rules and long terminals. */
 #include "readers-internal.h"
 
 #include "base/utf8.h"
@@ -393,7 +393,7 @@ static int read_part(struct gbnf *gbnf) {
 
 /* ---- rules ---- */
 
-/* A body ends with its line; one goes on inside parentheses, after |, and on a line that begins with |. */
+/* A body ends with its line, except inside parentheses, after |, and before a line that begins with |. */
 static int read_body(struct gbnf *gbnf, rule_node *body) {
     gbnf->depth = 0;
     open_group(gbnf, gbnf->at);

@@ -1,7 +1,7 @@
 /* The arguments of a call in Qwen's XML, as rules: <parameter=KEY>\nVALUE\n</parameter>\n for each property, in the
  * schema's order. A text stands as it is, without quotation marks and escapes; anything else is JSON.
  *
- * What a schema says about texts is read here, because it is about the text itself. Everything else is schema.c's. */
+ * Keywords about texts are read here, because they hold for the text itself. Everything else is schema.c's. */
 #include "readers-internal.h"
 
 enum { MAX_BRANCHES = 256, MAX_PLACE = 400 };
@@ -141,11 +141,13 @@ static int add_json(struct parameters *p, const json_t *schema, const char *plac
     }
     if (!status && json_is_array(types)) {
         json_t *others = json_array();
-        for (size_t i = 0; i < json_array_size(types); i++)
-            if (!json_is_string(json_array_get(types, i)) ||
-                strcmp(json_string_value(json_array_get(types, i)), "string") != 0)
-                json_array_append(others, json_array_get(types, i));
-        status = status_allocated(!json_object_set_new(copy, "type", others));
+        bool is_made = others;
+        for (size_t i = 0; i < json_array_size(types); i++) {
+            const char *type = json_string_value(json_array_get(types, i));
+            if (!type || strcmp(type, "string") != 0)
+                is_made &= !json_array_append(others, json_array_get(types, i));
+        }
+        status = status_allocated(!json_object_set_new(copy, "type", others) && is_made);
     }
     THEN(status, schema_read_value(p->reading, copy, place, &json));
     if (!status)

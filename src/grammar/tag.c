@@ -120,7 +120,7 @@ static int read_count(struct tag *tag, size_t number, const char *key, int32_t o
     return STATUS_OK;
 }
 
-/* Finds a list of at least `least` values. */
+/* Finds a list with a minimum number of values. */
 static int read_list(struct tag *tag, size_t number, const char *key, size_t least, const json_t **list) {
     *list = find(tag, number, key);
     if (json_is_array(*list) && json_array_size(*list) >= least)

@@ -367,6 +367,7 @@ void answer_request(struct answer *answer, const struct requests_model *model, s
     request->calls = (struct scheduler_calls){on_start, on_token, on_prompt_logprob, on_end, on_done};
     request->context = answer;
     request->grammar = answer->grammar.grammar;
+    openai_add_ignored(&answer->line.openai, answer->line.request.ask.constraint.field, answer->grammar.report.ignored);
 }
 
 /* ---- after it ran ---- */

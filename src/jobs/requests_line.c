@@ -173,6 +173,9 @@ static void write_answer(struct answer *answer, struct strbuf *out) {
         json_out_string(out, asked->ask.adapters[i], strlen(asked->ask.adapters[i]));
         strbuf_format(out, ",\"digest\":\"%s\"}", answer->digests[i]);
     }
+    if (request->ignored_count)
+        strbuf_format(out, "],\"ignored\":[%s", strbuf_text(&request->ignored_names));
+    out->failed |= request->ignored_names.failed;
     strbuf_format(out, "],\"seed\":%lld,\"prompt_tokens\":%zu,\"completion_tokens\":%lld}\n",
                   (long long)asked->ask.sampling.seed, asked->prompts[0].ids.count,
                   (long long)request->completion_tokens);

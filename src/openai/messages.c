@@ -180,14 +180,17 @@ static bool read_tool_choice(struct openai *request, const char *name, const jso
     bool may_repeat = true, has_name = json_in_is(type, "tool");
     if (!json_in_bool(is_single, "tool_choice", &may_repeat, error))
         return false;
-    json_t *choice =
-        has_name ? json_pack("{s:s,s:O*}", "type", "function", "name", json_object_get(value, "name")) : NULL;
+    const char *meant = NULL;
     for (size_t i = 0; i < 3; i++)
         if (json_in_is(type, types[i][0]))
-            choice = json_string(types[i][1]);
-    if (!choice)
+            meant = types[i][1];
+    if (!meant && !has_name)
         return error_set(error, ERROR_ARGUMENT, "tool_choice",
                          "tool_choice: expected {\"type\"} with \"auto\", \"any\", \"tool\" or \"none\"");
+    json_t *choice = meant ? json_string(meant)
+                           : json_pack("{s:s,s:O*}", "type", "function", "name", json_object_get(value, "name"));
+    if (!translate_made(choice, error))
+        return false;
     bool is_right = openai_read_tool_choice(request, name, choice, error);
     json_decref(choice);
     return is_right && (!json_is_true(is_single) || openai_read_parallel(request, name, json_false(), error));
@@ -195,9 +198,11 @@ static bool read_tool_choice(struct openai *request, const char *name, const jso
 
 static bool read_stops(struct openai *request, const char *name, const json_t *value, struct error *error) {
     bool is_known;
-    int status = json_is_array(value) && !json_array_size(value)
-                     ? STATUS_OK
-                     : ask_read_field(&request->asked->ask, "stop", value, request->model->vocab, &is_known);
+    if (!json_is_array(value))
+        return error_set(error, ERROR_ARGUMENT, "stop_sequences", "stop_sequences: expected a list of texts");
+    int status = json_array_size(value)
+                     ? ask_read_field(&request->asked->ask, "stop", value, request->model->vocab, &is_known)
+                     : STATUS_OK;
     if (status)
         json_in_fail(status, "stop_sequences", error);
     return !status;
@@ -227,6 +232,7 @@ static const struct openai_field fields[] = {
     {"stop_sequences", "StopSequences", 0, read_stops},
     {"thinking", "Thinking", 0, read_thinking},
     {"output_config", "OutputConfig", 0, read_output},
+    {"n", "One", 0, translate_one},
     {"chat_template_kwargs", "Variables", 0, openai_read_variables},
     {"metadata", "Anything", 0, NULL},
     {"service_tier", "Anything", 0, NULL},
@@ -240,8 +246,6 @@ static bool check_messages(struct openai *request, struct error *error) {
     request->is_stream &= !request->kind->only_counts;
     if (ask->max_tokens < 0 && !request->kind->only_counts)
         return error_set(error, ERROR_ARGUMENT, "max_tokens", "max_tokens: expected the maximum number of tokens");
-    if (ask->choices != 1)
-        return error_set(error, ERROR_ARGUMENT, "n", "n: a message is one completion");
     return openai_check_chat(request, error);
 }
 

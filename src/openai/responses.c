@@ -25,11 +25,17 @@ static bool set(json_t *message, const char *name, json_t *value, struct error *
 
 static bool add_message(json_t *list, const json_t *item, const struct translate_place *place, struct error *error) {
     const json_t *role = json_object_get(item, "role");
+    static const char *const roles[] = {"user", "assistant", "system", "developer"};
+    bool is_role = false;
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
+        is_role |= json_in_is(role, roles[i]);
+    if (!is_role)
+        return translate_refuse(place, "expected the role user, assistant, system or developer", error);
     json_t *content = translate_content(place, json_object_get(item, "content"), error);
     if (!content)
         return false;
     if (!json_in_is(role, "assistant"))
-        return translate_add(list, translate_made(json_pack("{s:O*,s:o}", "role", role, "content", content), error),
+        return translate_add(list, translate_made(json_pack("{s:O,s:o}", "role", role, "content", content), error),
                              error);
     json_t *message = assistants(list, "content", error);
     if (!message)
@@ -195,6 +201,10 @@ static bool read_truncation(struct openai *request, const char *name, const json
            error_set(error, ERROR_ARGUMENT, "truncation", "truncation: only \"disabled\" is supported");
 }
 
+static bool read_metadata(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    return json_is_object(value) || error_set(error, ERROR_ARGUMENT, "metadata", "metadata: expected an object");
+}
+
 static bool read_include(struct openai *request, const char *name, const json_t *value, struct error *error) {
     const json_t *item;
     size_t i;
@@ -214,9 +224,10 @@ static const struct openai_field fields[] = {
     {"truncation", "Truncation", 0, read_truncation},
     {"include", "Anythings", 0, read_include},
     {"top_logprobs", "Alternatives", 0, openai_read_tops},
+    {"n", "One", 0, translate_one},
     {"chat_template_kwargs", "Variables", 0, openai_read_variables},
     {"store", "Anything", 0, NULL},
-    {"metadata", "Anything", 0, NULL},
+    {"metadata", "Variables", 0, read_metadata},
     {"service_tier", "Anything", 0, NULL},
     {"safety_identifier", "Anything", 0, NULL},
     {"prompt_cache_key", "Anything", 0, NULL},
@@ -232,8 +243,6 @@ static bool check_responses(struct openai *request, struct error *error) {
     request->tells_logprobs |= request->tops > 0;
     if (!request->tells_logprobs)
         request->tops = -1;
-    if (request->asked->ask.choices != 1)
-        return error_set(error, ERROR_ARGUMENT, "n", "n: a response is one completion");
     return openai_check_chat(request, error);
 }
 

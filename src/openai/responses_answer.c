@@ -59,7 +59,8 @@ static void add_item(const struct openai *request, const struct openai_item *ite
 static void add_usage(const struct openai *request, struct strbuf *out) {
     int64_t cached, prompt = openai_prompt_tokens(request, &cached);
     strbuf_format(out,
-                  "{\"input_tokens\":%lld,\"input_tokens_details\":{\"cached_tokens\":%lld},\"output_tokens\":%lld,"
+                  "{\"input_tokens\":%lld,\"input_tokens_details\":{\"cached_tokens\":%lld,\"cache_write_tokens\":0},"
+                  "\"output_tokens\":%lld,"
                   "\"output_tokens_details\":{\"reasoning_tokens\":%lld},\"total_tokens\":%lld}",
                   (long long)prompt, (long long)cached, (long long)request->completion_tokens,
                   (long long)request->reasoning_tokens, (long long)(prompt + request->completion_tokens));

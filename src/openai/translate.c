@@ -1,4 +1,4 @@
-/* What the translations of requests share: contents, calls, tools. */
+/* Shared by the translations of requests: contents, calls, tools. */
 #include "translate.h"
 
 #include "json_in.h"
@@ -116,4 +116,9 @@ bool translate_format(struct openai *request, const char *field, const json_t *f
     if (!status && ask->constraint.field)
         ask->constraint.field = field;
     return !status;
+}
+
+bool translate_one(struct openai *request, const char *name, const json_t *value, struct error *error) {
+    int64_t count;
+    return json_in_integer(value, "n", 1, 1, &count, error);
 }

@@ -27,3 +27,5 @@ bool translate_tools(struct openai *request, const json_t *list, const char *typ
 /* Reads a format of the answer: {"type", "schema", "name", "strict"}, whose constraint is that of response_format.
  * `field`: the request's name for it, which lives on. */
 bool translate_format(struct openai *request, const char *field, const json_t *format, struct error *error);
+/* Reads n, which is 1: an answer of these dialects is one completion. */
+bool translate_one(struct openai *request, const char *name, const json_t *value, struct error *error);

@@ -27,7 +27,8 @@ Tokens{*u ids=1} LogitBias{u id=1;f bias=2}
 Sampling{?f temperature=1;u top_k=2;?f top_p=3;f min_p=4;?f repetition_penalty=5;f presence_penalty=6;f frequency_penalty=7;
   ?U seed=8;*LogitBias logit_bias=9}
 GenerateResponse{oneof event{Started started=1;Output output=2;Finished finished=3}}
-Started{s request_id=1;u prompt_tokens=2;u cached_tokens=3;*AdapterVersion adapters=4;U seed=5;*TokenLogprob prompt_logprobs=6}
+Started{s request_id=1;u prompt_tokens=2;u cached_tokens=3;*AdapterVersion adapters=4;U seed=5;*TokenLogprob prompt_logprobs=6;
+  *s ignored=7}
 AdapterVersion{s name=1;U generation=2} Output{u index=1;s text=2;*u token_ids=3;*TokenLogprob logprobs=4;
   s reasoning=5;*ToolCall tool_calls=6} ToolCall{u index=1;s id=2;s name=3;s arguments=4}
 Finished{u index=1;Reason reason=2;u completion_tokens=3}

@@ -16,7 +16,7 @@ CHAT = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "seed":
 COMPLETION = {"prompt": "a", "max_tokens": 1, "seed": 1}
 # A value that its schema allows may be refused for another field's value, and these refusals say so.
 TOGETHER = ("only together with", "only for a stream", "more than n is", "more than the max_tokens", "the last message is not",
-            "not together with", "maximum context length", "the request has no tools", "there is no model", "there is no adapter")
+            "not together with", "maximum context length", "the request has no tools", "no value satisfies", "there is no model", "there is no adapter")
 
 
 def without_duplicates(pairs):
@@ -141,19 +141,30 @@ class Bodies(unittest.TestCase):
                 tried += 1
         for name in body.get("required", ()):
             answer = self.server.ask(method, path, {key: base[key] for key in base if key != name}, listener=listener)
-            self.assertEqual((answer.status, answer.json["error"]["param"]), (400, name))
+            self.assertEqual((answer.status, self.param(answer.json["error"])), (400, name))
         return tried
 
     def refusal(self, answer, name):
         """The message of an answer that refuses the value of this field; None: the value was read."""
         error = answer.json["error"] if answer.status == 400 else {"param": None}
-        return error["message"] if error["param"] == name else None
+        return error["message"] if self.param(error) == name else None
+
+    def param(self, error):
+        """The field of an error; Anthropic's form has it only in the message."""
+        return error["param"] if "param" in error else error["message"].partition(":")[0]
 
     def test_of_completions(self):
         self.assertGreater(self.probe("POST", "/v1/completions", COMPLETION), 500)
 
     def test_of_chats(self):
         self.assertGreater(self.probe("POST", "/v1/chat/completions", CHAT), 500)
+
+    def test_of_responses(self):
+        self.assertGreater(self.probe("POST", "/v1/responses", {"input": "a", "max_output_tokens": 1, "seed": 1}), 500)
+
+    def test_of_messages(self):
+        self.assertGreater(self.probe("POST", "/v1/messages", CHAT), 500)
+        self.assertGreater(self.probe("POST", "/v1/messages/count_tokens", CHAT), 500)
 
     def test_of_texts_and_ids(self):
         self.probe("POST", "/tokenize", {"prompt": "a"})

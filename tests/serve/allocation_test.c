@@ -70,6 +70,22 @@ static int ask(void *context) {
     return is_good ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
 }
 
+#define INPUT                                                                                                          \
+    "\"instructions\":\"i\",\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"a\"}]},"    \
+    "{\"type\":\"reasoning\",\"content\":[{\"text\":\"r\"}]},{\"role\":\"assistant\",\"content\":\"b\"},"              \
+    "{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\",\"arguments\":\"{}\"},"                              \
+    "{\"type\":\"function_call_output\",\"call_id\":\"c\",\"output\":\"o\"}],"                                         \
+    "\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{}}],\"reasoning\":{\"effort\":\"low\"},\"tool_"  \
+    "choice\":\"none\""
+#define BLOCKS                                                                                                         \
+    "\"system\":[{\"type\":\"text\",\"text\":\"s\"}],\"messages\":[{\"role\":\"user\",\"content\":\"a\"},"             \
+    "{\"role\":\"assistant\",\"content\":[{\"type\":\"thinking\",\"thinking\":\"t\"},{\"type\":\"text\",\"text\":"     \
+    "\"b\"},"                                                                                                          \
+    "{\"type\":\"tool_use\",\"id\":\"toolu_1\",\"name\":\"f\",\"input\":{}}]},"                                        \
+    "{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"toolu_1\",\"content\":\"o\"},"        \
+    "{\"type\":\"text\",\"text\":\"c\"}]}],\"tools\":[{\"name\":\"f\",\"input_schema\":{}}],"                          \
+    "\"tool_choice\":{\"type\":\"none\",\"disable_parallel_tool_use\":true}"
+
 static void a_request_without_memory_is_dropped(void **state) {
     static const struct posted requests[] = {
         {LISTENER_DATA, "POST", "/v1/completions",
@@ -83,6 +99,11 @@ static void a_request_without_memory_is_dropped(void **state) {
          "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\","
          "\"text\":\"b\"}]}],"
          "\"logprobs\":true,\"adapters\":[\"lora\"],\"stream\":true}"},
+        {LISTENER_DATA, "POST", "/v1/responses", "{" INPUT ",\"top_logprobs\":1,\"metadata\":{\"a\":\"b\"}}"},
+        {LISTENER_DATA, "POST", "/v1/responses", "{" INPUT ",\"stream\":true}"},
+        {LISTENER_DATA, "POST", "/v1/messages", "{" BLOCKS ",\"max_tokens\":5,\"stop_sequences\":[\"x\"]}"},
+        {LISTENER_DATA, "POST", "/v1/messages", "{" BLOCKS ",\"max_tokens\":5,\"stream\":true}"},
+        {LISTENER_DATA, "POST", "/v1/messages/count_tokens", "{" BLOCKS "}"},
         {LISTENER_DATA, "GET", "/v1/models", ""},
         {LISTENER_DATA, "GET", "/v1/models/lora", ""},
         {LISTENER_CONTROL, "GET", "/v1/adapters", ""},

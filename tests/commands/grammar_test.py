@@ -1,0 +1,136 @@
+"""cambium grammar: constraints checked without a model."""
+import json
+import os
+import tempfile
+import unittest
+
+from model_support import SOURCE, rows, run
+from requests_support import as_lines
+
+GOLDEN = SOURCE / "tests/text/golden"
+GPT2 = GOLDEN / "small"
+LLAMA2 = GOLDEN / "llama2"
+FIELDS = {"id", "status", "error", "ignored", "compile_us", "bytes", "texts", "mask_us"}
+PAIR = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+
+
+def check(lines, *words, tokenizer=GPT2, expect=0):
+    output, errors = run("grammar", "--tokenizer", tokenizer, "--input", "-", *words, input=as_lines(lines), expect=expect)
+    return rows(output), errors
+
+
+def check_one(line, *words, **more):
+    (answer,), _ = check([line], *words, **more)
+    return answer
+
+
+class GrammarTest(unittest.TestCase):
+    def verdicts(self, line, **more):
+        answer = check_one(line, **more)
+        self.assertEqual((answer["status"], answer["error"]), ("ok", None), answer)
+        return [(text["accepted"], text["complete"]) for text in answer["texts"]]
+
+    def test_each_kind_says_what_it_allows(self):
+        whole, open_, never = (True, True), (True, False), (False, False)
+        for constraint, texts in (
+                ({"regex": "[0-9]{2}"}, {"42": whole, "4": open_, "4x": never, "": open_, "422": never}),
+                ({"structured_outputs": {"choice": ["cat", "cats", "dog"]}}, {"cat": whole, "cats": whole, "do": open_, "cow": never}),
+                ({"grammar": 'root ::= "a" root | "b"'}, {"aab": whole, "aa": open_, "ba": never}),
+                ({"json_schema": PAIR}, {'{"a": 1}': whole, '{"a":': open_, '{"b": 1}': never, "{}": never}),
+                ({"json_schema": json.dumps(PAIR)}, {'{"a":1}': whole}),
+                ({"structured_outputs": {"json": PAIR, "disable_any_whitespace": True}}, {'{"a":1}': whole, '{"a": 1}': never}),
+                ({"response_format": {"type": "json_object"}}, {'{"x": [1, "é"]}': whole, "[]": never}),
+                ({"response_format": {"type": "structural_tag", "structures": [{"begin": "<f>", "schema": PAIR, "end": "</f>"}],
+                                      "triggers": ["<f"]}}, {'so <f>{"a": 1}</f>.': whole, "so <g": whole, "so <fa": never})):
+            self.assertEqual(self.verdicts(constraint | {"texts": list(texts)}), list(texts.values()), constraint)
+
+    def test_an_answer_has_all_fields(self):
+        answer = check_one({"id": {"any": [1]}, "regex": "ab", "texts": ["ab", "ax"], "counts": True})
+        self.assertEqual(set(answer), FIELDS)
+        self.assertEqual(answer["id"], {"any": [1]})
+        self.assertEqual(set(answer["mask_us"]), {"count", "mean", "p50", "p90", "p99", "max"})
+        first, second = answer["texts"]
+        self.assertEqual(set(first), {"accepted", "complete", "at", "tokens", "forced", "allowed"})
+        self.assertEqual((first["at"], first["allowed"][-1]), (2, 1))  # only the end may follow
+        self.assertEqual(len(first["allowed"]), first["tokens"] + 1)
+        self.assertEqual(second["at"], 1 if second["tokens"] == 2 else 0)
+        self.assertEqual(answer["mask_us"]["count"], first["tokens"] + len(second["allowed"]))
+        self.assertGreater(answer["compile_us"], 0)
+        self.assertGreater(answer["bytes"], 0)
+        alone = check_one({"regex": "ab"})
+        self.assertEqual((alone["id"], alone["texts"], alone["mask_us"]), (None, [], dict.fromkeys(answer["mask_us"], 0)))
+
+    def test_ids_are_followed_as_they_are(self):
+        ids = [list(b"42")]  # the ids of bytes in this order
+        output, _ = run("tokenize", "--tokenizer", GPT2, input=b"42\n")
+        ids = [int(word) for word in output.split()]
+        answer = check_one({"regex": "[0-9]{2}", "tokens": [ids, ids + ids, [10 ** 6], []]})
+        self.assertEqual([text["accepted"] for text in answer["texts"]], [True, False, False, True])
+        self.assertEqual([text["tokens"] for text in answer["texts"]], [len(ids), 2 * len(ids), 1, 0])
+
+    def test_forced_places_are_counted(self):
+        (text,) = check_one({"regex": "x", "texts": ["x"], "counts": True})["texts"]
+        self.assertEqual((text["forced"], text["allowed"]), (1, [1, 1]))
+
+    def test_spaces_and_bytes_of_sentencepiece(self):
+        for constraint, text in (({"json_schema": PAIR}, '{"a": 12}'), ({"regex": " ?a b"}, "a b"), ({"regex": " ?a b"}, " a b"),
+                                 ({"regex": "\u2603\U0001f600{2}"}, "\u2603\U0001f600\U0001f600")):
+            self.assertEqual(self.verdicts(constraint | {"texts": [text]}, tokenizer=LLAMA2), [(True, True)], text)
+
+    def test_refusals_name_field_place_and_code(self):
+        for line, code, param, part in (
+                ({"guided_regex": "(a"}, "constraint_invalid", "guided_regex", "guided_regex: a ( without )"),
+                ({"regex": "(a)\\1"}, "constraint_unsupported", "regex", "regex: "),
+                ({"json_schema": {"properties": {"a": {"pattern": "("}}}}, "constraint_invalid", "json_schema", "$.properties.a.pattern: "),
+                ({"json_schema": False}, "constraint_invalid", "json_schema", "json_schema: "),
+                ({"grammar": "root ::= b"}, "constraint_invalid", "grammar", "grammar: line 1, column 10: no rule is named b"),
+                ({"regex": "a", "ebnf": "b"}, "constraint_invalid", "ebnf", "ebnf: the request has another constraint, regex"),
+                ({"structured_outputs": {}}, "constraint_invalid", "structured_outputs", "expected one of"),
+                ({"texts": ["a"]}, "constraint_invalid", "structured_outputs", "the line has no constraint"),
+                ({"regex": "a", "texts": "a"}, "constraint_invalid", "texts", "expected a list of texts"),
+                ({"regex": "a", "tokens": [["a"]]}, "constraint_invalid", "tokens", "expected a list of lists"),
+                ({"regex": "a", "counts": 1}, "constraint_invalid", "counts", "expected true or false"),
+                ({"regex": "a", "temperature": 1}, "constraint_invalid", "temperature", "there is no such field")):
+            answer = check_one({"id": 1} | line)
+            self.assertEqual((answer["id"], answer["status"]), (1, "refused"), line)
+            self.assertEqual((answer["error"]["code"], answer["error"]["param"]), (code, param), answer)
+            self.assertIn(part, answer["error"]["message"])
+            self.assertEqual((answer["texts"], answer["mask_us"]["count"]), ([], 0))
+
+    def test_keywords_that_are_not_enforced_are_named(self):
+        schema = {"properties": {"a": {"type": "integer", "format": "int64"}, "b": {"not": {"minItems": 1}}}}
+        self.assertEqual(check_one({"json_schema": schema})["error"]["code"], "constraint_unsupported")
+        loose = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": False}}
+        answer = check_one({"response_format": loose, "texts": ['{"a": 1}']})
+        self.assertEqual(answer["status"], "ok", answer)
+        self.assertEqual(answer["ignored"], ["response_format: /properties/a/format: int64", "response_format: /properties/b/not"])
+
+    def test_answers_keep_the_order_on_any_number_of_threads(self):
+        lines = [{"id": i, "regex": f"a{{{i % 50}}}", "texts": ["a" * (i % 50)]} for i in range(200)]
+        with tempfile.TemporaryDirectory() as directory:
+            source, target = os.path.join(directory, "in.jsonl"), os.path.join(directory, "out.jsonl")
+            with open(source, "wb") as out:
+                out.write(as_lines(lines))
+            for threads in ("1", "3"):
+                run("grammar", "--tokenizer", GPT2, "--input", source, "--output", target, "--threads", threads)
+                with open(target, "rb") as answers:
+                    found = rows(answers.read())
+                self.assertEqual([answer["id"] for answer in found], list(range(200)))
+                self.assertTrue(all(answer["texts"][0]["complete"] for answer in found))
+
+    def test_input_that_is_not_json_lines_ends_with_1(self):
+        for bad, part in ((b"{", "bad JSON"), (b"[1]", "expected an object"), (b'{"a": 1, "a": 2}', "bad JSON")):
+            answers, errors = check([{"id": 1, "regex": "a"}, bad, {"id": 3, "regex": "a"}], expect=1)
+            self.assertEqual([answer["id"] for answer in answers], [1])  # those before it are answered
+            self.assertIn(part, errors)
+            self.assertIn("line 2", errors)
+
+    def test_a_compile_has_a_limit_of_time(self):
+        schema = {"$defs": {f"d{i}": {"properties": {f"k{j}": {"$ref": f"#/$defs/d{(i * 7 + j) % 300}"} for j in range(60)}}
+                            for i in range(300)}, "$ref": "#/$defs/d0"}
+        answer = check_one({"json_schema": schema}, "--grammar-timeout", "0.001")
+        self.assertEqual(answer["error"]["code"], "constraint_too_large", answer)
+
+
+if __name__ == "__main__":
+    unittest.main()
