@@ -60,7 +60,13 @@ static int (*const readers[GRAMMAR_KINDS])(struct grammar_reading *reading, rule
 /* Reads the source into rules that end. */
 static int read_rules(struct grammar_reading *reading) {
     rule_node node = RULE_NOTHING;
-    TRY(readers[reading->source->kind](reading, &node));
+    int status = readers[reading->source->kind](reading, &node);
+    if (status && rules_status(reading->rules)) { /* a reader may take a failure for an empty language */
+        reading->report->refusal = GRAMMAR_FINE;
+        strbuf_clear(&reading->report->message);
+        return rules_status(reading->rules);
+    }
+    TRY(status);
     rule_id root = rule_declare(reading->rules);
     rule_define(reading->rules, root, node);
     if (rule_is_nothing(reading->rules, root) && !rules_status(reading->rules))

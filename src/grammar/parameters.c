@@ -127,28 +127,38 @@ static bool has_text_constants(const json_t *schema) {
     return json_array_size(list) || json_is_string(json_object_get(schema, "const"));
 }
 
-/* Adds the values of a schema that are no texts, as JSON. Its references lead into the whole schema. */
-static int add_json(struct parameters *p, const json_t *schema, const char *place, rule_node *node) {
-    json_t *copy = json_is_object(schema) ? json_copy((json_t *)schema) : json_incref((json_t *)schema);
-    json_t *types = json_object_get(schema, "type");
-    rule_node json;
-    int status = status_allocated(copy);
-    for (int i = 0; !status && json_is_object(copy) && i < 2; i++) {
-        const char *key = i ? "definitions" : "$defs";
-        json_t *shared = json_object_get(p->root, key);
-        if (shared && !json_object_get(copy, key))
-            status = status_allocated(!json_object_set(copy, key, shared));
+/* Copies a schema without the type "string", and with the definitions of the whole schema. NULL: no memory. */
+static json_t *copy_without_texts(struct parameters *p, const json_t *schema) {
+    json_t *copy = json_object(), *types = json_object_get(schema, "type"), *value;
+    const char *key;
+    bool is_made = copy;
+    for (int i = 0; i < 2; i++) {
+        const char *name = i ? "definitions" : "$defs";
+        json_t *shared = json_object_get(p->root, name);
+        is_made &= !shared || !json_object_set(copy, name, shared);
     }
-    if (!status && json_is_array(types)) {
+    json_object_foreach((json_t *)schema, key, value) {
+        is_made &= !json_object_set(copy, key, value);
+    }
+    if (is_made && json_is_array(types)) {
         json_t *others = json_array();
-        bool is_made = others;
         for (size_t i = 0; i < json_array_size(types); i++) {
             const char *type = json_string_value(json_array_get(types, i));
             if (!type || strcmp(type, "string") != 0)
                 is_made &= !json_array_append(others, json_array_get(types, i));
         }
-        status = status_allocated(!json_object_set_new(copy, "type", others) && is_made);
+        is_made &= !json_object_set_new(copy, "type", others);
     }
+    if (!is_made)
+        json_decref(copy);
+    return is_made ? copy : NULL;
+}
+
+/* Adds the values of a schema that are no texts, as JSON. */
+static int add_json(struct parameters *p, const json_t *schema, const char *place, rule_node *node) {
+    json_t *copy = json_is_object(schema) ? copy_without_texts(p, schema) : json_incref((json_t *)schema);
+    rule_node json;
+    int status = status_allocated(copy);
     THEN(status, schema_read_value(p->reading, copy, place, &json));
     if (!status)
         *node = rule_either(p->rules, *node, json);

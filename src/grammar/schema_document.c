@@ -3,6 +3,7 @@
  * One table has a row for each keyword. A schema with a wrong keyword is refused, also where nothing uses it; what is
  * well-formed but cannot be enforced is found later, when its shape is made. */
 #include "schema-internal.h"
+#include "terms-internal.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -17,6 +18,8 @@ struct block {
 };
 
 void *schema_take(struct schema *schema, size_t count, size_t bytes) {
+    if (!schema->status && !regexes_work(schema->regexes)) /* the deadline counts this work too */
+        schema->status = regexes_status(schema->regexes);
     if (schema->status)
         return NULL;
     size_t needed = count > MAX_BYTES / bytes ? MAX_BYTES : (count * bytes + 15) / 16 * 16;
@@ -546,7 +549,9 @@ static int check_keywords(struct schema *schema, const json_t *value, const json
             TRY(schema_ignore(schema, value, key, NULL));
         if (!keyword)
             continue;
-        if (!has_form(schema, member, keyword->form))
+        bool is_fine = has_form(schema, member, keyword->form);
+        TRY(schema->status);
+        if (!is_fine)
             return schema_refuse(schema, value, key, GRAMMAR_INVALID, "%s", EXPECTED[keyword->form]);
         if (keyword->form < SCHEMA || keyword->form == NAMES_MAP)
             continue;
@@ -602,7 +607,7 @@ static const char *decode_part(const char *at, struct strbuf *name) {
     return at;
 }
 
-static const json_t *follow_pointer(const json_t *value, const char *pointer) {
+static const json_t *follow_pointer(struct schema *schema, const json_t *value, const char *pointer) {
     struct strbuf name = STRBUF_INIT;
     while (value && *pointer == '/') {
         pointer = decode_part(pointer + 1, &name);
@@ -614,6 +619,8 @@ static const json_t *follow_pointer(const json_t *value, const char *pointer) {
         else
             value = name.length == strlen(text) ? json_object_get(value, text) : NULL;
     }
+    if (!schema->status)
+        schema->status = strbuf_status(&name);
     strbuf_free(&name);
     return *pointer ? NULL : value;
 }
@@ -634,11 +641,12 @@ int schema_find(struct schema *schema, const json_t *from, const char *reference
         return schema_refuse(schema, from, "$ref", GRAMMAR_UNSUPPORTED, "'%.*s' is in another document", SHOWN,
                              reference);
     if (!*fragment || *fragment == '/')
-        *target = follow_pointer(schema->places[base].value, fragment);
+        *target = follow_pointer(schema, schema->places[base].value, fragment);
     for (size_t i = 0; i < schema->resource_count && !*target; i++)
         if (schema->resources[i].anchor && schema->resources[i].base == base &&
             !strcmp(schema->resources[i].anchor, fragment))
             *target = schema->places[schema->resources[i].place].value;
+    TRY(schema->status);
     if (!*target || !is_schema(*target))
         return schema_refuse(schema, from, "$ref", GRAMMAR_INVALID, "'%.*s' is no schema of this document", SHOWN,
                              reference);

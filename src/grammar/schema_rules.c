@@ -269,7 +269,8 @@ static int split_demand(struct schema *schema, const struct object *object, uint
         made->properties = schema_take(schema, (size_t)object->property_count + 1, sizeof *made->properties);
         TRY(schema->status);
         memcpy(made->demands, object->demands, object->demand_count * sizeof *made->demands);
-        memcpy(made->properties, object->properties, object->property_count * sizeof *made->properties);
+        for (uint32_t k = 0; k < object->property_count; k++)
+            made->properties[k] = object->properties[k];
         if (is_rest) {
             made->demands[at].keys = values_minus(schema, demand->keys, declared, schema->content);
             made->demands[at].is_rest = true;

@@ -1,6 +1,7 @@
 /* JSON's text as terms; see spelling-internal.h. Everything is bounded, so that no model writes digits or spaces for
  * ever. */
 #include "spelling-internal.h"
+#include "terms-internal.h"
 
 #include "base/utf8.h"
 
@@ -56,6 +57,8 @@ regex spell_text(struct regexes *regexes, const char *text, size_t length, bool 
         return regex_text(regexes, text, length);
     struct strbuf spelled = STRBUF_INIT;
     spell_bytes(&spelled, text, length);
+    if (spelled.failed)
+        regexes_fail(regexes, STATUS_MEMORY);
     regex term = spelled.failed ? REGEX_NOTHING : regex_text(regexes, strbuf_text(&spelled), spelled.length);
     strbuf_free(&spelled);
     return term;

@@ -52,21 +52,18 @@ static void free_entry(struct entry *entry) {
     free(entry);
 }
 
-/* Moves the least recently used entries that exceed the memory to `gone`. Under the lock. */
-static void shrink(struct grammars *g, struct entry_queue *gone) {
-    struct entry *entry;
-    size_t bytes = 0;
-    TAILQ_FOREACH(entry, &g->ready, all) {
-        entry->bytes = sizeof *entry + entry->source.length + grammar_bytes(entry->grammar);
-        bytes += entry->bytes;
-    }
-    while (bytes > (size_t)g->options.memory && (entry = TAILQ_LAST(&g->ready, entry_queue))) {
-        bytes -= entry->bytes;
+/* Notes the bytes of an entry, and moves the least recently used entries that exceed the memory to `gone`. Under the
+ * lock. */
+static void measure(struct grammars *g, struct entry *entry, size_t bytes, struct entry_queue *gone) {
+    bytes += sizeof *entry + entry->source.length;
+    g->figures.bytes += bytes - entry->bytes;
+    entry->bytes = bytes;
+    while (g->figures.bytes > (size_t)g->options.memory && (entry = TAILQ_LAST(&g->ready, entry_queue))) {
+        g->figures.bytes -= entry->bytes;
         LIST_REMOVE(entry, same);
         TAILQ_REMOVE(&g->ready, entry, all);
         TAILQ_INSERT_TAIL(gone, entry, all);
     }
-    g->figures.bytes = bytes;
 }
 
 static void free_all(struct entry_queue *gone) {
@@ -84,13 +81,24 @@ static void count_time(struct grammars_times *times, double seconds) {
     times->sum += seconds;
 }
 
-static void on_mask(void *self, double seconds) {
+/* Masks make caches grow. Asking a grammar for its bytes may wait for a mask of another thread. */
+static void on_mask(void *self, struct grammar *grammar, double seconds) {
     struct grammars *g = self;
     struct entry_queue gone = TAILQ_HEAD_INITIALIZER(gone);
+    struct entry *entry;
     pthread_mutex_lock(&g->lock);
     count_time(&g->figures.mask, seconds);
-    if (++g->masks % MASKS_BETWEEN == 0)
-        shrink(g, &gone);
+    bool is_due = ++g->masks % MASKS_BETWEEN == 0;
+    pthread_mutex_unlock(&g->lock);
+    if (!is_due)
+        return;
+    size_t bytes = grammar_bytes(grammar);
+    pthread_mutex_lock(&g->lock);
+    TAILQ_FOREACH(entry, &g->ready, all)
+    if (entry->grammar == grammar)
+        break;
+    if (entry)
+        measure(g, entry, bytes, &gone);
     pthread_mutex_unlock(&g->lock);
     free_all(&gone);
 }
@@ -222,8 +230,9 @@ static bool is_wanted(const struct entry *entry) {
     return order != NULL;
 }
 
-/* Answers the orders of an entry, after its compiling or without. The lock is held, and released meanwhile. */
-static void finish(struct grammars *g, struct entry *entry, int status) {
+/* Answers the orders of an entry, after its compiling or without. `bytes`: of its grammar. The lock is held, and
+ * released meanwhile. */
+static void finish(struct grammars *g, struct entry *entry, int status, size_t bytes) {
     struct entry_queue gone = TAILQ_HEAD_INITIALIZER(gone);
     struct grammar_order *orders = entry->orders, *next;
     entry->orders = NULL;
@@ -234,7 +243,7 @@ static void finish(struct grammars *g, struct entry *entry, int status) {
         TAILQ_INSERT_TAIL(&gone, entry, all);
     } else {
         TAILQ_INSERT_HEAD(&g->ready, entry, all);
-        shrink(g, &gone);
+        measure(g, entry, bytes, &gone);
     }
     pthread_mutex_unlock(&g->lock);
     for (struct grammar_order *order = orders; order; order = next) {
@@ -259,15 +268,17 @@ static void *work(void *self) {
         TAILQ_REMOVE(&g->waiting, entry, all);
         g->turn = entry->turn;
         int status = STATUS_INTERRUPTED;
+        size_t bytes = 0;
         if (is_wanted(entry) && !g->is_closing) {
             pthread_mutex_unlock(&g->lock);
             double start = clock_seconds();
             status = compile(g, entry);
             double seconds = clock_seconds() - start;
+            bytes = status ? 0 : grammar_bytes(entry->grammar);
             pthread_mutex_lock(&g->lock);
             count_time(&g->figures.compile, seconds);
         }
-        finish(g, entry, status);
+        finish(g, entry, status, bytes);
     }
     pthread_mutex_unlock(&g->lock);
     return NULL;

@@ -244,6 +244,8 @@ int answer_prepare(struct answer *answer, struct requests_model *model, bool *mu
         THEN(status, grammars_verdict(&answer->grammar));
         if (status == STATUS_MEMORY)
             return status;
+        if (status)
+            status = status_wrap(status, "%s", field);
     }
     if (!status) {
         field = "adapters";

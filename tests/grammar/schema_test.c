@@ -3,27 +3,16 @@
  * Each row of golden/schemas.json has values and texts that its schema allows, and texts that it forbids, or the
  * refusal. Values are written as json.dumps writes them in three ways. Each row of golden/patterns.json has texts of a
  * whole match, or (with "search") strings in which the pattern is found. */
-#include "grammar/grammar.h"
-
-#include "support/test.h"
+#include "texts.h"
 
 #include <jansson.h>
-
-enum { BYTES = 256 };
 
 static struct grammar_vocabulary *vocabulary;
 
 static int open_vocabulary(void **state) {
-    static char bytes[BYTES];
-    struct grammar_token tokens[BYTES + 1] = {{0}};
-    const int32_t end = BYTES;
     (void)state;
-    for (int i = 0; i < BYTES; i++) {
-        bytes[i] = (char)i;
-        tokens[i] = (struct grammar_token){.bytes = &bytes[i], .length = 1};
-    }
-    tokens[BYTES] = (struct grammar_token){.is_special = true};
-    return grammar_vocabulary_open(tokens, BYTES + 1, &end, 1, &vocabulary);
+    vocabulary = texts_vocabulary();
+    return 0;
 }
 static int close_vocabulary(void **state) {
     (void)state;

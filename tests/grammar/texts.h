@@ -32,7 +32,7 @@ static int texts_compile(enum grammar_kind kind, const char *text, const struct 
 }
 
 /* True when the text is complete. "\1" and "\2" in it stand for the special tokens. */
-static bool texts_are_allowed(struct grammar *grammar, const char *text) {
+__attribute__((unused)) static bool texts_are_allowed(struct grammar *grammar, const char *text) {
     struct grammar_state state = {0};
     bool is_allowed = true;
     assert_int_equal(grammar_begin(grammar, &state), 0);
@@ -51,7 +51,7 @@ struct texts_case {
     const char *allowed[8], *forbidden[8];
 };
 
-static void texts_check(enum grammar_kind kind, const struct texts_case *cases, size_t count) {
+__attribute__((unused)) static void texts_check(enum grammar_kind kind, const struct texts_case *cases, size_t count) {
     struct grammar_vocabulary *vocabulary = texts_vocabulary();
     for (size_t i = 0; i < count; i++) {
         struct grammar_report report = {0};
@@ -75,7 +75,8 @@ struct texts_refusal {
     enum grammar_refusal refusal;
 };
 
-static void texts_check_refusals(enum grammar_kind kind, const struct texts_refusal *cases, size_t count) {
+__attribute__((unused)) static void texts_check_refusals(enum grammar_kind kind, const struct texts_refusal *cases,
+                                                         size_t count) {
     struct grammar_vocabulary *vocabulary = texts_vocabulary();
     for (size_t i = 0; i < count; i++) {
         struct grammar_report report = {0};

@@ -25,6 +25,8 @@ static int request_count(void) {
 static const struct grammar_source sources[] = {
     {.kind = GRAMMAR_CHOICE, .text = "[\"abcdefgh\", \"abdefxyzzy\", \"hello\", \"help\", \"x\"]"},
     {.kind = GRAMMAR_CHOICE, .text = "[\"wwwwwwwwww\", \"abababab\"]"},
+    {.kind = GRAMMAR_REGEX, .text = "(ab|[c-k]{2,4}|x{3,5}z)+"},
+    {.kind = GRAMMAR_GBNF, .text = "root ::= \"l\" root \"r\" | [a-f]+ \"q\""},
 };
 enum { GRAMMARS = sizeof sources / sizeof *sources, EVERY = 3 };
 static struct grammar_vocabulary *vocabulary;
@@ -34,7 +36,7 @@ static struct grammar *grammars[GRAMMARS];
 /* Masks that take longer than a step, while it is set. */
 static atomic_bool is_slow;
 
-static void on_mask(void *self, double seconds) {
+static void on_mask(void *self, struct grammar *grammar, double seconds) {
     if (atomic_load(&is_slow))
         nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
 }

@@ -33,6 +33,11 @@ void call_pause(struct call *call, bool is_paused) {
     fake_paused = is_paused;
 }
 
+const char *call_constraint_field(const struct call *call) {
+    (void)call;
+    return "structured_outputs";
+}
+
 void call_free(struct call *call, enum error_case why) {
     (void)why;
     call_request_free(&call->request);
