@@ -16,7 +16,7 @@ CHAT = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "seed":
 COMPLETION = {"prompt": "a", "max_tokens": 1, "seed": 1}
 # A value that its schema allows may be refused for another field's value, and these refusals say so.
 TOGETHER = ("only together with", "only for a stream", "more than n is", "more than the max_tokens", "the last message is not",
-            "not together with", "maximum context length", "the request has no tools", "no value satisfies", "there is no model", "there is no adapter")
+            "not together with", "maximum context length", "the request has no tools", "there is no model", "there is no adapter")
 
 
 def without_duplicates(pairs):
