@@ -208,9 +208,6 @@ int openai_open_plain(struct openai *request, const struct openai_model *model, 
 /* Frees everything except `asked`. */
 void openai_free(struct openai *request);
 
-/* Names keywords of a constraint that are not enforced in the answer: the field and each element of `ignored`, a JSON
- * array of texts or NULL. */
-void openai_add_ignored(struct openai *request, const char *field, const json_t *ignored);
 /* ---- chats, for kinds that are translated to them: chat.c ---- */
 
 /* Takes over `list`, messages of a chat, as those of the request. `list` NULL: there was no memory. */
@@ -225,6 +222,9 @@ bool openai_read_variables(struct openai *request, const char *name, const json_
 bool openai_check_chat(struct openai *request, struct error *error);
 /* Refuses a field that is neither null nor false. */
 bool openai_refuse_field(struct openai *request, const char *name, const json_t *value, struct error *error);
+/* Names keywords of a constraint that are not enforced in the answer: the field and each element of `ignored`, a JSON
+ * array of texts or NULL. */
+void openai_add_ignored(struct openai *request, const char *field, const json_t *ignored);
 
 /* ---- its answer ---- */
 
