@@ -7,7 +7,7 @@
 enum { NO_ID = -1, SHALLOW_BYTES = 16 };
 struct shared_masks;
 struct trie_node {
-    uint32_t end;   /* the first node behind its subtree */
+    uint32_t end;   /* the first node after its subtree */
     int32_t id;     /* a token that ends here; NO_ID: none */
     uint16_t depth; /* bytes before this one */
     uint8_t byte;

@@ -269,7 +269,7 @@ void openai_add_prompt_tokens(const struct openai *request, struct openai_prompt
 void openai_write_update(struct openai *request, const struct call_update *update, struct strbuf *out);
 void openai_write_end(struct openai *request, struct strbuf *out);
 void openai_write_failure(struct openai *request, const struct error *error, struct strbuf *out);
-/* What a stream sends when nothing else comes for long. */
+/* The bytes of a stream when nothing else comes for long. */
 const char *openai_waiting(const struct openai *request);
 
 /* ---- items: items.c ---- */

@@ -28,7 +28,7 @@ BAD = ({"prompt": [99]}, {"prompt": []}, {"prompt": [3], "temperature": -1}, {"p
 
 
 def steady_growth(sizes):
-    """What a leak has added: it grows in each quarter. An allocator that takes an arena once does not."""
+    """Returns the KiB of a leak, which grows in each quarter. An allocator takes an arena only once."""
     quarter = len(sizes) // 4
     medians = [statistics.median(sizes[i * quarter : (i + 1) * quarter]) for i in range(4)]
     return 3 * min(after - before for before, after in zip(medians, medians[1:]))
