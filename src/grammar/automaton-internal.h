@@ -1,6 +1,6 @@
 /* The automaton of a program: Earley's sets as lazily made, hash-consed states.
  *
- * A *place* is a set of items that have begun a terminal. An item's continuation is told by the place where its rule
+ * A *place* is a set of items that have begun a terminal. An item's continuation follows from the place where its rule
  * was called (its origin); that place knows its waiting calls. Equal sets are one place, so that the next character of
  * a string, or the next element of a list, often leads to a place that exists. Every item has a continuation that
  * completes the text: terms with an empty language and rules that derive nothing are dropped. */
@@ -27,7 +27,7 @@ struct place_mask {
 };
 struct place {
     struct item *kernel;   /* [kernel_count] sorted */
-    struct item *scans;    /* [scan_count] the kernel's items that may go on, and the terminals that may begin */
+    struct item *scans;    /* [scan_count] the kernel's items that may continue, and the terminals that may begin */
     struct item *calls;    /* [call_count] waiting for a rule to end, sorted by rule */
     struct item *specials; /* [special_count] at steps of special tokens */
     uint32_t kernel_count, scan_count, call_count, special_count;

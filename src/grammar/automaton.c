@@ -270,7 +270,7 @@ static void enter_call(struct automaton *automaton, uint32_t place, const struct
     const struct program *program = automaton->program;
     const struct step *step = &program->steps[entry->step];
     const struct program_rule *called = &program->rules[step->a];
-    /* Where nothing follows the call, the called rule ends as its caller. A scope's texts are not its caller's. */
+    /* If nothing follows the call, the called rule ends as its caller. A scope's texts are not its caller's. */
     if (step->is_last && (!called->is_scope || program->rules[entry->rule].is_scope)) {
         struct item inner = moved(*entry, called->first);
         inner.counter = 0;
@@ -340,7 +340,7 @@ static bool add_fresh(struct automaton *automaton, struct item item) {
     return true;
 }
 
-/* Adds a terminal that may begin, or an item that may go on. */
+/* Adds a terminal that may begin, or an item that may continue. */
 static void add_scan(struct automaton *automaton, struct place *place, struct item item) {
     struct byte_set first = regex_first(automaton->regexes, item.term);
     for (int i = 0; i < 4; i++)

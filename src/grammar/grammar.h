@@ -4,7 +4,7 @@
  * Masks are exact: an id is allowed if and only if some continuation completes the text. An end id is allowed exactly
  * where the text is complete. Every tokenization of an allowed text is allowed.
  *
- * A vocabulary never changes. A compiled grammar is shared: its automaton grows lazily behind its own lock, so that any
+ * A vocabulary never changes. A compiled grammar is shared: its automaton grows lazily under its own lock, so that any
  * number of threads may use it, each with its own states. Inputs may be hostile: nothing recurses on them, and nodes,
  * bytes and time are bounded. */
 #pragma once
@@ -66,6 +66,7 @@ struct grammar_report {
     struct strbuf message; /* place and cause, one line: "$.properties.a.pattern: ...", "line 3, column 7: ..." */
     json_t *ignored;       /* JSON array of texts "/properties/a/format: int64" in document order; NULL: none */
 };
+/* Frees a report, and leaves it zeroed. */
 void grammar_report_free(struct grammar_report *report);
 
 struct grammar;
@@ -81,7 +82,7 @@ size_t grammar_bytes(struct grammar *grammar);
 
 /* ---- following a text ---- */
 
-/* Where one text stands. It holds a reference of its grammar. Moving the struct is allowed; two threads may not use one
+/* The state of one text. It holds a reference of its grammar. Moving the struct is allowed; two threads may not use one
  * state at once. */
 struct grammar_state {
     struct grammar *grammar;

@@ -7,7 +7,7 @@
 enum { NO_ID = -1, SHALLOW_BYTES = 16 };
 struct shared_masks;
 struct trie_node {
-    uint32_t end;   /* the first node behind its subtree */
+    uint32_t end;   /* the first node after its subtree */
     int32_t id;     /* a token that ends here; NO_ID: none */
     uint16_t depth; /* bytes before this one */
     uint8_t byte;
@@ -30,3 +30,7 @@ enum token_kind { TOKEN_PLAIN, TOKEN_SPECIAL, TOKEN_END };
 /* mask_shared.c; NULL is allowed. */
 int shared_masks_open(struct shared_masks **shared);
 void shared_masks_close(struct shared_masks *shared);
+
+static inline size_t vocabulary_words(const struct grammar_vocabulary *vocabulary) {
+    return (vocabulary->count + 31) / 32;
+}
