@@ -1,6 +1,6 @@
 /* The automaton of a program: Earley's sets as lazily made, hash-consed states.
  *
- * A *place* is a set of items that have begun a terminal. An item's continuation depends on the place where its rule
+ * A *place* is a set of items that have begun a terminal. An item's continuation follows from the place where its rule
  * was called (its origin); that place knows its waiting calls. Equal sets are one place, so that the next character of
  * a string, or the next element of a list, often leads to a place that exists. Every item has a continuation that
  * completes the text: terms with an empty language and rules that derive nothing are dropped. */

@@ -66,6 +66,7 @@ struct grammar_report {
     struct strbuf message; /* place and cause, one line: "$.properties.a.pattern: ...", "line 3, column 7: ..." */
     json_t *ignored;       /* JSON array of texts "/properties/a/format: int64" in document order; NULL: none */
 };
+/* Frees a report, and leaves it zeroed. */
 void grammar_report_free(struct grammar_report *report);
 
 struct grammar;
@@ -81,7 +82,7 @@ size_t grammar_bytes(struct grammar *grammar);
 
 /* ---- following a text ---- */
 
-/* The position of one text. It holds a reference of its grammar. Moving the struct is allowed; two threads may not use one
+/* The state of one text. It holds a reference of its grammar. Moving the struct is allowed; two threads may not use one
  * state at once. */
 struct grammar_state {
     struct grammar *grammar;

@@ -4,12 +4,12 @@
 #include "automaton-internal.h"
 #include "vocabulary-internal.h"
 
-/* What a term allows, whatever follows its terminal. */
+/* A term's mask, whatever follows its terminal. */
 struct term_mask {
     regex term;       /* by regex_near; REGEX_NOTHING: a free slot */
     bool is_deep;     /* of tokens of more than SHALLOW_BYTES; else of the others */
     uint32_t *within; /* the ids that stay in the terminal, or end with it */
-    uint32_t *ends;   /* [end_count] nodes where the terminal may end, and tokens go on */
+    uint32_t *ends;   /* [end_count] nodes where the terminal may end, and tokens continue */
     size_t end_count;
 };
 struct masks {
@@ -29,7 +29,7 @@ void masks_clear(struct masks *masks);
 /* Returns the mask of a place, which the place keeps; NULL is a failure of the automaton. */
 const struct place_mask *masks_of(struct masks *masks, uint32_t place);
 
-/* What a walk of a term finds: ids, and nodes in order where the term accepts. */
+/* The findings of a walk: ids, and nodes in order where the term accepts. */
 struct finding {
     uint32_t *words, *ends;
     size_t end_count, end_capacity;

@@ -157,8 +157,8 @@ static bool walk_difference(struct masks *masks, regex term, regex without, stru
 
 static const struct term_mask *mask_of_term(struct masks *masks, regex term, bool is_deep);
 
-/* Splits an intersection into a complement's texts and the rest, also where one byte follows it: (x & ~y)b is
- * xb & ~yb, as the last byte of a text tells where b begins. False: there is none. */
+/* Splits an intersection into a complement's texts and the rest. One byte may follow it: (x & ~y)b is xb & ~yb, as
+ * only the last byte of a text is b. False: there is no complement. */
 static bool split_complement(struct regexes *regexes, regex one, regex *rest, regex *without) {
     struct term term = regexes->terms[one];
     regex list[8], last = REGEX_EMPTY;

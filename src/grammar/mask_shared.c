@@ -73,7 +73,7 @@ bool shared_masks_find(struct masks *masks, regex term, bool is_deep, struct fin
         is_found = regexes_reserve(masks->automaton->regexes, &finding->ends, &finding->end_capacity,
                                    own->end_count + 1, sizeof *own->ends);
         if (is_found) {
-            memcpy(finding->words, own->within, grammar_vocabulary_words(masks->vocabulary) * sizeof *own->within);
+            memcpy(finding->words, own->within, vocabulary_words(masks->vocabulary) * sizeof *own->within);
             memcpy(finding->ends, own->ends, own->end_count * sizeof *own->ends);
             finding->end_count = own->end_count;
         }
@@ -85,7 +85,7 @@ bool shared_masks_find(struct masks *masks, regex term, bool is_deep, struct fin
 
 void shared_masks_keep(struct masks *masks, regex term, bool is_deep, const struct finding *finding) {
     struct shared_masks *shared = masks->vocabulary->shared;
-    size_t words = grammar_vocabulary_words(masks->vocabulary);
+    size_t words = vocabulary_words(masks->vocabulary);
     pthread_mutex_lock(&shared->lock);
     regex number = shared_number(shared, masks->automaton->regexes, term);
     struct term_mask own = {number, is_deep, NULL, NULL, finding->end_count};

@@ -17,7 +17,7 @@ enum step_kind {
 enum { STEP_END = 0 /* the number of the one step that ends rules */ };
 struct step {
     uint8_t kind;
-    bool is_last; /* a call after which nothing follows */
+    bool is_last; /* a call that nothing follows */
     uint32_t a, next;
     int32_t least, most;
 };

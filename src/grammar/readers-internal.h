@@ -5,7 +5,7 @@
 #include "grammar/grammar.h"
 #include "rules-internal.h"
 
-/* The arguments of a reader. */
+/* The inputs of a reader. */
 struct grammar_reading {
     const struct grammar_source *source;
     const struct grammar_vocabulary *vocabulary; /* for tags that name special tokens; may be NULL in tests */

@@ -20,7 +20,7 @@ struct regex_range {
     uint32_t first, last; /* code points; surrogates are left out by themselves */
 };
 
-/* `bytes` is the most that all terms may take; `deadline` is a time of base/clock.h, or 0. */
+/* `bytes` is the maximum that all terms may take; `deadline` is a time of base/clock.h, or 0. */
 int regexes_open(size_t bytes, double deadline, struct regexes **regexes);
 /* NULL is allowed. */
 void regexes_close(struct regexes *regexes);
@@ -37,7 +37,7 @@ regex regex_either(struct regexes *regexes, regex left, regex right);
 regex regex_both(struct regexes *regexes, regex left, regex right);
 /* All texts of bytes that are not in the language. Intersect it with what a text may be. */
 regex regex_not(struct regexes *regexes, regex one);
-/* `least` to `most` times, most may be REGEX_ENDLESS. Counted, not copied. */
+/* Repeats within these bounds; the upper one may be REGEX_ENDLESS. Counted, not copied. */
 regex regex_repeat(struct regexes *regexes, regex one, int32_t least, int32_t most);
 /* Digits that continue a number with this remainder to a multiple of `modulus`. Points between them do not count. */
 regex regex_multiple(struct regexes *regexes, uint32_t modulus, uint32_t remainder);

@@ -626,7 +626,7 @@ static void push_encoded(struct regexes *regexes, uint32_t first, uint32_t last)
 }
 
 regex regex_characters(struct regexes *regexes, const struct regex_range *ranges, size_t count) {
-    /* The ranges in which encodings have one length; surrogates have none. */
+    /* Encodings change their length between these; surrogates have none. */
     static const struct regex_range parts[] = {
         {0, 0x7f}, {0x80, 0x7ff}, {0x800, 0xd7ff}, {0xe000, 0xffff}, {0x10000, 0x10ffff}};
     size_t base = regexes->scratch_count;

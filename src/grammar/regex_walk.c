@@ -1,5 +1,5 @@
-/* What follows a byte in a language: derivatives of terms (Brzozowski 1964; Owens, Reppy and Turon 2009), made on
- * demand for each class of bytes that a term does not tell apart, and kept in the term's row. Walks over terms use
+/* Derivatives of terms (Brzozowski 1964; Owens, Reppy and Turon 2009): the texts that may follow a byte. They are made
+ * on demand for each class of bytes that a term does not tell apart, and kept in the term's row. Walks over terms use
  * stacks, never recursion. */
 #include "terms-internal.h"
 

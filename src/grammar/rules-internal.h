@@ -27,7 +27,7 @@ rule_node rule_unique(struct rules *rules, regex one);
 rule_node rule_scope(struct rules *rules, rule_node inner);
 rule_node rule_join(struct rules *rules, rule_node left, rule_node right);
 rule_node rule_either(struct rules *rules, rule_node left, rule_node right);
-/* Counted, not copied; most may be REGEX_ENDLESS. */
+/* Counted, not copied; the upper bound may be REGEX_ENDLESS. */
 rule_node rule_repeat(struct rules *rules, rule_node one, int32_t least, int32_t most);
 /* The text of one special token: its id is allowed there, and no other spelling of it. */
 rule_node rule_special(struct rules *rules, int32_t id);

@@ -13,7 +13,7 @@ enum term_kind {
     TERM_EITHER,   /* a, b: at and count of a list, by their heads, then numbers */
     TERM_BOTH,     /* the same, by numbers */
     TERM_NOT,      /* a */
-    TERM_REPEAT,   /* a, from least to most times; a does not accept the empty text unless least is 0 */
+    TERM_REPEAT,   /* a, within bounds; it accepts the empty text only if the lower one is 0 */
     TERM_MULTIPLE, /* a: modulus; b: remainder of the digits before */
     TERM_FREE      /* a place that a sweep has freed */
 };

@@ -30,3 +30,7 @@ enum token_kind { TOKEN_PLAIN, TOKEN_SPECIAL, TOKEN_END };
 /* mask_shared.c; NULL is allowed. */
 int shared_masks_open(struct shared_masks **shared);
 void shared_masks_close(struct shared_masks *shared);
+
+static inline size_t vocabulary_words(const struct grammar_vocabulary *vocabulary) {
+    return (vocabulary->count + 31) / 32;
+}

@@ -145,7 +145,7 @@ void grammar_vocabulary_close(struct grammar_vocabulary *vocabulary) {
 }
 
 size_t grammar_vocabulary_words(const struct grammar_vocabulary *vocabulary) {
-    return (vocabulary->count + 31) / 32;
+    return vocabulary_words(vocabulary);
 }
 
 int32_t grammar_vocabulary_special(const struct grammar_vocabulary *vocabulary, const char *text, size_t length,

@@ -1,5 +1,5 @@
-/* Masks and texts of random grammars, against definitions: a matcher of spans tells which texts a grammar has; a mask
- * has exactly the tokens that grammar_accept takes; what may go on can be completed; any split into tokens is equal. */
+/* Masks and texts of random grammars, against definitions. A matcher of spans tells which texts a grammar has. A mask
+ * has exactly the tokens that grammar_accept takes. What is allowed can be completed. */
 #include "grammar/grammar.h"
 
 #include "support/test.h"

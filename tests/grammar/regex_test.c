@@ -144,7 +144,7 @@ static void random_languages_agree_with_their_definition(void **state) {
             fail_msg("seed %u: counted %zu of %zu", seed, count, found);
         assert_int_equal(regex_is_nothing(regexes, one), count == 0);
         assert_int_equal(regexes->scratch_count, 0);
-        /* What is kept in a sweep is the same language. */
+        /* A term that a sweep keeps has the same language. */
         regexes_sweep_begin(regexes);
         regexes_sweep_keep(regexes, one);
         regexes_sweep_end(regexes);

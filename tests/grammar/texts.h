@@ -1,4 +1,5 @@
-/* What a constraint allows, with a vocabulary of bytes: ids 0 to 255, the end (256), and two special tokens. */
+/* The texts that a constraint allows, with a vocabulary of bytes: ids 0 to 255, the end (256), and two special tokens.
+ */
 #pragma once
 
 #include "grammar/grammar.h"
