@@ -427,6 +427,8 @@ bool automaton_close_place(struct automaton *automaton, uint32_t number) {
             break;
         }
     }
+    if (automaton->regexes->status)
+        fail(automaton, automaton->regexes->status); /* terms may be missing */
     place->scans = copy_items(automaton, automaton->fresh, automaton->fresh_count);
     place->scan_count = place->scans ? (uint32_t)automaton->fresh_count : 0;
     place->calls = calls ? automaton_take(automaton, calls * sizeof *place->calls) : NULL;

@@ -359,7 +359,7 @@ const struct place_mask *masks_of(struct masks *masks, uint32_t number) {
         return NULL;
     memset(mask, 0, bytes);
     mask->bytes = bytes;
-    if (!fill_mask(masks, number, mask->words)) {
+    if (!fill_mask(masks, number, mask->words) || automaton->regexes->status) {
         automaton->bytes -= bytes;
         free(mask);
         return NULL;

@@ -1,1 +1,1 @@
-room_tests(grammar INSIDE report regex)
+room_tests(grammar INSIDE deadline report regex)
