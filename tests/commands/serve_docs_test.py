@@ -24,7 +24,7 @@ class Names(unittest.TestCase):
         self.assertEqual(limits - told, set())
 
     def test_metrics_are_those_of_the_server(self):
-        told = set(re.findall(r"(?:vllm|cambium):\w+", TEXT))
+        told = set(re.findall(r"(?:vllm:|cambium:|cambium_constraint_)\w+", TEXT))
         with Server() as server:
             there = set(re.findall(r"^# TYPE (\S+)", server.ask("GET", "/metrics", listener="control").body.decode(), re.M))
         self.assertEqual(told, there)

@@ -1,4 +1,4 @@
-/* A deadline may pass at any step of a mask. The mask then fails, and what it has left behind changes no later one. */
+/* A deadline may pass at any step of a mask. The mask then fails, and changes no later one. */
 #include "mask-internal.h"
 #include "readers-internal.h"
 
