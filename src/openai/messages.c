@@ -38,10 +38,12 @@ static bool end_texts(struct translation *t, struct error *error) {
 
 /* Ids of calls are those of chats, with another beginning. */
 static json_t *call_id(const json_t *id, struct error *error) {
-    const char *text = json_is_string(id) ? json_string_value(id) : "", *bare = text + strlen("toolu_");
-    if (strncmp(text, "toolu_", strlen("toolu_")) != 0)
+    static const char beginning[] = "toolu_";
+    const char *text = json_string_value(id);
+    if (!text || strncmp(text, beginning, sizeof beginning - 1) != 0)
         return json_incref((json_t *)id);
-    return translate_made(strlen(bare) == 9 ? json_string(bare) : json_sprintf("call_%s", bare), error);
+    text += sizeof beginning - 1;
+    return translate_made(strlen(text) == 9 ? json_string(text) : json_sprintf("call_%s", text), error);
 }
 
 static bool add_use(struct translation *t, const json_t *block, struct error *error) {
