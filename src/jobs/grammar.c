@@ -347,13 +347,13 @@ static int write_round(const struct checker *checker, int64_t count) {
 }
 
 static int run_rounds(struct checker *checker, struct lines *input) {
-    int threads = (int)checker->job->threads, status = STATUS_OK;
+    int status = STATUS_OK;
     int64_t count = 1;
     while (!status && count) {
         int read = read_round(checker, input, &count);
         char reason[1024];
         snprintf(reason, sizeof reason, "%s", status_text());
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
+#pragma omp parallel for num_threads((int)checker->job->threads) schedule(dynamic, 1)
         for (int64_t i = 0; i < count; i++) {
             struct line *line = &checker->lines[i];
             line->status = check_line(checker, line->root, &line->answer);
