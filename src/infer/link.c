@@ -24,20 +24,24 @@ static size_t mask_bytes(const struct engine *engine, int64_t masks) {
     return (size_t)(masks * engine->mask_words) * sizeof(uint32_t);
 }
 
+/* Returns the bytes of the leader's block for a plan of `bytes`, and for masks where another rank draws. */
+static size_t block_bytes(const struct engine *engine, size_t bytes) {
+    bytes += drawing_holder(engine) ? mask_bytes(engine, engine->max_masks) : 0;
+    return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
+}
+
 size_t engine_link_bytes(const struct engine *engine) {
     size_t bytes = plan_block_bytes(&engine->most);
-    if (engine_leads(engine) && drawing_holder(engine))
-        bytes += mask_bytes(engine, engine->max_masks);
+    bytes = engine_leads(engine) ? block_bytes(engine, bytes) : bytes;
     return followers(engine) == 0 ? 0 : engine_leads(engine) ? (size_t)engine_flights(engine) * bytes : bytes;
 }
 
 static int open_messages(struct engine *engine, size_t bytes) {
     struct engine_leader *leader = engine->leader;
-    size_t masks = drawing_holder(engine) ? mask_bytes(engine, engine->max_masks) : 0;
     leader->messages = calloc((size_t)engine_flights(engine), sizeof *leader->messages);
     for (int i = 0; i < engine_flights(engine) && leader->messages; i++) {
         struct plan_message *message = &leader->messages[i];
-        message->block = aligned_alloc(ARENA_ALIGNMENT, bytes + masks);
+        message->block = aligned_alloc(ARENA_ALIGNMENT, block_bytes(engine, bytes));
         message->sent = calloc(2 * (size_t)followers(engine), sizeof *message->sent);
         TRY(status_allocated(message->block && message->sent));
         message->masks = (char *)message->block + bytes;

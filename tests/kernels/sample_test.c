@@ -64,8 +64,8 @@ static size_t mask_count(const struct sample *a) {
 }
 
 static bool is_allowed(const struct sample *a, int64_t i, int64_t id) {
-    const uint32_t *mask = a->masks + (a->row[i].mask - 1) * sample_mask_words(a->vocab);
-    return !a->row[i].mask || mask[id / 32] >> (id % 32) & 1;
+    int64_t first = (a->row[i].mask - 1) * sample_mask_words(a->vocab);
+    return !a->row[i].mask || a->masks[first + id / 32] >> (id % 32) & 1;
 }
 
 /* The operation on copies of what `a` names, with a guard after the workspace. */
