@@ -24,16 +24,13 @@ struct node {
     uint32_t a, b;    /* nodes; a: a term, an id or a rule */
     int32_t least, most;
 };
-struct rule_body {
-    rule_node node;
-};
 struct rules {
     struct regexes *regexes;
     size_t limit; /* bytes */
     int status;
     struct node *nodes;
     size_t count, capacity;
-    struct rule_body *bodies; /* of the declared rules */
+    rule_node *bodies; /* of the declared rules */
     size_t body_count, body_capacity;
     bool is_solved; /* is_possible and is_nullable of the nodes are up to date */
     struct program program;
@@ -152,14 +149,14 @@ rule_node rule_special(struct rules *rules, int32_t id) {
 rule_id rule_declare(struct rules *rules) {
     if (!reserve(rules, &rules->bodies, &rules->body_capacity, rules->body_count + 1, sizeof *rules->bodies))
         return 0;
-    rules->bodies[rules->body_count] = (struct rule_body){RULE_NOTHING};
+    rules->bodies[rules->body_count] = RULE_NOTHING;
     return (rule_id)rules->body_count++;
 }
 
 void rule_define(struct rules *rules, rule_id rule, rule_node body) {
     if (rules->status || rule >= rules->body_count)
         return; /* it could not be declared */
-    rules->bodies[rule].node = body;
+    rules->bodies[rule] = body;
     rules->is_solved = false;
 }
 
@@ -187,7 +184,7 @@ static void solve_node(const struct rules *rules, struct node *node) {
         node->is_possible = true;
         break;
     case NODE_CALL:
-        a = &rules->nodes[rules->bodies[node->a].node];
+        a = &rules->nodes[rules->bodies[node->a]];
         /* fall through */
     case NODE_SCOPE:
         node->is_possible = a->is_possible;
@@ -227,7 +224,7 @@ static bool solve(struct rules *rules) {
 }
 
 bool rule_is_nothing(struct rules *rules, rule_id rule) {
-    return !solve(rules) || rule >= rules->body_count || !rules->nodes[rules->bodies[rule].node].is_possible;
+    return !solve(rules) || rule >= rules->body_count || !rules->nodes[rules->bodies[rule]].is_possible;
 }
 
 /* ---- programs ---- */
@@ -377,7 +374,7 @@ void rules_finish(struct rules *rules, rule_id root) {
         return;
     add_step(rules, (struct step){.kind = STEP_FINISH});
     for (size_t i = 0; i < rules->body_count; i++)
-        add_rule(rules, (struct program_rule){.node = rules->bodies[i].node});
+        add_rule(rules, (struct program_rule){.node = rules->bodies[i]});
     program->root = root;
     for (size_t i = 0; i < program->rule_count && !rules->status; i++)
         write_rule(rules, &stack, i);

@@ -227,7 +227,7 @@ int shape_complement(struct schema *schema, const struct shape *shape, spot_id s
 /* The values that exactly one of the shapes has. NEEDS; STATUS_NOT_FOUND as above. */
 int shape_exactly_one(struct schema *schema, const struct shape *const *shapes, size_t count, spot_id source,
                       struct shape *made);
-/* Whether a shape has no value; false where that is not known (yet: then schema->has_needs). */
+/* True when a shape is known to have no value. It may not be known yet: then schema->has_needs. */
 int shape_is_empty(struct schema *schema, const struct shape *shape, bool *is_empty);
 /* Languages of numbers or strings that may be ALL_VALUES; `all` is what that means for a difference. */
 regex values_both(struct schema *schema, regex left, regex right);

@@ -207,7 +207,7 @@ static int too_many(struct schema *schema) {
                           MAX_ALTERNATIVES);
 }
 
-/* Whether an alternative has no value, as far as that is known. */
+/* True when an alternative is known to have no value. */
 static int object_is_empty(struct schema *schema, const struct object *object, bool *is_empty) {
     *is_empty = false;
     for (uint32_t i = 0; i < object->property_count && !*is_empty; i++)
