@@ -51,7 +51,7 @@ static inline struct panel_form panel_form_of(const struct encoded_part *part) {
 
 /* Return the first byte of a group, which are its scales; of its shifts, and of its codes. */
 static inline const char *group_at(const struct panel_form *f, const char *panel, int64_t group) {
-    int64_t each = f->encoding.groups_of_block, blocks = each ? group / each + 1 : 0;
+    int64_t each = f->encoding.groups_of_block, blocks = each ? (uint32_t)group / (uint32_t)each + 1 : 0;
     return panel + group * f->group_bytes + blocks * f->block_bytes;
 }
 static inline const char *shifts_at(const struct panel_form *f, const char *panel, int64_t group) {
@@ -63,7 +63,8 @@ static inline const char *codes_at(const struct panel_form *f, const char *panel
 /* Returns the scales of a group's block; its offsets follow. */
 static inline const uint16_t *block_at(const struct panel_form *f, const char *panel, int64_t group) {
     int64_t each = f->encoding.groups_of_block;
-    return (const uint16_t *)(const void *)(group_at(f, panel, group / each * each) - f->block_bytes);
+    int64_t first = (uint32_t)group / (uint32_t)each * each;
+    return (const uint16_t *)(const void *)(group_at(f, panel, first) - f->block_bytes);
 }
 
 /* The rows of a view that lie in one part of its layout. */
