@@ -71,34 +71,10 @@ static struct numbers numbers_of(const struct panel_form *f) {
 /* 16-bit numbers, two in each lane of a vfloat. */
 typedef uint16_t vhalves __attribute__((vector_size(sizeof(vfloat))));
 
-static inline vfloat to_float(vlanes x) {
-    return __builtin_convertvector(x, vfloat);
-}
-
 static inline vhalves load_halves(const void *from) {
     vhalves x;
     memcpy(&x, from, sizeof x);
     return x;
-}
-
-/* Returns entries of a table of 16 numbers: by the lowest 4 bits of each lane. */
-TILE_INLINE vfloat entries_of(const float *table, vlanes codes) {
-    if (SIMD_LANES == 16)
-        return __builtin_shuffle(simd_load(table), codes);
-    vfloat lower = __builtin_shuffle(simd_load(table), simd_load(table + SIMD_LANES % 16), codes);
-    if (SIMD_LANES == 8)
-        return lower;
-    vfloat upper = __builtin_shuffle(simd_load(table + 8), simd_load(table + 12), codes);
-    vlanes is_upper = (codes & 8) != 0;
-    return (vfloat)(((vlanes)lower & ~is_upper) | ((vlanes)upper & is_upper));
-}
-
-/* Returns numbers of E4M3. A subnormal one is 2^-6 less than the number with its fraction and the exponent above. */
-TILE_INLINE vfloat e4m3_floats(vlanes codes) {
-    vlanes size = codes & 0x7f, is_subnormal = size < 8;
-    vlanes bits = (size << 20) + (120 << 23) - (is_subnormal << 23);
-    vfloat least = (vfloat)((vlanes)simd_set(0x1p-6f) & is_subnormal), x = (vfloat)bits - least;
-    return (vfloat)((vlanes)x | (codes & 0x80) << 24);
 }
 
 /* Returns the same numbers as bf16, from codes in 16 bits. */
@@ -177,22 +153,6 @@ static void expand_pairs(const struct panel_form *f, const struct numbers *n, co
 static void expand_two_pairs(const struct panel_form *f, const struct numbers *n, const char *codes, int64_t count,
                              float *out) {
     expand_nibbles(true, n, codes, count, out);
-}
-
-TILE_INLINE vfloat elements_at(enum dtype type, const char *from, int first) {
-    const char *at = from + (size_t)first * dtype_bytes(type);
-    switch (type) {
-    case DTYPE_F32:
-        return simd_load((const float *)(const void *)at);
-    case DTYPE_F16:
-        return simd_load_f16((const uint16_t *)(const void *)at);
-    case DTYPE_BF16:
-        return simd_load_bf16((const uint16_t *)(const void *)at);
-    default: {
-        vlanes bytes = (vlanes)simd_load_bytes((const uint8_t *)at);
-        return to_float(type == DTYPE_I8 ? (bytes ^ 128) - 128 : bytes);
-    }
-    }
 }
 
 /* Writes the scales of a group, and the products of scales and zeros or the offsets: [2][PANEL]. */
