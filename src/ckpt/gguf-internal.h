@@ -58,7 +58,8 @@ struct gguf_type {
     const char *name;
     uint32_t number; /* in the format */
     int elements, bytes;
-    /* Computes the values of one block. */
+    enum dtype dtype; /* of single values; DTYPE_COUNT: blocks */
+    /* Computes the values of one block. NULL: they are fp32. */
     void (*values)(const unsigned char *block, float *out);
 };
 /* Returns the type of a number; NULL when it is not read. */

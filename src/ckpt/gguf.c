@@ -3,6 +3,7 @@
 
 #include "base/utf8.h"
 
+#include <strings.h>
 #include <unistd.h>
 
 enum {
@@ -287,6 +288,20 @@ static int read_head(struct gguf *file) {
     return place_tensors(file, ((int64_t)c.at + alignment - 1) / alignment * alignment, alignment);
 }
 
+bool gguf_is_file(const char *path) {
+    char start[sizeof magic];
+    int descriptor;
+    int64_t size;
+    size_t length = strlen(path);
+    if (file_is_directory(path) || file_open_to_read(path, &descriptor, &size))
+        return false;
+    bool is = (length > 5 && !strcasecmp(path + length - 5, ".gguf")) ||
+              (size >= (int64_t)sizeof start && !file_pread_all(descriptor, start, sizeof start, 0, path) &&
+               !memcmp(start, magic, sizeof start));
+    close(descriptor);
+    return is;
+}
+
 int gguf_open(const char *path, struct gguf **out) {
     *out = NULL;
     struct gguf *file = calloc(1, sizeof *file);
@@ -340,10 +355,10 @@ size_t gguf_index(const struct gguf *file, const struct gguf_tensor *tensor) {
     return (size_t)((const struct gguf_entry *)tensor - file->tensors);
 }
 
-const char *gguf_main_type(const struct gguf *file) {
+const struct gguf_type *gguf_main_type(const struct gguf *file) {
     const struct gguf_tensor *largest = NULL;
     for (size_t i = 0; i < file->tensor_count; i++)
         if (!largest || file->tensors[i].tensor.elements > largest->elements)
             largest = &file->tensors[i].tensor;
-    return largest ? largest->type->name : "";
+    return largest ? largest->type : gguf_type(0);
 }

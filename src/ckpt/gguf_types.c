@@ -12,10 +12,6 @@ static float f16_at(const unsigned char *at) {
 
 /* ---- single values ---- */
 
-static void f32_values(const unsigned char *block, float *out) {
-    memcpy(out, block, sizeof *out);
-}
-
 static void f16_values(const unsigned char *block, float *out) {
     *out = f16_at(block);
 }
@@ -127,10 +123,17 @@ static void q6_k_values(const unsigned char *block, float *out) {
 /* ---- the table ---- */
 
 static const struct gguf_type types[] = {
-    {"F32", 0, 1, 4, f32_values},          {"F16", 1, 1, 2, f16_values},          {"BF16", 30, 1, 2, bf16_values},
-    {"Q8_0", 8, SMALL, 34, q8_0_values},   {"Q4_0", 2, SMALL, 18, q4_0_values},   {"Q4_1", 3, SMALL, 20, q4_1_values},
-    {"Q5_0", 6, SMALL, 22, q5_0_values},   {"Q5_1", 7, SMALL, 24, q5_1_values},   {"Q4_K", 12, LARGE, 144, q4_k_values},
-    {"Q5_K", 13, LARGE, 176, q5_k_values}, {"Q6_K", 14, LARGE, 210, q6_k_values},
+    {"F32", 0, 1, 4, DTYPE_F32, NULL},
+    {"F16", 1, 1, 2, DTYPE_F16, f16_values},
+    {"BF16", 30, 1, 2, DTYPE_BF16, bf16_values},
+    {"Q8_0", 8, SMALL, 34, DTYPE_COUNT, q8_0_values},
+    {"Q4_0", 2, SMALL, 18, DTYPE_COUNT, q4_0_values},
+    {"Q4_1", 3, SMALL, 20, DTYPE_COUNT, q4_1_values},
+    {"Q5_0", 6, SMALL, 22, DTYPE_COUNT, q5_0_values},
+    {"Q5_1", 7, SMALL, 24, DTYPE_COUNT, q5_1_values},
+    {"Q4_K", 12, LARGE, 144, DTYPE_COUNT, q4_k_values},
+    {"Q5_K", 13, LARGE, 176, DTYPE_COUNT, q5_k_values},
+    {"Q6_K", 14, LARGE, 210, DTYPE_COUNT, q6_k_values},
 };
 enum { TYPE_COUNT = sizeof types / sizeof *types };
 
@@ -145,6 +148,10 @@ const char *gguf_type_name(const struct gguf_type *type) {
     return type->name;
 }
 
+enum dtype gguf_type_dtype(const struct gguf_type *type) {
+    return type->dtype;
+}
+
 void gguf_list_types(struct strbuf *out) {
     for (int i = 0; i < TYPE_COUNT; i++)
         strbuf_format(out, "%s%s", i ? ", " : "", types[i].name);
@@ -153,21 +160,24 @@ void gguf_list_types(struct strbuf *out) {
 /* ---- reading ---- */
 
 static int check_finite(const struct gguf *file, const struct gguf_tensor *tensor, int64_t first, int64_t count,
-                        const float *values) {
-    int64_t bad = dtype_find_not_finite(DTYPE_F32, values, count);
-    return bad < 0 ? STATUS_OK
-                   : status_fail(STATUS_INVALID, "%s: tensor '%s': element %lld is %s", file->path, tensor->name,
-                                 (long long)(first + bad), dtype_not_finite_name((double)values[bad]));
+                        enum dtype dtype, const void *values) {
+    int64_t bad = dtype_find_not_finite(dtype, values, count);
+    if (bad < 0)
+        return STATUS_OK;
+    float value = dtype == DTYPE_F32   ? ((const float *)values)[bad]
+                  : dtype == DTYPE_F16 ? f16_to_float(((const uint16_t *)values)[bad])
+                                       : bf16_to_float(((const uint16_t *)values)[bad]);
+    return status_fail(STATUS_INVALID, "%s: tensor '%s': element %lld is %s", file->path, tensor->name,
+                       (long long)(first + bad), dtype_not_finite_name((double)value));
 }
 
-int gguf_read(const struct gguf *file, const struct gguf_tensor *tensor, int64_t first, int64_t count, float *out) {
+/* Reads the blocks of the elements, and computes their values. */
+static int read_blocks(const struct gguf *file, const struct gguf_tensor *tensor, int64_t first, int64_t count,
+                       float *out) {
     const struct gguf_type *type = tensor->type;
     unsigned char blocks[READ_BLOCKS * LARGEST_BLOCK_BYTES];
     float values[LARGE];
     int64_t at_once = (int64_t)sizeof blocks / type->bytes, end = first + count;
-    if (first < 0 || count < 0 || first > tensor->elements || count > tensor->elements - first)
-        return status_fail(STATUS_INVALID, "%s: tensor '%s': elements [%lld, +%lld) asked for, it has %lld", file->path,
-                           tensor->name, (long long)first, (long long)count, (long long)tensor->elements);
     for (int64_t block = first / type->elements; block * type->elements < end;) {
         int64_t left = (end - 1) / type->elements + 1 - block, n = left < at_once ? left : at_once;
         TRY(file_pread_all(file->descriptor, blocks, (size_t)(n * type->bytes), tensor->start + block * type->bytes,
@@ -179,5 +189,17 @@ int gguf_read(const struct gguf *file, const struct gguf_tensor *tensor, int64_t
             memcpy(out + (from - first), values + (from - start), (size_t)(to - from) * sizeof *out);
         }
     }
-    return check_finite(file, tensor, first, count, out);
+    return STATUS_OK;
+}
+
+int gguf_read(const struct gguf *file, const struct gguf_tensor *tensor, int64_t first, int64_t count, enum dtype dtype,
+              void *out) {
+    if (first < 0 || count < 0 || first > tensor->elements || count > tensor->elements - first)
+        return status_fail(STATUS_INVALID, "%s: tensor '%s': elements [%lld, +%lld) asked for, it has %lld", file->path,
+                           tensor->name, (long long)first, (long long)count, (long long)tensor->elements);
+    int64_t width = tensor->type->bytes;
+    int status = dtype == tensor->type->dtype ? file_pread_all(file->descriptor, out, (size_t)(count * width),
+                                                               tensor->start + first * width, file->path)
+                                              : read_blocks(file, tensor, first, count, out);
+    return status ? status : check_finite(file, tensor, first, count, dtype, out);
 }

@@ -1,6 +1,6 @@
 /* The configuration of a GGUF file's model. The keys say its sizes. Which tensors there are says which parts it has:
  * biases, a gate, norms of heads, its own head. */
-#include "convert-internal.h"
+#include "gguf_model-internal.h"
 
 /* Keys that change the mathematics are read, or refused. Those of other models are not here. */
 static const char *const known_keys[] = {
