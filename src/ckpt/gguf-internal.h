@@ -64,5 +64,5 @@ struct gguf_type {
 };
 /* Returns the type of a number; NULL when it is not read. */
 const struct gguf_type *gguf_type(uint32_t number);
-/* Appends the names of all types that are read. */
-void gguf_list_types(struct strbuf *out);
+/* Refuses a tensor of a type that is not read. Returns STATUS_UNSUPPORTED. */
+int gguf_refuse_type(const char *path, const char *tensor, uint32_t number);

@@ -157,13 +157,8 @@ static void take_shape(struct cursor *c, struct gguf_tensor *tensor) {
 static void take_type(struct cursor *c, struct gguf_tensor *tensor) {
     uint32_t number = (uint32_t)take_number(c, 4);
     tensor->type = gguf_type(number);
-    if (tensor->type || c->status)
-        return;
-    struct strbuf types = STRBUF_INIT;
-    gguf_list_types(&types);
-    c->status = status_fail(STATUS_UNSUPPORTED, "%s: tensor '%s' has the type %u, which is not read (read are: %s)",
-                            c->file->path, tensor->name, number, strbuf_text(&types));
-    strbuf_free(&types);
+    if (!tensor->type && !c->status)
+        c->status = gguf_refuse_type(c->file->path, tensor->name, number);
 }
 
 /* Reads an entry. Its place is one in the data yet, and its name one in the names. */

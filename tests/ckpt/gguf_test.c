@@ -168,8 +168,9 @@ static void hostile_tensors_are_refused(void **state) {
     refuse(one_tensor(1ull << 32, 1ull << 32, 0, 0), STATUS_INVALID, "more elements than fit 64 bits");
     refuse(one_tensor(1ull << 31, 1ull << 31, 0, 0), STATUS_INVALID, "place or size exceeds 64 bits");
     refuse(one_tensor(33, 0, 8, 0), STATUS_INVALID, "rows are not whole blocks of its type");
-    refuse(one_tensor(32, 0, 10, 0), STATUS_UNSUPPORTED,
-           "tensor 'w' has the type 10, which is not read (read are: F32");
+    refuse(one_tensor(32, 0, 4, 0), STATUS_UNSUPPORTED, "tensor 'w' has the type 4, which is not read (read are: F32");
+    refuse(one_tensor(256, 0, 16, 0), STATUS_UNSUPPORTED, "tensor 'w' has the type IQ2_XXS, which is not read");
+    refuse(one_tensor(32, 0, 39, 0), STATUS_UNSUPPORTED, "tensor 'w' has the type MXFP4, which is not read");
     struct strbuf bytes = start(3, 1, 0);
     string(&bytes, "w");
     number(&bytes, 5, 4);
@@ -319,10 +320,42 @@ static void values_are_those_of_the_definition(void **state) {
     const char *name;
     test_ok(file_read(TEST_DATA "/ckpt/golden/gguf.json", 1 << 20, &text));
     test_ok(json_read(strbuf_text(&text), text.length, 0, &root, &error));
-    assert_int_equal(json_object_size(json_object_get(root, "types")), 11);
+    assert_int_equal(json_object_size(json_object_get(root, "types")), 15);
     json_object_foreach(json_object_get(root, "types"), name, type) check_type(name, type);
     json_decref(root);
     strbuf_free(&text);
+}
+
+/* Reads one block of a type. */
+static void read_block(uint32_t type, const unsigned char *block, size_t bytes, uint64_t elements, float *out) {
+    struct strbuf file_bytes = start(3, 1, 0);
+    struct gguf *file;
+    tensor(&file_bytes, "w", elements, 0, type, 0);
+    data(&file_bytes, 32, block, bytes);
+    test_ok(open_bytes(&file_bytes, &file));
+    test_ok(gguf_read(file, gguf_at(file, 0), 0, (int64_t)elements, DTYPE_F32, out));
+    gguf_close(file);
+}
+
+static void blocks_worked_out_by_hand(void **state) {
+    static const int places[] = {0, 31, 32, 64, 128, 160, 224, 255};
+    static const float expected[] = {157.75F, 80.25F, 4, 210.25F, 211.5F, 262.5F, 0.25F, 24.25F};
+    unsigned char q4_0[18] = {0x00, 0x38}, q4_k[144]; /* scales of 0.5, and 0.25 */
+    float out[256];
+    (void)state;
+    for (int i = 0; i < 16; i++)
+        q4_0[2 + i] = (unsigned char)(2 + i);
+    read_block(2, q4_0, sizeof q4_0, 32, out);
+    for (int i = 0; i < 16; i++) {
+        assert_true(out[i] == 0.5F * (float)((2 + i) % 16 - 8));
+        assert_true(out[16 + i] == (i < 14 ? -4.0F : -3.5F));
+    }
+    for (int i = 0; i < 144; i++)
+        q4_k[i] = (unsigned char)(37 * i + 11);
+    memcpy(q4_k, (unsigned char[]){0x00, 0x38, 0x00, 0x34}, 4);
+    read_block(12, q4_k, sizeof q4_k, 256, out);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        assert_true(out[places[i]] == expected[i]);
 }
 
 int main(void) {
@@ -333,6 +366,7 @@ int main(void) {
         cmocka_unit_test(reads_stay_within_the_tensor_and_are_finite),
         cmocka_unit_test(values_have_their_types_and_ranges),
         cmocka_unit_test(values_are_those_of_the_definition),
+        cmocka_unit_test(blocks_worked_out_by_hand),
     };
     return cmocka_run_group_tests(tests, make_directory, free_directory);
 }
