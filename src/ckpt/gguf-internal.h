@@ -46,8 +46,10 @@ struct gguf {
     struct strbuf head;         /* the header, as far as it was read */
     struct strbuf names;        /* keys, strings and names of tensors, each ended by a zero byte */
     struct gguf_value *values;  /* sorted by name */
-    struct gguf_entry *tensors; /* sorted by name */
+    struct gguf_entry *tensors; /* sorted by name; those of all parts */
     size_t value_count, value_capacity, tensor_count, tensor_capacity;
+    struct gguf **parts; /* the other files of a divided one */
+    size_t part_count;
 };
 
 /* Sorts the values and checks that no key is there twice. STATUS_INVALID. */

@@ -230,29 +230,28 @@ enum dtype gguf_type_dtype(const struct gguf_type *type) {
 
 /* ---- reading ---- */
 
-static int check_finite(const struct gguf *file, const struct gguf_tensor *tensor, int64_t first, int64_t count,
-                        enum dtype dtype, const void *values) {
+static int check_finite(const struct gguf_tensor *tensor, int64_t first, int64_t count, enum dtype dtype,
+                        const void *values) {
     int64_t bad = dtype_find_not_finite(dtype, values, count);
     if (bad < 0)
         return STATUS_OK;
     float value = dtype == DTYPE_F32   ? ((const float *)values)[bad]
                   : dtype == DTYPE_F16 ? f16_to_float(((const uint16_t *)values)[bad])
                                        : bf16_to_float(((const uint16_t *)values)[bad]);
-    return status_fail(STATUS_INVALID, "%s: tensor '%s': element %lld is %s", file->path, tensor->name,
+    return status_fail(STATUS_INVALID, "%s: tensor '%s': element %lld is %s", tensor->part->path, tensor->name,
                        (long long)(first + bad), dtype_not_finite_name((double)value));
 }
 
 /* Reads the blocks of the elements, and computes their values. */
-static int read_blocks(const struct gguf *file, const struct gguf_tensor *tensor, int64_t first, int64_t count,
-                       float *out) {
+static int read_blocks(const struct gguf_tensor *tensor, int64_t first, int64_t count, float *out) {
     const struct gguf_type *type = tensor->type;
     unsigned char blocks[READ_BLOCKS * LARGEST_BLOCK_BYTES];
     float values[LARGE];
     int64_t at_once = (int64_t)sizeof blocks / type->bytes, end = first + count;
     for (int64_t block = first / type->elements; block * type->elements < end;) {
         int64_t left = (end - 1) / type->elements + 1 - block, n = left < at_once ? left : at_once;
-        TRY(file_pread_all(file->descriptor, blocks, (size_t)(n * type->bytes), tensor->start + block * type->bytes,
-                           file->path));
+        TRY(file_pread_all(tensor->part->descriptor, blocks, (size_t)(n * type->bytes),
+                           tensor->start + block * type->bytes, tensor->part->path));
         for (int64_t i = 0; i < n; i++, block++) {
             int64_t start = block * type->elements, from = start > first ? start : first;
             int64_t to = start + type->elements < end ? start + type->elements : end;
@@ -263,14 +262,14 @@ static int read_blocks(const struct gguf *file, const struct gguf_tensor *tensor
     return STATUS_OK;
 }
 
-int gguf_read(const struct gguf *file, const struct gguf_tensor *tensor, int64_t first, int64_t count, enum dtype dtype,
-              void *out) {
+int gguf_read(const struct gguf_tensor *tensor, int64_t first, int64_t count, enum dtype dtype, void *out) {
     if (first < 0 || count < 0 || first > tensor->elements || count > tensor->elements - first)
-        return status_fail(STATUS_INVALID, "%s: tensor '%s': elements [%lld, +%lld) asked for, it has %lld", file->path,
-                           tensor->name, (long long)first, (long long)count, (long long)tensor->elements);
+        return status_fail(STATUS_INVALID, "%s: tensor '%s': elements [%lld, +%lld) asked for, it has %lld",
+                           tensor->part->path, tensor->name, (long long)first, (long long)count,
+                           (long long)tensor->elements);
     int64_t width = tensor->type->bytes;
-    int status = dtype == tensor->type->dtype ? file_pread_all(file->descriptor, out, (size_t)(count * width),
-                                                               tensor->start + first * width, file->path)
-                                              : read_blocks(file, tensor, first, count, out);
-    return status ? status : check_finite(file, tensor, first, count, dtype, out);
+    int status = dtype == tensor->type->dtype ? file_pread_all(tensor->part->descriptor, out, (size_t)(count * width),
+                                                               tensor->start + first * width, tensor->part->path)
+                                              : read_blocks(tensor, first, count, out);
+    return status ? status : check_finite(tensor, first, count, dtype, out);
 }

@@ -118,7 +118,7 @@ static void read_vocabulary(const struct gguf *file, struct gguf_keys *keys, str
     if (keys->status)
         return;
     if (head)
-        keys->status = gguf_is_equal(file, embedding, head, &is_equal);
+        keys->status = gguf_is_equal(embedding, head, &is_equal);
     config->untie_embeddings_and_output_weights = head && !is_equal;
 }
 

@@ -38,7 +38,6 @@ struct gguf_sources {
 
 /* The tensors that each parameter consists of. */
 struct gguf_weights {
-    const struct gguf *file;
     struct gguf_sources *sources; /* [table count] */
 };
 
@@ -55,4 +54,4 @@ int gguf_weights_read(const struct gguf_weights *weights, const struct ckpt_bloc
 /* True when the file has a tensor of this name in its first layer. */
 bool gguf_has_module(const struct gguf *file, const char *module, const char *kind);
 /* Reads both and compares. */
-int gguf_is_equal(const struct gguf *file, const struct gguf_tensor *a, const struct gguf_tensor *b, bool *is_equal);
+int gguf_is_equal(const struct gguf_tensor *a, const struct gguf_tensor *b, bool *is_equal);
