@@ -131,7 +131,9 @@ struct peft_bytes {
     char *directory; /* for messages */
     void *data;
     size_t length;
-    bool fits_base; /* peft_files_check_base has passed its files */
+    bool fits_base;   /* peft_files_check_base has passed its files */
+    bool is_compared; /* receipt_compare has compared its files with its receipt: */
+    char *difference; /* the error; NULL: they agree */
 };
 enum { PEFT_SHA256_BYTES = 65 };
 /* The place of an adapter's directory: anywhere, or the directory `path` below `root`. With a root, no link from the

@@ -292,6 +292,8 @@ static int check_config(const json_t *expected, const struct peft_bytes *bytes) 
 }
 
 int receipt_check_adapter(const struct receipt *receipt, const struct peft_bytes *bytes) {
+    if (bytes->is_compared)
+        return bytes->difference ? status_fail(STATUS_INVALID, "%s", bytes->difference) : STATUS_OK;
     const json_t *adapter = json_object_get(receipt->root, "adapter");
     struct peft_files *files;
     const char *first = NULL;
@@ -306,6 +308,21 @@ int receipt_check_adapter(const struct receipt *receipt, const struct peft_bytes
                         bytes->directory, first, count);
     peft_files_close(files);
     return status ? status : check_config(json_object_get(adapter, "config"), bytes);
+}
+
+int receipt_compare(struct peft_bytes *bytes) {
+    struct receipt receipt;
+    bool is_there;
+    int status = receipt_read(bytes, &is_there, &receipt);
+    if (status || !is_there)
+        return status == STATUS_INVALID ? STATUS_OK : status;
+    status = receipt_check_adapter(&receipt, bytes);
+    receipt_free(&receipt);
+    bytes->is_compared = !status || status == STATUS_INVALID;
+    if (status != STATUS_INVALID)
+        return status;
+    bytes->difference = strdup(status_text());
+    return status_allocated(bytes->difference);
 }
 
 int receipt_check_base(const struct receipt *receipt, const char *directory, const char *model) {

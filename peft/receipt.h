@@ -44,6 +44,10 @@ void receipt_draw(int64_t vocab, struct receipt_text golden[RECEIPT_TEXTS]);
 int receipt_read(const struct peft_bytes *bytes, bool *is_there, struct receipt *receipt);
 void receipt_free(struct receipt *receipt);
 
+/* Compares the adapter's tensors and configuration with those of its receipt, if it has one, for a later
+ * receipt_check_adapter: digests take long, and any thread may compute them. A difference, or a damaged receipt, is no
+ * failure. STATUS_MEMORY, STATUS_IO. */
+int receipt_compare(struct peft_bytes *bytes);
 /* Checks that the adapter's tensors and configuration are those of a receipt that was read. STATUS_INVALID names the
  * first tensor, or the first key, that differs. */
 int receipt_check_adapter(const struct receipt *receipt, const struct peft_bytes *bytes);

@@ -519,9 +519,9 @@ static struct version *version_of(const struct adapters *adapters, int image) {
     return adapters->versions[i];
 }
 
-/* Loads what is not in memory, and counts a user of each. On failure nothing is counted. */
+/* Loads what is not in memory, and counts a user of each. On failure nothing is counted, and *which had failed. */
 static int take_images(struct adapters *adapters, const char *const *names, int count, int images[PEFT_SLOT_IMAGES],
-                       uint64_t generations[PEFT_SLOT_IMAGES]) {
+                       uint64_t generations[PEFT_SLOT_IMAGES], int *which) {
     struct version *taken[PEFT_SLOT_IMAGES];
     int done = 0, status = STATUS_OK;
     for (; done < count; done++) {
@@ -538,6 +538,7 @@ static int take_images(struct adapters *adapters, const char *const *names, int 
     }
     for (int i = 0; i < done && status; i++)
         taken[i]->users--;
+    *which = done;
     return status;
 }
 
@@ -553,14 +554,14 @@ static int give_images(struct adapters *adapters, const int *images, int count) 
 
 int adapters_take(struct adapters *adapters, const char *const *names, int count, int *slot,
                   uint64_t generations[PEFT_SLOT_IMAGES]) {
-    int images[PEFT_SLOT_IMAGES];
+    int images[PEFT_SLOT_IMAGES], which;
     *slot = -1;
     if (count > PEFT_SLOT_IMAGES)
         return status_fail(STATUS_USAGE, "%d adapters for one text: expected at most %d", count, PEFT_SLOT_IMAGES);
-    int status = take_images(adapters, names, count, images, generations);
-    if (status == STATUS_MEMORY && count > 1) { /* the first ones may lie in the middle of memory that nobody uses */
+    int status = take_images(adapters, names, count, images, generations, &which);
+    if (status == STATUS_MEMORY && which > 0) { /* those before it may lie in the middle of memory that nobody uses */
         TRY(adapters_clear(adapters));
-        status = take_images(adapters, names, count, images, generations);
+        status = take_images(adapters, names, count, images, generations, &which);
     }
     TRY(status);
     status = engine_slot_open(adapters->engine, images, count, slot);
