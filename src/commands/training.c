@@ -89,9 +89,10 @@ static int plan_elsewhere(const struct training *training) {
 
 static int train(struct comm *world, void *context) {
     const struct training *training = context;
-    struct trainer *trainer;
+    struct trainer *trainer = NULL;
     log_quiet(world->rank > 0);
-    int status = trainer_open(training->run, world, &trainer);
+    int status = training->before ? training->before(world, training->run, training->context) : STATUS_OK;
+    THEN(status, trainer_open(training->run, world, &trainer));
     if (status == STATUS_INTERRUPTED) {
         log_info("%s", status_text());
         return STATUS_OK;

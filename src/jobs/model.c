@@ -66,7 +66,7 @@ int job_model_open(const struct job_model *job, struct comm *world, struct engin
     int status = job_model_plan(job, world, false, &options, memory);
     THEN(status, job_memory_check(world, memory));
     if (!status && options.receipts == RECEIPTS_OFF)
-        log_warning("--receipts off: adapters are loaded without a proof");
+        log_warning(JOB_RECEIPTS_OFF);
     THEN(status, engine_open(&options, engine));
     THEN(status, engine_replay_opened(*engine));
     THEN_IF(status, !device_uses_host_memory(job->device), job_memory_take(world, *engine, memory));

@@ -27,6 +27,8 @@ struct job_model {
     struct rank_grid grid; /* set when the number of ranks is known */
 };
 
+#define JOB_RECEIPTS_OFF "--receipts off: adapters are loaded without a proof"
+
 /* Returns a copy of the last part of a path, which the caller frees; NULL when there is no memory. */
 char *job_last_part(const char *path);
 /* Sets `names` to the model's names for clients: those given, or the last part of its path. That part is stored in
