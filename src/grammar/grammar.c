@@ -58,6 +58,7 @@ static int (*const readers[GRAMMAR_KINDS])(struct grammar_reading *reading, rule
     [GRAMMAR_JSON_SCHEMA] = schema_read, [GRAMMAR_JSON_OBJECT] = schema_read_object,
     [GRAMMAR_REGEX] = read_regex,        [GRAMMAR_CHOICE] = read_choice,
     [GRAMMAR_GBNF] = gbnf_read,          [GRAMMAR_TAG] = tag_read,
+    [GRAMMAR_ANSWER] = tag_read,
 };
 
 /* Reads the source into rules that end. */
@@ -89,7 +90,14 @@ int grammar_compile(const struct grammar_source *source, const struct grammar_vo
     grammar->vocabulary = vocabulary;
     grammar->limit = limits->bytes;
     int status = rules_open(limits->bytes, deadline, &grammar->rules);
-    struct grammar_reading reading = {source, vocabulary, grammar->rules, report};
+    struct grammar_reading reading = {.source = source,
+                                      .vocabulary = vocabulary,
+                                      .rules = grammar->rules,
+                                      .report = report,
+                                      .is_compact = source->is_compact,
+                                      .is_closed = source->is_closed,
+                                      .is_lenient = source->is_lenient};
+    snprintf(report->field, sizeof report->field, "%s", source->field ? source->field : "");
     THEN(status, read_rules(&reading));
     THEN(status, automaton_open(grammar->rules, rules_regexes(grammar->rules), limits->bytes / 2, &grammar->automaton));
     THEN(status, masks_open(&grammar->masks, vocabulary, grammar->automaton));

@@ -110,14 +110,16 @@ static uint64_t hash_of(const struct grammar_order *order) {
     const unsigned char kind[] = {(unsigned char)s->kind, s->is_compact, s->is_closed, s->is_lenient};
     uint64_t hash = digest_bytes(DIGEST_START, kind, sizeof kind);
     hash = digest_bytes(hash, &order->vocabulary, sizeof(void *));
+    hash = s->field ? digest_bytes(hash, s->field, strlen(s->field)) : hash;
     return s->length ? digest_bytes(hash, s->text, s->length) : hash;
 }
 
 static bool is_of(const struct entry *entry, const struct grammar_order *order, uint64_t hash) {
     const struct grammar_source *a = &entry->source, *b = &order->source;
     return entry->hash == hash && entry->vocabulary == order->vocabulary && a->kind == b->kind &&
-           a->is_compact == b->is_compact && a->is_closed == b->is_closed && a->is_lenient == b->is_lenient &&
-           a->length == b->length && (!a->length || !memcmp(a->text, b->text, a->length));
+           !strcmp(a->field ? a->field : "", b->field ? b->field : "") && a->is_compact == b->is_compact &&
+           a->is_closed == b->is_closed && a->is_lenient == b->is_lenient && a->length == b->length &&
+           (!a->length || !memcmp(a->text, b->text, a->length));
 }
 
 /* Gives an order what came of its entry. Under the lock. */
@@ -125,6 +127,7 @@ static void answer(const struct entry *entry, int status, struct grammar_order *
     const struct grammar_report *from = &entry->report;
     order->grammar = NULL;
     order->report.refusal = from->refusal;
+    memcpy(order->report.field, from->field, sizeof from->field);
     strbuf_add(&order->report.message, strbuf_text(&from->message), from->message.length);
     order->report.ignored = from->ignored ? json_deep_copy(from->ignored) : NULL;
     order->status = status                                    ? status

@@ -193,7 +193,11 @@ bool openai_read_parallel(struct openai *request, const char *name, const json_t
 
 /* The template sees the tools in any case. */
 static bool check_tools(struct openai *request, struct error *error) {
-    return openai_tools_read(&request->calls, request->tools, request->tool_choice, request->parallel_calls, error);
+    if (!openai_tools_read(&request->calls, request->tools, request->tool_choice, request->parallel_calls, error))
+        return false;
+    if (request->tool_schema)
+        request->calls.schema = request->tool_schema;
+    return true;
 }
 
 /* Checks a field that the template already decides: a chat has the special tokens of its template. */
