@@ -340,7 +340,7 @@ static int load_weights(void *self) {
     const struct ckpt_tensors *tensors = engine->files.tensors;
     const struct ckpt_array all = {.prefix = "", .dtype = base_store(engine->base)->map.type};
     int status = tensors ? ckpt_check(tensors, base_table(engine->base), &all, 1) : STATUS_OK;
-    return status ? status : base_fill(engine->base, fill_parameter, engine);
+    return status ? status : base_fill(engine->base, (struct param_fill){.fill = fill_parameter, .context = engine});
 }
 
 /* ---- arrays of steps ---- */
