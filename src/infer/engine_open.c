@@ -85,6 +85,7 @@ static void find_sizes(struct engine *engine) {
 
 static void close_files(void *self) {
     struct engine *engine = self;
+    pretrained_encodings_close(&engine->encodings);
     pretrained_close(&engine->files);
 }
 
@@ -98,6 +99,7 @@ static int find_model(void *self) {
     if (o->random)
         base->config = *o->random;
     int status = o->random ? STATUS_OK : pretrained_open(o->model, o->world, base);
+    THEN_IF(status, !o->random, pretrained_encodings_open(base, o->load_in, &engine->encodings));
     THEN(status, choose_positions(engine, model_positions(&base->config)));
     THEN_IF(status, o->grid.tensor, check_layout(o, &base->config, true));
     if (status) {
@@ -242,6 +244,7 @@ static int model_options(const struct engine *engine, struct model_options *opti
         .base.config = engine->files.config,
         .base.dtype = engine->dtype,
         .base.storage = &storage_packed,
+        .base.encodings = pretrained_describes(&engine->encodings),
         .max_rows = o->max_rows,
         .max_positions = o->max_positions,
         .infer.max_logit_rows = o->max_logit_rows,
@@ -335,12 +338,24 @@ static int fill_parameter(void *self, int id) {
                                  : param_initialise(store, stream, 1, id);
 }
 
+static int fill_encoded(void *self, int id, int part, const struct param_rect *rect, const struct encoded_rows *to) {
+    const struct engine *engine = self;
+    TRY(stop_check("while the model was loaded"));
+    return pretrained_read_encoded(&engine->encodings, id, rect, to);
+}
+
 static int load_weights(void *self) {
     struct engine *engine = self;
     const struct ckpt_tensors *tensors = engine->files.tensors;
     const struct ckpt_array all = {.prefix = "", .dtype = base_store(engine->base)->map.type};
     int status = tensors ? ckpt_check(tensors, base_table(engine->base), &all, 1) : STATUS_OK;
-    return status ? status : base_fill(engine->base, (struct param_fill){.fill = fill_parameter, .context = engine});
+    engine->encodings.threads = device_threads(engine->shared->device);
+    if (!status && engine_leads(engine))
+        pretrained_encodings_log(&engine->encodings, engine->shared->device, all.dtype);
+    return status
+               ? status
+               : base_fill(engine->base, (struct param_fill){
+                                             .fill = fill_parameter, .fill_encoded = fill_encoded, .context = engine});
 }
 
 /* ---- arrays of steps ---- */

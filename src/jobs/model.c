@@ -44,6 +44,7 @@ int job_model_plan(const struct job_model *job, struct comm *world, bool is_aske
     options->adapter_count = job->adapters.count;
     options->first_layers = job->first_layers;
     options->last_layers = job->last_layers;
+    options->load_in = job->load_in;
     options->precision = job->precision - 1;
     options->has_no_graphs = job->cuda_graphs == 1;
     options->receipts = job->receipts;

@@ -24,14 +24,12 @@ static struct matrix_view packed_form(const struct param_store *store, int id, s
     struct matrix_view view = storage_plain_view(store, id, NULL);
     const struct encoded_layout *encoded = store->map.places[id].encoded;
     bool is_held = param_local_elements(store, id) > 0;
-    *bytes = 0;
-    view.data = NULL;
-    view.encoded = encoded;
-    if (encoded)
-        *bytes = view_bytes(store, &view);
+    struct matrix_view packed = matrix_packed(view, NULL);
+    packed.encoded = encoded;
+    *bytes = encoded ? view_bytes(store, &packed) : 0;
     if (*bytes)
-        return matrix_packed(view, NULL);
-    view.encoded = NULL;
+        return packed;
+    view.data = NULL;
     *bytes = is_held && store->map.table->rows[id].is_linear ? view_bytes(store, &view) : 0;
     return *bytes ? matrix_packed(view, NULL) : view;
 }

@@ -59,7 +59,7 @@ static int64_t panels_of(int64_t n) {
 /* ---- packing a weight ------------------------------------------------------------------------------------------ */
 
 size_t LEVEL(cpu_packed_bytes)(struct device *device, const struct matrix_view *plain) {
-    if (plain->type != DTYPE_F32 && plain->type != DTYPE_BF16)
+    if (plain->encoded || (plain->type != DTYPE_F32 && plain->type != DTYPE_BF16))
         return 0;
     return (size_t)(panels_of(plain->rows) * steps_of(plain->type, plain->columns)) * PANEL * sizeof(float);
 }
