@@ -79,7 +79,7 @@ const struct tensor_entry *tensors_find(const struct ckpt_tensors *tensors, cons
 bool table_is_tied(const struct param_table *table);
 
 /* Sets the shape, in files, of the tensor that a slice is part of; returns the number of dimensions. */
-int slice_file_shape(const struct param *param, const struct param_slice *slice, int64_t shape[2]);
+int slice_file_shape(const struct param *param, const struct param_slice *slice, bool is_transposed, int64_t shape[2]);
 /* Checks that the slices of a parameter cover each of its rows, in order. STATUS_INVALID. */
 int slices_check(const struct param *param);
 

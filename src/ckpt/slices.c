@@ -4,9 +4,9 @@
 
 enum { SHORTEST_RUN = 1024 /* elements in a row of a transposed tensor that one read or write is worth */ };
 
-int slice_file_shape(const struct param *param, const struct param_slice *slice, int64_t shape[2]) {
-    shape[0] = slice->is_transposed ? param->shape[1] : slice->file_rows;
-    shape[1] = slice->is_transposed ? slice->file_rows : param->shape[1];
+int slice_file_shape(const struct param *param, const struct param_slice *slice, bool is_transposed, int64_t shape[2]) {
+    shape[0] = is_transposed ? param->shape[1] : slice->file_rows;
+    shape[1] = is_transposed ? slice->file_rows : param->shape[1];
     return param->dims;
 }
 

@@ -94,7 +94,7 @@ int job_chat_template(const char *option, const char *const *directories, size_t
         status = peft_chat_template(directories[i], template);
     if (status || *template)
         return status;
-    status = tokenizer_files_read(tokenizer, &files);
+    status = pretrained_read_tokenizer(tokenizer, &files);
     THEN(status, chat_template_of_tokenizer(&files, template));
     tokenizer_files_free(&files);
     return status;

@@ -47,7 +47,7 @@ static int take_model(struct train_run *run, const char *option, const char *ini
  * the end-of-text, which each row has. */
 static int take_tokenizer(struct train_run *run, bool is_tuning) {
     const char *directory = run->config.tokenizer.path;
-    if (!directory && *run->model_directory && tokenizer_is_present(run->model_directory))
+    if (!directory && *run->model_directory && pretrained_has_tokenizer(run->model_directory))
         directory = run->model_directory;
     if (!directory)
         return STATUS_OK;
@@ -55,7 +55,7 @@ static int take_tokenizer(struct train_run *run, bool is_tuning) {
     int status = STATUS_OK;
     if (!(run->tokenizer = calloc(1, sizeof *run->tokenizer)))
         status = status_no_memory();
-    THEN(status, tokenizer_files_read(directory, run->tokenizer));
+    THEN(status, pretrained_read_tokenizer(directory, run->tokenizer));
     THEN(status, tokenizer_open_files(run->tokenizer, &tokenizer));
     if (status)
         return status_wrap(status, "tokenizer");

@@ -2,6 +2,8 @@
  * working weights are rounded from it, so a run may resume in the other precision. */
 #include "save-internal.h"
 
+#include "pretrained/pretrained.h"
+
 static const char master_prefix[] = "master.", mean_prefix[] = "exp_avg.", square_prefix[] = "exp_avg_sq.";
 
 const struct param_table *train_state_table(const struct trainer *trainer) {
@@ -115,10 +117,10 @@ static int read_base(struct trainer *trainer) {
     flat.threads = device_threads(trainer->device);
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
     array.must_be_finite = array.heeds_stop = true;
-    struct ckpt_tensors *tensors = NULL;
-    int status = ckpt_open_model(trainer->run.model_directory, &tensors);
-    THEN(status, ckpt_read(tensors, store->map.table, &array, 1));
-    ckpt_close(tensors);
+    struct pretrained model;
+    int status = pretrained_open(trainer->run.model_directory, NULL, &model);
+    THEN(status, ckpt_read(model.tensors, store->map.table, &array, 1));
+    pretrained_close(&model);
     return status;
 }
 
