@@ -314,48 +314,22 @@ static int allocate_workspace(void *self) {
     return rank_allocate_workspace(&engine->shared->rank);
 }
 
-static int read_parameter(struct param_store *store, struct stream *stream, const struct ckpt_tensors *tensors,
-                          int id) {
-    const struct param_place *place = &store->map.places[id];
-    struct param_range range = {.first = place->offset,
-                                .count = param_local_elements(store, id),
-                                .data = param_borrow_to_write(store, id),
-                                .type = place->type};
-    struct ckpt_flat flat = {.map = &store->map, .stream = stream, .ranges = &range, .count = 1, .dtype = place->type};
-    struct ckpt_array array = ckpt_flat_array(&flat, "", false);
-    int status = ckpt_read_param(tensors, store->map.table, &array, id);
-    param_return(store, id);
-    return status;
-}
-
-/* Fills in the plain values of a parameter: random ones when there are no files. */
-static int fill_parameter(void *self, int id) {
+/* Sets the initial values of a parameter, where there are no files. */
+static int initialise_parameter(void *self, int id) {
     struct engine *engine = self;
-    struct param_store *store = base_store(engine->base);
-    struct stream *stream = engine->shared->rank.exec.stream;
     TRY(stop_check("while the model was loaded"));
-    return engine->files.tensors ? read_parameter(store, stream, engine->files.tensors, id)
-                                 : param_initialise(store, stream, 1, id);
-}
-
-static int fill_encoded(void *self, int id, int part, const struct param_rect *rect, const struct encoded_rows *to) {
-    const struct engine *engine = self;
-    TRY(stop_check("while the model was loaded"));
-    return pretrained_read_encoded(&engine->encodings, id, rect, to);
+    return param_initialise(base_store(engine->base), engine->shared->rank.exec.stream, 1, id);
 }
 
 static int load_weights(void *self) {
     struct engine *engine = self;
-    const struct ckpt_tensors *tensors = engine->files.tensors;
-    const struct ckpt_array all = {.prefix = "", .dtype = base_store(engine->base)->map.type};
-    int status = tensors ? ckpt_check(tensors, base_table(engine->base), &all, 1) : STATUS_OK;
-    engine->encodings.threads = device_threads(engine->shared->device);
-    if (!status && engine_leads(engine))
-        pretrained_encodings_log(&engine->encodings, engine->shared->device, all.dtype);
-    return status
-               ? status
-               : base_fill(engine->base, (struct param_fill){
-                                             .fill = fill_parameter, .fill_encoded = fill_encoded, .context = engine});
+    char text[ENCODINGS_TEXT_BYTES];
+    if (!engine->files.tensors)
+        return base_fill(engine->base, (struct param_fill){.fill = initialise_parameter, .context = engine});
+    pretrained_encodings_text(&engine->encodings, engine->shared->device, engine->dtype, text);
+    if (engine_leads(engine) && *text)
+        log_info("# model: %s", text);
+    return pretrained_load(&engine->encodings, engine->base, engine->shared->rank.exec.stream, false);
 }
 
 /* ---- arrays of steps ---- */

@@ -182,6 +182,7 @@ struct job_model job_model_of_run(const struct train_run *run, int tensor) {
                               .gemm_algorithms = c->gemm_algorithms,
                               .batch_invariant = c->batch_invariant,
                               .threads = c->parallel.threads_per_rank,
+                              .load_in = run->load_in,
                               .precision = precision + 1,
                               .grid = {.tensor = tensor, .context = 1, .expert = 1, .data = 1, .pipeline = 1}};
 }

@@ -1,6 +1,8 @@
 /* Encodings of a model's files, and of plain weights that are rounded while they are loaded. */
 #include "encodings.h"
 
+#include "base/stop.h"
+
 const char *const load_in_names[] = {"none", "int8", "int4", "nf4", "fp8", NULL};
 
 /* ---- rounding -------------------------------------------------------------------------------------------------- */
@@ -102,7 +104,7 @@ static void copy_cut(const struct piece *piece, const struct param_rect *rect, c
 }
 
 /* Rounds rows until the rectangle is covered. Flat groups are scaled over the whole tensor, which is one piece. */
-static int round_rect(const struct pretrained_encodings *e, int id, const struct param_rect *rect,
+static int round_rect(const struct pretrained_encodings *e, int threads, int id, const struct param_rect *rect,
                       const struct encoded_rows *to) {
     const struct param *param = &e->table.rows[id];
     const struct rounding *rounding = e->rounding;
@@ -130,7 +132,7 @@ static int round_rect(const struct pretrained_encodings *e, int id, const struct
                                                     .values = piece.values,
                                                     .rows = piece.rows,
                                                     .columns = columns,
-                                                    .threads = e->threads > 0 ? e->threads : 1,
+                                                    .threads = threads,
                                                     .to = &piece.rounded});
         copy_cut(&piece, rect, to);
     }
@@ -191,7 +193,8 @@ static void count_param(const struct pretrained_encodings *e, const struct param
     }
 }
 
-void pretrained_encodings_log(const struct pretrained_encodings *e, struct device *device, enum dtype type) {
+void pretrained_encodings_text(const struct pretrained_encodings *e, struct device *device, enum dtype type,
+                               char text[ENCODINGS_TEXT_BYTES]) {
     struct counts counts = {0};
     char decoded[80] = "";
     for (int i = 0; i < e->table.count; i++)
@@ -200,11 +203,49 @@ void pretrained_encodings_log(const struct pretrained_encodings *e, struct devic
     if (counts.decoded)
         snprintf(decoded, sizeof decoded, ", others held in %s: %.1f MiB", dtype_name(type),
                  (double)counts.decoded * (double)dtype_bytes(type) / 1048576);
+    text[0] = 0;
     if (pretrained_describes(e))
-        log_info("# model: %s: %d of %d matrices%s", e->text, counts.encoded, counts.all, decoded);
+        snprintf(text, ENCODINGS_TEXT_BYTES, "%s: %d of %d matrices%s", e->text, counts.encoded, counts.all, decoded);
 }
 
-int pretrained_read_encoded(const struct pretrained_encodings *e, int id, const struct param_rect *rect,
-                            const struct encoded_rows *to) {
-    return round_rect(e, id, rect, to);
+/* ---- loading --------------------------------------------------------------------------------------------------- */
+
+struct loading {
+    const struct pretrained_encodings *encodings;
+    struct param_store *store;
+    struct stream *stream;
+    bool must_be_finite;
+};
+
+static int fill(void *context, int id) {
+    const struct loading *loading = context;
+    struct param_store *store = loading->store;
+    const struct param_place *place = &store->map.places[id];
+    TRY(stop_check("while the model was loaded"));
+    struct param_range range = {.first = place->offset,
+                                .count = param_local_elements(store, id),
+                                .data = param_borrow_to_write(store, id),
+                                .type = place->type};
+    struct ckpt_flat flat = {
+        .map = &store->map, .stream = loading->stream, .ranges = &range, .count = 1, .dtype = place->type};
+    struct ckpt_array array = ckpt_flat_array(&flat, "", false);
+    array.must_be_finite = loading->must_be_finite;
+    int status = ckpt_read_param(loading->encodings->model->tensors, store->map.table, &array, id);
+    param_return(store, id);
+    return status;
+}
+
+static int fill_encoded(void *context, int id, int part, const struct param_rect *rect, const struct encoded_rows *to) {
+    const struct loading *loading = context;
+    TRY(stop_check("while the model was loaded"));
+    return round_rect(loading->encodings, device_threads(loading->store->device), id, rect, to);
+}
+
+int pretrained_load(const struct pretrained_encodings *e, struct base *base, struct stream *stream,
+                    bool must_be_finite) {
+    struct param_store *store = base_store(base);
+    struct loading loading = {e, store, stream, must_be_finite};
+    const struct ckpt_array all = {.prefix = "", .dtype = store->map.type};
+    TRY(ckpt_check(e->model->tensors, store->map.table, &all, 1));
+    return base_fill(base, (struct param_fill){.fill = fill, .fill_encoded = fill_encoded, .context = &loading});
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/rounding.h"
+#include "model/model.h"
 #include "pretrained.h"
 
 struct pretrained_encodings {
@@ -19,16 +20,20 @@ struct pretrained_encodings {
 /* The words of --load-in, "none" first; NULL-terminated. */
 extern const char *const load_in_names[];
 
-/* Opens the encodings of an opened model; it and they stay in place. `load_in`: an index into load_in_names. The caller
- * closes them, also after an error. STATUS_USAGE for a rounding of a quantised model; STATUS_MEMORY. */
+/* Opens the encodings of an opened model; both stay in place until the base is loaded. `load_in`: an index into
+ * load_in_names. The caller closes them, also after an error. STATUS_USAGE for a rounding of a quantised model;
+ * STATUS_MEMORY. */
 int pretrained_encodings_open(const struct pretrained *model, int load_in, struct pretrained_encodings *encodings);
 void pretrained_encodings_close(struct pretrained_encodings *encodings);
 /* Returns what a base's options take: NULL if all weights are plain. */
 const struct param_encodings *pretrained_describes(const struct pretrained_encodings *encodings);
-/* Logs how the weights are encoded, how many of the model's matrices the device holds in their bits, and the bytes of
- * those that it holds in `type`. Nothing if all weights are plain. */
-void pretrained_encodings_log(const struct pretrained_encodings *encodings, struct device *device, enum dtype type);
-/* Writes codes and scales of a rectangle of a parameter, as struct param_fill says. STATUS_INVALID, STATUS_IO,
- * STATUS_MEMORY. */
-int pretrained_read_encoded(const struct pretrained_encodings *encodings, int id, const struct param_rect *rect,
-                            const struct encoded_rows *to);
+/* Writes how the weights are encoded, how many of the model's matrices the device holds in their bits, and the bytes of
+ * those that it holds in `type`; "" if all weights are plain. */
+enum { ENCODINGS_TEXT_BYTES = 240 };
+void pretrained_encodings_text(const struct pretrained_encodings *encodings, struct device *device, enum dtype type,
+                               char text[ENCODINGS_TEXT_BYTES]);
+/* Gives a base that was sketched with these encodings its weights (base_fill), after ckpt_check. `stream` is that of
+ * its rank. `must_be_finite`: as in struct ckpt_array. A requested stop ends it with STATUS_INTERRUPTED.
+ * STATUS_INVALID, STATUS_IO, STATUS_MEMORY, and the device's failures. */
+int pretrained_load(const struct pretrained_encodings *encodings, struct base *base, struct stream *stream,
+                    bool must_be_finite);
