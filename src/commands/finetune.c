@@ -497,6 +497,11 @@ static int prepare(const struct launch *launch, const struct config *given, void
     THEN_IF(status, !skips, check_output(options, &tuning->stack));
     options->sections.run.checkpoint.save = options->output;
     THEN(status, train_prepare_tuning(&tuning->run, &options->sections.run, options->model));
+    if (!status && tuning->run.is_quantised && tuning->stack.is_full)
+        status = status_fail(STATUS_USAGE,
+                             "%s is quantised, and --peft full trains all weights: 'cambium convert --to model' writes "
+                             "a plain model",
+                             options->model);
     if (!status && !tuning->run.tokenizer)
         status = status_fail(STATUS_USAGE, "%s has no tokenizer, and tokenizer is not given", options->model);
     THEN(status, tokenizer_open_files(tuning->run.tokenizer, &tuning->tokenizer));

@@ -70,9 +70,7 @@ static void find_sizes(struct engine *engine) {
     if (has_bank(engine) && o->max_logit_rows < RECEIPT_TOKENS) /* replaying receipts takes few steps */
         o->max_logit_rows = o->max_rows < RECEIPT_TOKENS ? o->max_rows : RECEIPT_TOKENS;
     int64_t drawing = o->max_logit_rows < o->max_sequences ? o->max_logit_rows : o->max_sequences;
-    engine->dtype = o->precision >= 0                   ? precision_dtype(o->precision)
-                    : engine->files.dtype == DTYPE_BF16 ? DTYPE_BF16
-                                                        : DTYPE_F32;
+    engine->dtype = o->precision >= 0 ? precision_dtype(o->precision) : pretrained_auto_dtype(&engine->encodings);
     engine->kept = has_bank(engine) ? RECEIPT_TEXTS : 0;
     engine->sequences = o->max_sequences + engine->kept;
     engine->max_pages = engine_pages_of(o->max_positions);

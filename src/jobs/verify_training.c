@@ -81,9 +81,7 @@ static int sketch(struct trained *t, struct model_plan *plan) {
     int64_t rows = v->longest + t->virtual_tokens;
     struct model_options options = {
         .base.config = t->files.config,
-        .base.dtype = precision >= 0                 ? precision_dtype(precision)
-                      : t->files.dtype == DTYPE_BF16 ? DTYPE_BF16
-                                                     : DTYPE_F32,
+        .base.dtype = precision >= 0 ? precision_dtype(precision) : pretrained_auto_dtype(&t->encodings),
         .base.trains = !t->adapters,
         .max_rows = rows < BATCH_ROWS ? BATCH_ROWS : rows,
     };

@@ -146,16 +146,30 @@ static int round_rect(const struct pretrained_encodings *e, int threads, int id,
 static bool describe(const void *context, const struct param *param, const struct param_rect *rects, int count,
                      struct encoded_layout *layout) {
     const struct pretrained_encodings *e = context;
-    return describe_rounding(e, param, rects, count, layout);
+    return e->rounding ? describe_rounding(e, param, rects, count, layout)
+                       : ckpt_describe_encoding(&e->files, param, rects, count, layout);
+}
+
+/* Describes the rounding as files would. */
+static void describe_method(const struct rounding *rounding, struct ckpt_quantization *out) {
+    int group = rounding->encoding.group;
+    *out = (struct ckpt_quantization){
+        .method = rounding->name, .bits = rounding->encoding.bits, .group_size = group ? group : 128};
+    snprintf(out->text, sizeof out->text, "%s by --load-in", rounding->name);
 }
 
 int pretrained_encodings_open(const struct pretrained *model, int load_in, struct pretrained_encodings *e) {
-    *e = (struct pretrained_encodings){.model = model};
+    *e = (struct pretrained_encodings){.model = model, .quantization = *ckpt_quantization(model->tensors)};
     e->rounding = load_in ? rounding_find(load_in_names[load_in]) : NULL;
-    if (!e->rounding)
+    if (e->rounding && e->quantization.method)
+        return status_fail(STATUS_USAGE, "--load-in %s: %s is quantised already (%s)", e->rounding->name,
+                           model->directory, e->quantization.text);
+    if (e->rounding)
+        describe_method(e->rounding, &e->quantization);
+    if (!e->quantization.method)
         return STATUS_OK;
     e->encodings = (struct param_encodings){.describe = describe, .context = e};
-    snprintf(e->text, sizeof e->text, "%s by --load-in", e->rounding->name);
+    e->files = (struct ckpt_encodings){.tensors = model->tensors, .table = &e->table};
     return model_describe(&model->config, &e->table);
 }
 
@@ -166,6 +180,11 @@ void pretrained_encodings_close(struct pretrained_encodings *e) {
 
 const struct param_encodings *pretrained_describes(const struct pretrained_encodings *e) {
     return e->encodings.describe ? &e->encodings : NULL;
+}
+
+enum dtype pretrained_auto_dtype(const struct pretrained_encodings *e) {
+    bool is_quantised = e->quantization.method && !e->rounding;
+    return is_quantised || (e->model && e->model->dtype == DTYPE_BF16) ? DTYPE_BF16 : DTYPE_F32;
 }
 
 /* Matrices of the files, and what a device makes of them. */
@@ -197,15 +216,18 @@ void pretrained_encodings_text(const struct pretrained_encodings *e, struct devi
                                char text[ENCODINGS_TEXT_BYTES]) {
     struct counts counts = {0};
     char decoded[80] = "";
-    for (int i = 0; i < e->table.count; i++)
-        if (e->table.rows[i].dims == 2 && !e->table.rows[i].is_zero)
-            count_param(e, &e->table.rows[i], i, device, type, &counts);
+    for (int i = 0; i < e->table.count; i++) {
+        const struct param *param = &e->table.rows[i];
+        if (param->dims == 2 && (param->place || param->is_linear || param->is_embedding))
+            count_param(e, param, i, device, type, &counts);
+    }
     if (counts.decoded)
         snprintf(decoded, sizeof decoded, ", others held in %s: %.1f MiB", dtype_name(type),
                  (double)counts.decoded * (double)dtype_bytes(type) / 1048576);
     text[0] = 0;
     if (pretrained_describes(e))
-        snprintf(text, ENCODINGS_TEXT_BYTES, "%s: %d of %d matrices%s", e->text, counts.encoded, counts.all, decoded);
+        snprintf(text, ENCODINGS_TEXT_BYTES, "%s: %d of %d matrices%s", e->quantization.text, counts.encoded,
+                 counts.all, decoded);
 }
 
 /* ---- loading --------------------------------------------------------------------------------------------------- */
@@ -238,7 +260,9 @@ static int fill(void *context, int id) {
 static int fill_encoded(void *context, int id, int part, const struct param_rect *rect, const struct encoded_rows *to) {
     const struct loading *loading = context;
     TRY(stop_check("while the model was loaded"));
-    return round_rect(loading->encodings, device_threads(loading->store->device), id, rect, to);
+    return loading->encodings->rounding
+               ? round_rect(loading->encodings, device_threads(loading->store->device), id, rect, to)
+               : ckpt_read_encoded(&loading->encodings->files, id, rect, to);
 }
 
 int pretrained_load(const struct pretrained_encodings *e, struct base *base, struct stream *stream,

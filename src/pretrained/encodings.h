@@ -4,6 +4,7 @@
  * while they are loaded. A rounding sees whole tensors of the files, so ranks that share one round alike. */
 #pragma once
 
+#include "ckpt/codec.h"
 #include "kernels/rounding.h"
 #include "model/model.h"
 #include "pretrained.h"
@@ -11,10 +12,11 @@
 struct pretrained_encodings {
     const struct pretrained *model;
     struct param_table table;
-    const struct rounding *rounding;  /* of --load-in; NULL: none */
-    int threads;                      /* that round; 0: one */
-    char text[120];                   /* what people read about them */
-    struct param_encodings encodings; /* `describe` is NULL if all weights are plain */
+    struct ckpt_encodings files;
+    const struct rounding *rounding;       /* of --load-in; NULL: none */
+    int threads;                           /* that round; 0: one */
+    struct ckpt_quantization quantization; /* of the files, or of --load-in */
+    struct param_encodings encodings;      /* `describe` is NULL if all weights are plain */
 };
 
 /* The words of --load-in, "none" first; NULL-terminated. */
@@ -27,6 +29,8 @@ int pretrained_encodings_open(const struct pretrained *model, int load_in, struc
 void pretrained_encodings_close(struct pretrained_encodings *encodings);
 /* Returns what a base's options take: NULL if all weights are plain. */
 const struct param_encodings *pretrained_describes(const struct pretrained_encodings *encodings);
+/* Returns the type of a computation with --precision auto: bf16 for files in bf16 or in few bits, else fp32. */
+enum dtype pretrained_auto_dtype(const struct pretrained_encodings *encodings);
 /* Writes how the weights are encoded, how many of the model's matrices the device holds in their bits, and the bytes of
  * those that it holds in `type`; "" if all weights are plain. */
 enum { ENCODINGS_TEXT_BYTES = 240 };

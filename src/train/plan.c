@@ -71,7 +71,7 @@ static const double frozen_share = 4.0 / 6;
 /* Sketches base, tuner and runner. A base in few bits takes its encodings from its files. */
 static int sketch(const struct train_run *run, struct rank *rank, struct pipeline_shape *shape,
                   struct model_options *options, struct model_plan *plan, struct train_model *model) {
-    if (run->tuner && run->load_in) {
+    if (run->tuner && (run->load_in || run->is_quantised)) {
         TRY(pretrained_open(run->model_directory, NULL, &model->files));
         TRY(pretrained_encodings_open(&model->files, run->load_in, &model->encodings));
     }
