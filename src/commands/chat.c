@@ -41,6 +41,7 @@ static const struct config_row rows[] = {
     ROW_BOOL("history", AT(keeps_history), "true",
              "keep the lines for later conversations, in ~/.local/state/cambium/chat_history or in $XDG_STATE_HOME"),
     MODEL_DEVICE_ROW(AT(base)),
+    MODEL_LOAD_IN_ROW(AT(base)),
     MODEL_PRECISION_ROW(AT(base)),
     MODEL_THREADS_ROW(AT(base)),
     MODEL_MAX_LEN_ROW(AT(base)),

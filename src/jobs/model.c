@@ -44,6 +44,7 @@ int job_model_plan(const struct job_model *job, struct comm *world, bool is_aske
     options->adapter_count = job->adapters.count;
     options->first_layers = job->first_layers;
     options->last_layers = job->last_layers;
+    options->load_in = job->load_in;
     options->precision = job->precision - 1;
     options->has_no_graphs = job->cuda_graphs == 1;
     options->receipts = job->receipts;
@@ -185,6 +186,7 @@ struct job_model job_model_of_run(const struct train_run *run, int tensor) {
                               .gemm_algorithms = c->gemm_algorithms,
                               .batch_invariant = c->batch_invariant,
                               .threads = c->parallel.threads_per_rank,
+                              .load_in = run->load_in,
                               .precision = precision + 1,
                               .grid = {.tensor = tensor, .context = 1, .expert = 1, .data = 1, .pipeline = 1}};
 }

@@ -20,8 +20,9 @@ struct param_store {
     const struct storage *storage;
     struct param_sharing sharing;
     bool has_gradients;
-    void *held;                /* the storage's state; NULL in a sketch */
-    struct param_loans *loans; /* the open loans, if the build counts them */
+    void *held;                     /* the storage's state; NULL in a sketch */
+    struct encoded_layout *layouts; /* [table count] of its encoded parameters (struct param_place); or NULL */
+    struct param_loans *loans;      /* the open loans, if the build counts them */
 };
 
 /* How a store is opened. */
@@ -32,8 +33,9 @@ struct param_store_options {
     enum dtype dtype;              /* of the working weights */
     const struct storage *storage; /* NULL: storage_whole */
     bool has_gradients;
-    int layer_shards;             /* as in struct param_map_options */
-    struct param_sharing sharing; /* for storages that need it */
+    int layer_shards;                        /* as in struct param_map_options */
+    struct param_sharing sharing;            /* for storages that need it */
+    const struct param_encodings *encodings; /* of the values' source; read only while sketching. NULL: plain */
 };
 
 /* Makes a store without values, for planning: borrowed views have shapes and no data. The table, and what `part` points
