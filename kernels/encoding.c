@@ -1,4 +1,4 @@
-/* What encodings mean, in plain loops: sizes, places, and the values of a row. */
+/* The meaning of encodings, in plain loops: sizes, places, and the values of a row. */
 #include "kernels/encoding.h"
 
 bool encoding_equals(const struct encoding *a, const struct encoding *b) {

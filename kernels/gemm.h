@@ -42,8 +42,8 @@ struct gemm {
 struct pack_call {
     struct matrix_view plain; /* the weight; of an encoded one, its shape and type */
     void *out;                /* packed_bytes of memory */
-    /* Of an encoded weight (plain.encoded), each part is packed by one call: from its codes, or with CODES_NONE from
-     * `plain`, which is then the plain rows of the part. */
+    /* Each call packs one part of an encoded weight (plain.encoded): from its codes, or with CODES_NONE from `plain`,
+     * which is then the plain rows of the part. */
     const struct encoded_rows *rows;
     int part;
 };
