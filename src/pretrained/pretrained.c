@@ -1,6 +1,8 @@
 /* Opening a model directory. */
 #include "pretrained.h"
 
+#include "ckpt/codec.h"
+
 /* Finds the directory that the path means; the first rank chooses. */
 static int find_directory(const char *path, struct comm *world, char directory[PATH_MAX]) {
     int status = STATUS_OK;
@@ -38,7 +40,10 @@ static int read_config(struct pretrained *model) {
 }
 
 static int open_tensors(struct pretrained *model) {
+    char where[PATH_MAX + 16];
+    snprintf(where, sizeof where, "%s/config.json", model->directory);
     int status = ckpt_open_model(model->directory, &model->tensors);
+    THEN(status, ckpt_attach_codec(model->tensors, strbuf_text(&model->config_text), where));
     if (!status && model->dtype == DTYPE_COUNT)
         model->dtype = ckpt_dtype(model->tensors);
     return status;
