@@ -65,7 +65,8 @@ static void e4m3_codes(const float *x, int64_t count, float scale, uint8_t *out)
 static const uint8_t ascending[2][16] = {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
                                          {11, 10, 13, 12, 15, 14, 9, 0, 8, 1, 6, 7, 4, 5, 2, 3}};
 
-/* Of up to 64 numbers. A group that is cut short is divided by its scale; others are multiplied by the reciprocal. */
+/* Writes codes of up to 64 numbers. A group that is cut short is divided by its scale; others are multiplied by the
+ * reciprocal. */
 static void table_codes(enum encoded_codes codes, const float *x, int64_t count, float scale, bool is_short,
                         uint8_t *out) {
     const float *table = encoded_table(codes);
