@@ -50,9 +50,11 @@ static int read_file(const char *path, char *at, int64_t *bytes) {
 static int read_files(const char *directory, char *memory, int64_t *bytes) {
     char path[PATH_MAX], **names;
     size_t count;
-    int status = file_list(directory, &names, &count);
     *bytes = 0;
-    TRY(status);
+    if (!file_is_directory(directory))
+        return read_file(directory, memory, bytes);
+    TRY(file_list(directory, &names, &count));
+    int status = STATUS_OK;
     for (size_t i = 0; i < count && !status; i++) {
         const char *ending = strrchr(names[i], '.');
         if (ending && !strcmp(ending, ".safetensors") && !(status = file_join(path, sizeof path, directory, names[i])))
