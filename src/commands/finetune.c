@@ -554,9 +554,9 @@ static int before(struct comm *world, const struct train_run *run, const void *c
 }
 
 /* When the trainer is closed: receipts into the adapters, then the gap, which loads what was written. */
-static int after(struct comm *world, const struct train_run *run, int64_t iteration) {
+static int after(struct comm *world, const struct train_run *run, int64_t iteration, bool is_stopped) {
     TRY(receipts_add(world, run));
-    return serving_gap_add(world, run, iteration);
+    return is_stopped ? STATUS_OK : serving_gap_add(world, run, iteration);
 }
 
 static int run(struct launch *launch, void *context) {

@@ -103,8 +103,9 @@ static int train(struct comm *world, void *context) {
     if (status)
         comm_fail(world, status); /* the others no longer touch this rank's memory */
     int64_t iteration = status ? 0 : trainer_iteration(trainer);
+    bool is_stopped = !status && trainer_is_stopped(trainer);
     trainer_close(trainer);
-    return status || !training->after ? status : training->after(world, training->run, iteration);
+    return status || !training->after ? status : training->after(world, training->run, iteration, is_stopped);
 }
 
 int training_launch(struct launch *launch, const struct training *training) {

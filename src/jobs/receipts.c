@@ -138,8 +138,9 @@ static int run_on_ranks(struct comm *ranks, const struct train_run *run, void *c
 
 int receipts_add(struct comm *world, const struct train_run *run) {
     struct receipts_job job = {.may_lack = true};
-    if (!run->tuner || run->config.train.skip_train || stop_requested())
+    if (!run->tuner || run->config.train.skip_train)
         return STATUS_OK;
+    stop_take(); /* a signal that has ended the training; the next one ends this */
     int status = comm_agree(world, find_directories(run->config.checkpoint.save, &job));
     THEN_IF(status, job.count, job_on_tensor_ranks(world, run, run_on_ranks, &job));
     if (job.directories)

@@ -15,9 +15,9 @@ struct receipts_job {
  * All ranks call it together. Errors of job_model_open, engine_image_load, engine_make_receipt and engine_replay;
  * STATUS_IO. */
 int receipts_job_run(struct comm *world, void *context);
-/* Writes the receipts of a run into the adapters below its output: the last, the best, and those of its checkpoints. It
- * does nothing after a stop. All ranks of the run call it together, after they closed their trainers. Errors of
- * receipts_job_run. */
+/* Writes the receipts of a run into the adapters below its output: the last, the best, and those of its checkpoints.
+ * The run may have been stopped by a signal; another one ends the writing. All ranks of the run call it together, after
+ * they closed their trainers. Errors of receipts_job_run. */
 int receipts_add(struct comm *world, const struct train_run *run);
 /* True when the directory has a receipt. */
 bool receipt_is_in(const char *directory);

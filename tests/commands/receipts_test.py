@@ -1,7 +1,9 @@
 """Receipts: finetune writes one into each directory, each load replays it, and a planted fault is refused by its name."""
 import json
 import shutil
+import signal
 import subprocess
+import time
 import unittest
 
 import finetune_support as tuning
@@ -30,6 +32,23 @@ class Receipts(tuning.Tuning):
             for words in ([], ["--precision", "bf16"], ["--device", "cpu:v3"], ["--receipts", "require"]):
                 status, said = self.load(self.made / part, *words)
                 self.assertEqual(status, 0, (part, words, said))
+
+    def test_a_stopped_run_has_them(self):
+        output, metrics = self.root / "stopped", self.root / "stopped.jsonl"
+        with subprocess.Popen([support.CAMBIUM, "finetune", "--model", self.base, "--peft", "lora", "ia3", "--data", self.data, "--output", output,
+                               f"--log.metrics_file={metrics}", "--optim.lr=1e-3", "--train.train_iters=1000000", "--checkpoint.save_interval=2",
+                               "--checkpoint.keep_last=2", "--train.global_batch_size=2", "--ranks", "2"], stderr=subprocess.PIPE, text=True) as running:
+            while running.poll() is None and not list(output.glob("iter_*")):
+                time.sleep(0.002)
+            running.send_signal(signal.SIGTERM)
+            errors = running.communicate(timeout=120)[1]
+        self.assertEqual(running.returncode, 0, errors)
+        self.assertIn("stopped by SIGTERM", errors)
+        for directory in (output, *output.glob("iter_*")):
+            for method in ("lora", "ia3"):
+                self.assertTrue((directory / method / "cambium_receipt.json").exists(), directory)
+            status, said = self.load(directory, "--receipts", "require")
+            self.assertEqual(status, 0, said)
 
     def test_none_is_refused_only_where_one_is_required(self):
         shutil.copytree(self.made, self.root / "none", ignore=shutil.ignore_patterns("iter_*", "cambium_receipt.json"))
