@@ -419,7 +419,7 @@ const struct program *rules_program(const struct rules *rules) {
 }
 
 size_t rules_bytes(const struct rules *rules) {
-    return regexes_bytes(rules->regexes) + rules->capacity * sizeof *rules->nodes +
+    return regexes_held(rules->regexes) + rules->capacity * sizeof *rules->nodes +
            rules->call_capacity * sizeof *rules->calls + rules->work_capacity * sizeof *rules->work +
            rules->step_capacity * sizeof *rules->program.steps + rules->rule_capacity * sizeof *rules->program.rules;
 }
