@@ -90,8 +90,18 @@ int grammar_compile(const struct grammar_source *source, const struct grammar_vo
 struct grammar *grammar_share(struct grammar *grammar);
 /* Ends a reference; NULL is allowed. */
 void grammar_release(struct grammar *grammar);
-/* Bytes of the grammar and its caches now. */
-size_t grammar_bytes(struct grammar *grammar);
+/* Lets whoever has the first reference hear, on any thread, when it becomes the only one. The grammar may be gone then.
+ */
+void grammar_watch(struct grammar *grammar, void (*on_idle)(void *context), void *context);
+/* True while there are more references than the first. */
+bool grammar_is_used(const struct grammar *grammar);
+/* Bytes of the grammar and its caches after the last call. */
+size_t grammar_bytes(const struct grammar *grammar);
+/* Bytes of the masks that all grammars of a vocabulary share. */
+size_t grammar_vocabulary_shared_bytes(const struct grammar_vocabulary *vocabulary);
+/* Limits a grammar's bytes from the next mask on: it then begins without its caches, and keeps what it cannot do
+ * without. */
+void grammar_set_share(struct grammar *grammar, size_t bytes);
 
 /* ---- following a text ---- */
 
