@@ -92,7 +92,7 @@ int embedding_pass_forward(const struct pass *pass, void *x) {
         .token_count = run->base->part.vocab,
         .tokens = pass->batch->tokens,
         .positions = pass->batch->positions,
-        .token_table = tokens.data,
+        .token_table = tokens,
         .position_table = positions.data,
         .x = run->rank->is_sequence_parallel ? run->scratch.whole : x,
     };

@@ -295,6 +295,36 @@ static void check_forward(const struct scene *scene, const struct weight *w, enu
     free(some);
 }
 
+/* Rows of a table, with and without positions: token 1 is another rank's. */
+static void check_embedded(const struct scene *scene, const struct weight *w, enum dtype type, const char *what) {
+    const int32_t tokens[] = {(int32_t)w->n + 1, 2, 1, 7}, positions[] = {0, 1, 1, 2};
+    void *x = calloc((size_t)(4 * w->k), sizeof(float)), *table = rows_of_x(type, 3 * w->k);
+    struct embedding a = {.rows = 4,
+                          .cols = w->k,
+                          .type = type,
+                          .first_token = 2,
+                          .token_count = w->n,
+                          .tokens = tokens,
+                          .positions = positions,
+                          .token_table = w->view,
+                          .x = x};
+    for (int has_positions = 0; has_positions < 2; has_positions++) {
+        a.position_table = has_positions ? table : NULL;
+        test_ok(scene->ops->embedding_forward(&scene->exec, &a));
+        for (int64_t i = 0; i < 4 * w->k; i++) {
+            int64_t row = tokens[i / w->k] - 2, j = i % w->k;
+            float value = row < 0 ? 0 : typed(type, w->value[row * w->k + j]);
+            if (has_positions && row >= 0)
+                value = typed(type, value + element(type, table, positions[i / w->k] * w->k + j));
+            if (element(type, x, i) != value)
+                fail_msg("%s: embedded %lld is %g, expected %g", what, (long long)i, (double)element(type, x, i),
+                         (double)value);
+        }
+    }
+    free(x);
+    free(table);
+}
+
 /* The rows of the unit matrix times W are W's rows, rounded to the type: the values of a backward. */
 static void check_values(const struct scene *scene, const struct weight *w, enum dtype type, const char *what) {
     struct matrix_view half = matrix_plain(DTYPE_BF16, NULL, 8, 8);
@@ -323,6 +353,7 @@ static void check_values(const struct scene *scene, const struct weight *w, enum
             fail_msg("%s: the squares of row %lld are %g, expected %g", what, (long long)i, (double)squares[i - 2],
                      sum);
     }
+    check_embedded(scene, w, type, what);
     free(unit);
     free(c);
 }
@@ -386,7 +417,7 @@ static void check_orders_and_groups(const struct scene *scene) {
     check_encoding(scene, e, 35, 613, false);
     check_encoding(scene, e, 35, 613, true);
     e = (struct encoding){.codes = CODES_INTEGERS, .bits = 8, .bias = 128, .group = 700};
-    check_encoding(scene, e, 3, 700, false);
+    check_encoding(scene, e, 9, 700, false);
     e.group = 264;
     check_encoding(scene, e, 35, 700, false);
     e.group = 48;
