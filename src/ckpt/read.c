@@ -31,33 +31,33 @@ static bool is_transposed(const struct safetensors *file, const struct param_sli
     return slice->is_transposed && !(file->source && file->source->is_out_in);
 }
 
-/* Adds what is wrong with the tensor of a slice to `wrong`. */
-static void check_entry(const struct ckpt_tensors *tensors, const struct tensor_entry *entry, const struct param *param,
-                        const struct param_slice *slice, struct problems *wrong) {
+/* Adds what is wrong with the tensor of a slice to `wrong`. STATUS_INVALID for a weight in few bits. */
+static int check_entry(const struct ckpt_tensors *tensors, const struct tensor_entry *entry, const struct param *param,
+                       const struct param_slice *slice, struct problems *wrong) {
     const struct safetensor *tensor = entry->tensor;
-    const char *tensor_name = tensor->name;
+    const struct codec_linear *linear = codec_of(tensors, entry);
     int64_t shape[2];
     char text[3 * SHOWN_BYTES], expected[SHOWN_BYTES], found[SHOWN_BYTES], word[SHOWN_BYTES];
     bool is_turned = is_transposed(entry->file, slice);
-    const struct codec_linear *linear = codec_of(tensors, entry);
     int dims = slice_file_shape(param, slice, is_turned, shape);
     if (linear) { /* it has [out, in] in all files */
         shape[0] = slice->file_rows;
         shape[1] = param->shape[1];
-        tensor_name = linear->parts[0].tensor->name;
     }
     bool has_shape = tensor->dims == dims && !memcmp(tensor->shape, shape, (size_t)dims * sizeof *shape);
     if (has_shape && is_readable(tensor->dtype))
-        return;
+        return STATUS_OK;
     shape_text(expected, sizeof expected, dims, shape);
     shape_text(found, sizeof found, tensor->dims, tensor->shape);
+    if (linear)
+        return codec_fail(linear, 0, "has values of shape %s (expected %s)", found, expected);
     if (!has_shape)
-        snprintf(text, sizeof text, "%s has %s %s (expected %s)", shown(tensor_name, word),
-                 linear ? "values of shape" : "shape", found, expected);
+        snprintf(text, sizeof text, "%s has shape %s (expected %s)", shown(tensor->name, word), found, expected);
     else
         snprintf(text, sizeof text, "%s has dtype %s (expected F32, BF16, F16 or F64)", shown(tensor->name, word),
                  tensor->type);
     problem_add(wrong, text);
+    return STATUS_OK;
 }
 
 static bool is_wanted(const struct ckpt_array *array, const struct param *param) {
@@ -93,7 +93,7 @@ static int check_array(const struct ckpt_tensors *tensors, const struct param_ta
             last = slice->name;
             tensor_file_name(table->files, array->prefix, slice->name, name);
             if (entry)
-                check_entry(tensors, entry, param, slice, wrong);
+                TRY(check_entry(tensors, entry, param, slice, wrong));
             else
                 problem_add(missing, name);
         }
