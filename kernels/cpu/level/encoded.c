@@ -94,6 +94,13 @@ static uint32_t chunk_of(uint64_t codes) {
     return (uint32_t)((even & 0xffff) | (odd & 0xffff) << 16);
 }
 
+/* Returns 8 codes less the centre, byte by byte. */
+static uint64_t less_centre(uint64_t codes, int centre) {
+    const uint64_t high = 0x8080808080808080u;
+    uint64_t less = (uint64_t)centre * 0x0101010101010101u;
+    return ((codes | high) - (less & ~high)) ^ ((codes ^ ~less) & high);
+}
+
 static void pack_codes(const struct panel_form *f, const struct encoded_rows *rows, int64_t first, int64_t position,
                        int64_t count, char *out) {
     for (int64_t p = position; p < position + count; p += CHUNK) {
@@ -106,6 +113,7 @@ static void pack_codes(const struct panel_form *f, const struct encoded_rows *ro
                 uint32_t word = chunk_of(codes);
                 memcpy(out + o * 4, &word, sizeof word);
             } else {
+                codes = rows->encoding.codes == CODES_INTEGERS ? less_centre(codes, f->centre) : codes;
                 for (int pair = 0; pair < CHUNK / 2; pair++)
                     memcpy(out + (pair * PANEL + o) * 2, (char *)&codes + pair * 2, 2);
             }
@@ -180,8 +188,10 @@ static float element(enum dtype type, const char *array, int64_t i) {
 }
 
 static int code_of(const struct panel_form *f, const char *codes, int64_t output, int64_t position) {
-    if (f->bits == 8)
-        return ((const uint8_t *)codes)[(position / 2 * PANEL + output) * 2 + position % 2];
+    if (f->bits == 8) {
+        int byte = ((const uint8_t *)codes)[(position / 2 * PANEL + output) * 2 + position % 2];
+        return f->encoding.codes == CODES_INTEGERS ? (byte + f->centre) & 255 : byte;
+    }
     uint32_t word;
     memcpy(&word, codes + (position / CHUNK * PANEL + output) * 4, sizeof word);
     return word >> (position % CHUNK / 2 * 4 + position % 2 * 16) & 15;

@@ -6,9 +6,9 @@
  * whole chunks of CHUNK positions with codes of 0, which meet rows of x that are padded with zeros.
  *
  * Codes of up to 4 bits are held in 4. A chunk is a word of 32 bits for each output: the lower half has its even
- * positions, the upper half the odd ones, each from the lowest bits up. Longer codes are held in bytes: a pair of
- * positions is 2 neighbouring bytes for each output. So a vector of words becomes pairs of bf16 by shifts and
- * permutes. */
+ * positions, the upper half the odd ones, each from the lowest bits up. Longer codes are held in bytes, and integers
+ * among them as signed numbers: a pair of positions is 2 neighbouring bytes for each output. So a vector of words
+ * becomes pairs of bf16 by shifts and permutes. */
 #pragma once
 
 #include "cpu/level/panels.h"
@@ -24,7 +24,8 @@ struct panel_form {
     int64_t positions;     /* of a row, padded */
     int64_t group, groups; /* padded positions of a group; the last one may be shorter */
     int bits;              /* of a code in memory: 4 or 8 */
-    int centre;            /* of integers: the code that is multiplied as 0 */
+    int centre;            /* of integers: the code that is multiplied as 0, in the middle of all */
+    bool has_sums;         /* products need the sums of groups of x */
     int64_t scale_bytes, shift_bytes, group_bytes, block_bytes; /* of a panel */
     int64_t bytes;                                              /* of a panel */
 };
@@ -36,7 +37,8 @@ static inline struct panel_form panel_form_of(const struct encoded_part *part) {
     f.positions = (part->positions + CHUNK - 1) / CHUNK * CHUNK;
     f.group = f.groups == 1 ? f.positions : e->group;
     f.bits = e->bits <= 4 ? 4 : 8;
-    f.centre = e->shift == ENCODED_ZEROS ? 1 << (e->bits - 1) : e->bias;
+    f.centre = e->codes == CODES_INTEGERS ? 1 << (e->bits - 1) : e->bias;
+    f.has_sums = e->shift != ENCODED_SYMMETRIC || f.centre != e->bias;
     f.scale_bytes = PANEL * (int64_t)dtype_bytes(e->scale_type);
     f.shift_bytes = e->shift == ENCODED_SYMMETRIC ? 0 : e->shift == ENCODED_ZEROS ? PANEL : f.scale_bytes;
     f.block_bytes = e->groups_of_block ? PANEL * (e->shift == ENCODED_OFFSETS ? 4 : 2) : 0;

@@ -25,8 +25,36 @@ static enum product product_of(const struct gemm *gemm, const struct panel_form 
 
 /* ---- expanding ------------------------------------------------------------------------------------------------- */
 
+/* Numbers of codes of 4 bits: as floats, and as bf16 numbers, which come twice because 5 bits choose among them. Two
+ * bf16 are the upper and the lower part. */
+struct numbers {
+    float table[16];
+    uint16_t halves[2][32];
+};
+
+static struct numbers numbers_of(const struct panel_form *f) {
+    const float *given = encoded_table(f->encoding.codes);
+    struct numbers n;
+    for (int i = 0; i < 16; i++) {
+        float number = given ? given[i] : (float)(i - f->centre), upper = rounded(number, DTYPE_BF16);
+        n.table[i] = number;
+        n.halves[0][i] = n.halves[0][16 + i] = vbf16_from_float(number);
+        n.halves[1][i] = n.halves[1][16 + i] = vbf16_from_float(number - upper);
+    }
+    return n;
+}
+
+/* 16-bit numbers, two in each lane of a vfloat. */
+typedef uint16_t vhalves __attribute__((vector_size(sizeof(vfloat))));
+
 static inline vfloat to_float(vlanes x) {
     return __builtin_convertvector(x, vfloat);
+}
+
+static inline vhalves load_halves(const void *from) {
+    vhalves x;
+    memcpy(&x, from, sizeof x);
+    return x;
 }
 
 /* Returns entries of a table of 16 numbers: by the lowest 4 bits of each lane. */
@@ -42,72 +70,77 @@ TILE_INLINE vfloat entries_of(const float *table, vlanes codes) {
 }
 
 /* Returns numbers of E4M3. A subnormal one is 2^-6 less than the number with its fraction and the exponent above. */
-TILE_INLINE vfloat e4m3_numbers(vlanes codes) {
+TILE_INLINE vfloat e4m3_floats(vlanes codes) {
     vlanes size = codes & 0x7f, is_subnormal = size < 8;
     vlanes bits = (size << 20) + (120 << 23) - (is_subnormal << 23);
     vfloat least = (vfloat)((vlanes)simd_set(0x1p-6f) & is_subnormal), x = (vfloat)bits - least;
     return (vfloat)((vlanes)x | (codes & 0x80) << 24);
 }
 
-/* Returns the numbers of codes in the lanes; bits above the code's are ignored in tables of 16. */
-TILE_INLINE vfloat numbers_of(const struct panel_form *f, const float *table, vlanes codes) {
-    return f->bits == 4                      ? entries_of(table, codes)
-           : f->encoding.codes == CODES_E4M3 ? e4m3_numbers(codes)
-                                             : to_float(codes - f->centre);
+/* Returns the same numbers as bf16, from codes in 16 bits. */
+TILE_INLINE vhalves e4m3_halves(vhalves codes) {
+    static const uint16_t subnormal[32] = {0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60};
+    vhalves size = codes & 0x7f, is_subnormal = (vhalves)(size < 8);
+    vhalves few = __builtin_shuffle(load_halves(subnormal), size), bits = (size << 4) + (120 << 7);
+    return (few & is_subnormal) | (bits & ~is_subnormal) | (codes & 0x80) << 8;
 }
 
-/* Returns pairs of bf16 from floats that are exact in it. */
-TILE_INLINE vfloat pairs_of(vfloat even, vfloat odd) {
-    return (vfloat)((vlanes)((vlanes)even >> 16 & 0xffff) | ((vlanes)odd & (int32_t)0xffff0000));
-}
+/* Each function writes the numbers of `count` positions, whole chunks, from codes of one kind. */
 
-/* Writes the numbers of a pair of positions, for one vector of outputs. */
-TILE_INLINE float *put_pair(enum product product, const struct panel_form *f, const float *table, vlanes even,
-                            vlanes odd, float *out) {
-    vfloat x = numbers_of(f, table, even), y = numbers_of(f, table, odd);
-    if (product == PRODUCT_FLOATS) {
-        simd_store(out, x);
-        simd_store(out + PANEL, y);
-        return out + 2 * PANEL;
-    }
-    simd_store(out, pairs_of(x, y));
-    if (product == PRODUCT_PAIRS)
-        return out + PANEL;
-    simd_store(out + PANEL, pairs_of(numbers_of(f, table + 16, even), numbers_of(f, table + 16, odd)));
-    return out + 2 * PANEL;
-}
-
-/* Writes the numbers of `count` positions, whole chunks. */
-TILE_INLINE void expand_codes(enum product product, const struct panel_form *f, const float *table, const char *codes,
-                              int64_t count, float *out) {
-    for (int v = 0; v < PANEL; v += SIMD_LANES) {
-        const char *from = codes + v * 16 / f->bits; /* 4 or 2 bytes for each output */
-        float *to = out + v;
-        for (int64_t p = 0; p < count; p += CHUNK) {
-            vlanes word;
-            memcpy(&word, from, sizeof word);
-            for (int pair = 0; pair < CHUNK / 2; pair++) {
-                vlanes even = word >> 4 * pair, odd = word >> (16 + 4 * pair);
-                if (f->bits == 8) {
-                    vlanes bytes = (vlanes)simd_load_halves((const uint16_t *)(const void *)(from + pair * PANEL * 2));
-                    even = bytes & 255;
-                    odd = bytes >> 8;
-                }
-                to = put_pair(product, f, table, even, odd, to);
+static void expand_floats(const struct panel_form *f, const struct numbers *n, const char *codes, int64_t count,
+                          float *out) {
+    bool is_integer = f->encoding.codes == CODES_INTEGERS;
+    for (int64_t p = 0; p < count; p += CHUNK, codes += CHUNK * PANEL * f->bits / 8, out += CHUNK * PANEL)
+        for (int v = 0; v < PANEL; v += SIMD_LANES)
+            for (int i = 0; i < CHUNK && f->bits == 4; i++) {
+                vlanes word;
+                memcpy(&word, codes + v * 4, sizeof word);
+                simd_store(out + i * PANEL + v, entries_of(n->table, word >> (i / 2 * 4 + i % 2 * 16)));
             }
-            from += CHUNK * PANEL * f->bits / 8;
+    if (f->bits == 4)
+        return;
+    codes -= count * PANEL;
+    out -= count * PANEL;
+    for (int64_t p = 0; p < count; p += 2, codes += 2 * PANEL, out += 2 * PANEL)
+        for (int v = 0; v < PANEL; v += SIMD_LANES) {
+            vlanes bytes = (vlanes)simd_load_halves((const uint16_t *)(const void *)(codes + 2 * v));
+            vfloat even = is_integer ? to_float(bytes << 24 >> 24) : e4m3_floats(bytes & 255);
+            vfloat odd = is_integer ? to_float(bytes << 16 >> 24) : e4m3_floats(bytes >> 8);
+            simd_store(out + v, even);
+            simd_store(out + PANEL + v, odd);
         }
-    }
 }
 
-/* Writes the 16 numbers of codes of 4 bits, and for two pairs those of their upper and lower parts. */
-static void make_table(enum product product, const struct panel_form *f, float table[32]) {
-    const float *given = encoded_table(f->encoding.codes);
-    for (int i = 0; i < 16 && f->bits == 4; i++) {
-        float number = given ? given[i] : (float)(i - f->centre), upper = rounded(number, DTYPE_BF16);
-        table[i] = product == PRODUCT_TWO_PAIRS ? upper : number;
-        table[16 + i] = rounded(number - upper, DTYPE_BF16);
+TILE_INLINE void expand_nibbles(bool is_split, const struct numbers *n, const char *codes, int64_t count, float *out) {
+    vhalves upper = load_halves(n->halves[0]), lower = load_halves(n->halves[1]);
+    for (int64_t p = 0; p < count; p += CHUNK, codes += CHUNK * PANEL / 2)
+        for (int pair = 0; pair < CHUNK / 2; pair++, out += is_split ? 2 * PANEL : PANEL)
+            for (int v = 0; v < PANEL; v += SIMD_LANES) {
+                vhalves code = load_halves(codes + v * 4) >> 4 * pair;
+                simd_store(out + v, (vfloat)__builtin_shuffle(upper, code));
+                if (is_split)
+                    simd_store(out + PANEL + v, (vfloat)__builtin_shuffle(lower, code));
+            }
+}
+
+static void expand_pairs(const struct panel_form *f, const struct numbers *n, const char *codes, int64_t count,
+                         float *out) {
+    if (f->bits == 4) {
+        expand_nibbles(false, n, codes, count, out);
+        return;
     }
+    for (int64_t p = 0; p < count; p += 2, codes += 2 * PANEL, out += PANEL)
+        for (int v = 0; v < PANEL; v += SIMD_LANES) {
+            const uint8_t *bytes = (const uint8_t *)codes + 2 * v;
+            simd_store(out + v, f->encoding.codes == CODES_INTEGERS
+                                    ? simd_byte_pairs(bytes)
+                                    : (vfloat)e4m3_halves((vhalves)simd_widened_bytes(bytes)));
+        }
+}
+
+static void expand_two_pairs(const struct panel_form *f, const struct numbers *n, const char *codes, int64_t count,
+                             float *out) {
+    expand_nibbles(true, n, codes, count, out);
 }
 
 TILE_INLINE vfloat elements_at(enum dtype type, const char *from, int first) {
@@ -135,12 +168,14 @@ static void expand_scales(const struct panel_form *f, const char *panel, int64_t
         vfloat scale = elements_at(e->scale_type, scales, v), shift = simd_set(0);
         if (block)
             scale *= simd_load_f16(block + v);
-        if (e->shift == ENCODED_ZEROS)
-            shift = scale * (elements_at(DTYPE_U8, shifts, v) + simd_set((float)(e->bias - f->centre)));
-        else if (e->shift == ENCODED_OFFSETS)
+        if (e->shift == ENCODED_OFFSETS)
             shift = elements_at(e->scale_type, shifts, v);
         if (block && e->shift == ENCODED_OFFSETS)
             shift *= simd_load_f16(block + PANEL + v);
+        vfloat zero = simd_set((float)(e->bias - f->centre));
+        if (e->shift == ENCODED_ZEROS)
+            zero += elements_at(DTYPE_U8, shifts, v);
+        shift = simd_fma(scale, zero, shift);
         simd_store(out + v, scale);
         simd_store(out + PANEL + v, shift);
     }
@@ -237,22 +272,19 @@ TILE_INLINE void multiply_rows(enum product product, int rows, const struct slic
     }
 }
 
-/* The functions of each product. */
-#define DEFINE_PRODUCT(name, product)                                                                                  \
-    static void multiply_##name(int rows, const struct slice *slice, const struct block *block) {                      \
-        multiply_rows(product, rows, slice, block);                                                                    \
-    }                                                                                                                  \
-    static void expand_##name(const struct panel_form *f, const float *table, const char *codes, int64_t count,        \
-                              float *out) {                                                                            \
-        expand_codes(product, f, table, codes, count, out);                                                            \
-    }
-DEFINE_PRODUCT(floats, PRODUCT_FLOATS)
-DEFINE_PRODUCT(pairs, SIMD_PAIRS ? PRODUCT_PAIRS : PRODUCT_FLOATS)
-DEFINE_PRODUCT(two_pairs, SIMD_PAIRS ? PRODUCT_TWO_PAIRS : PRODUCT_FLOATS)
+static void multiply_floats(int rows, const struct slice *slice, const struct block *block) {
+    multiply_rows(PRODUCT_FLOATS, rows, slice, block);
+}
+static void multiply_pairs(int rows, const struct slice *slice, const struct block *block) {
+    multiply_rows(SIMD_PAIRS ? PRODUCT_PAIRS : PRODUCT_FLOATS, rows, slice, block);
+}
+static void multiply_two_pairs(int rows, const struct slice *slice, const struct block *block) {
+    multiply_rows(SIMD_PAIRS ? PRODUCT_TWO_PAIRS : PRODUCT_FLOATS, rows, slice, block);
+}
 
 static const struct {
     void (*multiply)(int rows, const struct slice *slice, const struct block *block);
-    void (*expand)(const struct panel_form *f, const float *table, const char *codes, int64_t count, float *out);
+    void (*expand)(const struct panel_form *f, const struct numbers *n, const char *codes, int64_t count, float *out);
 } products[] = {[PRODUCT_FLOATS] = {multiply_floats, expand_floats},
                 [PRODUCT_PAIRS] = {multiply_pairs, expand_pairs},
                 [PRODUCT_TWO_PAIRS] = {multiply_two_pairs, expand_two_pairs}};
@@ -264,7 +296,7 @@ struct pass {
     const struct gemm *gemm;
     const struct part_rows *part;
     enum product product;
-    float table[32];
+    struct numbers numbers; /* of codes of 4 bits */
     int64_t first, rows, blocks;
     int64_t panels, skipped; /* panels of the weight, and columns of the first one before the view */
     int64_t shares;          /* parts of the blocks, if there are too few panels for the threads */
@@ -281,7 +313,7 @@ static int64_t units_of(enum product product, const struct panel_form *f) {
     return f->positions / (product == PRODUCT_FLOATS ? 1 : 2);
 }
 static int64_t sums_of(const struct panel_form *f) {
-    return f->encoding.shift == ENCODED_SYMMETRIC ? 0 : f->groups;
+    return f->has_sums ? f->groups : 0;
 }
 
 /* Packs one row as lane `lane` of `rows`. */
@@ -351,7 +383,7 @@ static struct slice expand(const struct pass *pass, const char *panel, int64_t p
     for (int64_t g = 0; g < slice.groups; g++, left -= each) {
         int64_t count = left < each ? left : each;
         const char *codes = codes_at(f, panel, slice.group + g) + (g ? 0 : inside) * PANEL * f->bits / 8;
-        products[pass->product].expand(f, pass->table, codes, count, to);
+        products[pass->product].expand(f, &pass->numbers, codes, count, to);
         to += count * PANEL / (pass->product == PRODUCT_PAIRS ? 2 : 1);
         expand_scales(f, panel, slice.group + g, scales[g][0]);
     }
@@ -433,7 +465,7 @@ static void multiply_part(const struct exec *exec, const struct gemm *gemm, cons
     pass.skipped = part->view.first_row % PANEL;
     pass.panels = panels_of(pass.skipped + gemm_n(gemm));
     pass.packed = exec->workspace;
-    make_table(pass.product, &part->form, pass.table);
+    pass.numbers = numbers_of(&part->form);
     int64_t most = pass_rows(pass.units + pass.sums), passes = (gemm_m(gemm) + most - 1) / most;
     for (int64_t i = 0; i < passes; i++) {
         pass.first = gemm_m(gemm) * i / passes;

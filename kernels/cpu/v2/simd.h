@@ -145,3 +145,12 @@ static inline vword simd_load_halves(const uint16_t *p) {
 static inline vfloat simd_load_f16(const uint16_t *p) {
     return _mm_setr_ps(f16_to_float(p[0]), f16_to_float(p[1]), f16_to_float(p[2]), f16_to_float(p[3]));
 }
+
+/* Only for levels with SIMD_PAIRS: return 2 * SIMD_LANES bytes as bf16, by pairs in the order of memory, each byte
+ * being a signed number; and as 16-bit words. */
+static inline vfloat simd_byte_pairs(const uint8_t *p) {
+    return simd_set(0);
+}
+static inline vword simd_widened_bytes(const uint8_t *p) {
+    return simd_words(0);
+}
