@@ -1,6 +1,5 @@
-/* A GGUF file as a model: gguf_config.c reads its configuration, gguf_weights.c finds where parameters lie,
- * gguf_model.c opens them as the tensors of a model directory, and gguf_tokenizer.c makes the files of its tokenizer.
- */
+/* A GGUF file as a model. gguf_config.c reads its configuration, and gguf_weights.c finds where parameters lie.
+ * gguf_model.c opens them as the tensors of a model directory, and gguf_tokenizer.c makes the files of a tokenizer. */
 #pragma once
 
 #include "ckpt/gguf.h"
