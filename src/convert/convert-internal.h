@@ -70,9 +70,6 @@ void model_source_close(struct model_source *model);
 int model_source_check(const struct model_source *model, const struct ckpt_array *arrays, int count);
 /* Sets the text of config.json to this model's, with a type for its weights. STATUS_MEMORY. */
 int model_source_make_config(struct model_source *model, const struct model_config *config, enum dtype dtype);
-/* Rounds values of a parameter to 16 bits. STATUS_INVALID when one is not finite in that type. */
-int model_round(const char *where, const struct param *param, const float *values, int64_t count, enum dtype dtype,
-                uint16_t *out);
 /* Reads a block of a parameter: `get` of struct ckpt_array, with a struct model_array as its context. */
 struct model_array {
     const struct model_source *model;

@@ -211,21 +211,7 @@ int model_source_check(const struct model_source *m, const struct ckpt_array *ar
     return m->form->check(m, arrays, count);
 }
 
-int model_round(const char *where, const struct param *param, const float *values, int64_t count, enum dtype dtype,
-                uint16_t *out) {
-    const uint16_t exponent = dtype == DTYPE_F16 ? 0x7c00 : 0x7f80; /* of what is not finite */
-    bool is_finite = true;
-    for (int64_t i = 0; i < count; i++) {
-        out[i] = dtype == DTYPE_F16 ? f16_from_float(values[i]) : bf16_from_float(values[i]);
-        is_finite &= (out[i] & exponent) != exponent;
-    }
-    if (!is_finite)
-        return status_fail(STATUS_INVALID, "%s: %s has numbers that are not finite in %s", where, param->name,
-                           dtype_name(dtype));
-    return STATUS_OK;
-}
-
-/* Reads fp32 and rounds. */
+/* Reads fp32 and rounds to fp16. */
 static int get_rounded(const struct model_array *array, const struct ckpt_block *block, uint16_t *out) {
     const struct model_source *m = array->model;
     struct ckpt_array fp32 = array->array;
@@ -233,9 +219,12 @@ static int get_rounded(const struct model_array *array, const struct ckpt_block 
     float *values = malloc((size_t)count * sizeof *values + 1);
     fp32.dtype = DTYPE_F32;
     int status = values ? m->form->read(m, &fp32, block, values) : status_no_memory();
-    THEN(status,
-         model_round(m->source->directory, &m->table.rows[block->param], values, count, array->array.dtype, out));
+    for (int64_t i = 0; i < count && !status; i++)
+        out[i] = f16_from_float(values[i]);
     free(values);
+    if (!status && dtype_find_not_finite(DTYPE_F16, out, count) >= 0)
+        return status_fail(STATUS_INVALID, "%s: %s has numbers that are not finite in %s", m->source->directory,
+                           m->table.rows[block->param].name, dtype_name(DTYPE_F16));
     return status;
 }
 
