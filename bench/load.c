@@ -117,7 +117,7 @@ int bench_load(const struct bench_options *options) {
     struct device *device = NULL;
     int status = status_allocated(seconds);
     if (!status && bench_is_shape(options->model))
-        status = status_fail(STATUS_USAGE, "bench load wants --model DIR: %s has no files", options->model);
+        status = status_fail(STATUS_USAGE, "bench load wants --model PATH: %s has no files", options->model);
     THEN(status, bench_peak_of(load_once, options, &peak));
     THEN(status, device_open(options->device, DEVICE_FIRST, 1, &device));
     for (int64_t i = 0; i < options->steps && !status; i++)

@@ -45,9 +45,9 @@ enum dtype gguf_type_dtype(const struct gguf_type *type);
 /* Returns the type of the file's largest tensor; F32 when there is none. */
 const struct gguf_type *gguf_main_type(const struct gguf *file);
 
-/* Reads elements [first, first + count) of a tensor, row-major, as the tensor's own plain type or as DTYPE_F32: exact
- * for F16 and BF16, and the values that the definition of a quantised type gives. STATUS_INVALID when one is not
- * finite, or outside the tensor; STATUS_IO. */
+/* Reads elements [first, first + count) of a tensor, row-major, as the tensor's own plain type or as DTYPE_F32. F16 and
+ * BF16 are exact in it; a quantised type has the values of its definition. STATUS_INVALID when one is not finite, or
+ * outside the tensor; STATUS_IO. */
 int gguf_read(const struct gguf_tensor *tensor, int64_t first, int64_t count, enum dtype dtype, void *out);
 
 /* ---- keys and values ---- */

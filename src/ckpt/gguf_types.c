@@ -97,8 +97,8 @@ static void q2_k_values(const unsigned char *block, float *out) {
     }
 }
 
-/* Third bits [32], which subtract 4 where they are clear; numbers of two bits [64]; for each 16 values a scale of six
- * bits, of which 32 is zero [12]; and their scale. */
+/* Third bits [32], which subtract 4 where they are clear; numbers of two bits [64]; scales [12]; and the scale of
+ * these. A scale has six bits, for 16 values, and 32 is zero. */
 static void q3_k_values(const unsigned char *block, float *out) {
     const unsigned char *scales = block + 96;
     float d = f16_at(block + 108);
@@ -109,8 +109,8 @@ static void q3_k_values(const unsigned char *block, float *out) {
     }
 }
 
-/* The scale; for each 32 values a scale of six bits, of which 32 is zero: upper bits [2], lower bits [4]; and numbers
- * of four bits [128]. */
+/* The scale; upper bits [2] and lower bits [4] of scales; and numbers of four bits [128]. A scale has six bits, for 32
+ * values, and 32 is zero. */
 static void iq4_xs_values(const unsigned char *block, float *out) {
     for (int i = 0; i < LARGE / SMALL; i++) {
         int low = block[4 + i / 2] >> (i % 2 * 4) & 15, high = block[2 + i / 4] >> (i % 4 * 2) & 3;

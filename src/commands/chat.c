@@ -52,7 +52,7 @@ static const struct config_row rows[] = {
 
 static const struct config_command command = {
     .name = "chat",
-    .synopsis = "cambium chat --model DIR [--adapter DIR] [--system TEXT] [OPTIONS]",
+    .synopsis = "cambium chat --model PATH [--adapter DIR] [--system TEXT] [OPTIONS]",
     .description =
         "Answers questions from a terminal, each with the conversation so far. Answers go to standard output as they "
         "are written. Reasoning before an answer is dim; unless standard output is a terminal, it goes to standard "

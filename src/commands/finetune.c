@@ -24,7 +24,7 @@ struct options {
 #define OPTION(name, field, meta, text) ROW_PATH(name, AT(field), meta, text)
 #define AT(field)                       offsetof(struct options, field)
 static const struct config_row rows[] = {
-    OPTION("model", model, "DIR", "the model directory, or one of checkpoints; it is not changed"),
+    OPTION("model", model, "PATH", "the model directory, GGUF file, or directory of checkpoints; it is not changed"),
     ROW_LIST("peft", AT(peft), "METHOD...",
              "several are trained together, each in its own directory; full trains all weights of the model"),
     /* after the methods' names */
@@ -160,7 +160,7 @@ static struct config_row *section_rows(const struct named_rows *named, size_t *c
 static struct config_command describe(const struct named_rows *named, const struct config_row *sections, size_t count) {
     return (struct config_command){
         .name = "finetune",
-        .synopsis = "cambium finetune --model DIR --peft METHOD... --data FILE.jsonl --output DIR "
+        .synopsis = "cambium finetune --model PATH --peft METHOD... --data FILE.jsonl --output DIR "
                     "[OPTIONS] [--section.key=value ...] [--dry-run [--cluster NAME|FILE --nodes N|--devices N]]",
         .description =
             "Trains a small set of parameters on a frozen model, and writes an adapter that Hugging Face's PEFT reads. "

@@ -16,8 +16,8 @@ static const char *const model_on_off[] = {"on", "off", NULL};
 
 /* The rows of these options, for a command whose struct has its job_model at offset `at`. */
 #define MODEL_ROW(at)                                                                                                  \
-    ROW_PATH("model", (at) + offsetof(struct job_model, model), "DIR",                                                 \
-             "model directory, or a directory of checkpoints (the newest is taken)", .is_required = true)
+    ROW_PATH("model", (at) + offsetof(struct job_model, model), "PATH",                                                \
+             "model directory, GGUF file, or a directory of checkpoints (the newest is taken)", .is_required = true)
 static const char *const receipt_modes[] = {"check", "require", "off", NULL};
 #define RECEIPTS_ROW(at)                                                                                               \
     ROW_CHOICE("receipts", (at), "check", receipt_modes,                                                               \
@@ -30,8 +30,8 @@ static const char *const receipt_modes[] = {"check", "require", "off", NULL};
     "those lines of requests or texts that name it"
 #define MODEL_NAME_ROW(at, help_) ROW_LIST("model-name", (at) + offsetof(struct job_model, names), "NAME...", help_)
 #define MODEL_TOKENIZER_ROW(at)                                                                                        \
-    ROW_PATH("tokenizer", (at) + offsetof(struct job_model, tokenizer), "DIR",                                         \
-             "tokenizer, when it is not in the model directory")
+    ROW_PATH("tokenizer", (at) + offsetof(struct job_model, tokenizer), "PATH",                                        \
+             "directory or GGUF file of the tokenizer, when the model has none")
 #define MODEL_GRAPHS_ROW(at)                                                                                           \
     ROW_CHOICE("cuda-graphs", (at) + offsetof(struct job_model, cuda_graphs), "on", model_on_off,                      \
                "--device cuda, one rank: record decode steps once, and launch each as a whole")

@@ -134,7 +134,7 @@ static const struct config_row rows[] = {
 
 static const struct config_command command = {
     .name = "serve",
-    .synopsis = "cambium serve --model DIR [--adapter-root DIR] [--listen HOST:PORT] [OPTIONS]",
+    .synopsis = "cambium serve --model PATH [--adapter-root DIR] [--listen HOST:PORT] [OPTIONS]",
     .description =
         "Serves a trained model and its adapters: OpenAI-style HTTP and gRPC on one port, and control on another. "
         "It prints one line to standard output when it serves requests. A plan that needs more memory than the host or "

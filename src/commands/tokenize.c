@@ -42,8 +42,8 @@ struct filter {
 
 #define AT(field) offsetof(struct options, field)
 static const struct config_row rows[] = {
-    ROW_PATH("tokenizer", AT(tokenizer), "DIR",
-             "a tokenizer's or a model's directory (tokenizer.json, or vocab.json and merges.txt)",
+    ROW_PATH("tokenizer", AT(tokenizer), "PATH",
+             "a tokenizer's or a model's directory (tokenizer.json, or vocab.json and merges.txt), or a GGUF file",
              .is_required = true),
     ROW_PATH("messages", AT(messages), "FILE",
              "messages in place of lines of text: plain text of one user, a JSON list of {\"role\", \"content\"}, or "

@@ -43,7 +43,7 @@ static const struct config_row rows[] = {
 
 static const struct config_command command = {
     .name = "verify serving",
-    .synopsis = "cambium verify serving --model DIR [--adapter DIR...] [OPTIONS]",
+    .synopsis = "cambium verify serving --model PATH [--adapter DIR...] [OPTIONS]",
     .description =
         "Computes log-probabilities over the whole vocabulary twice: in the forward that trains, and in the engine. "
         "The engine runs prefill, prefill in chunks, decode, a prefix hit, and rows among those of other texts. "

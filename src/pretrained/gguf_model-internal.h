@@ -1,6 +1,5 @@
-/* A GGUF file as a model: gguf_config.c reads its configuration, gguf_weights.c finds where parameters lie,
- * gguf_model.c opens them as the tensors of a model directory, and gguf_tokenizer.c makes the files of its tokenizer.
- */
+/* A GGUF file as a model: its configuration (gguf_config.c), its tokenizer (gguf_tokenizer.c), and where its parameters
+ * lie (gguf_weights.c). In gguf_model.c they are opened as the tensors of a model directory. */
 #pragma once
 
 #include "ckpt/gguf.h"

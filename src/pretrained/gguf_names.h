@@ -1,5 +1,5 @@
-/* What reading and writing a GGUF file have in common: the names of modules, tokenizers and patterns, and the numbers
- * that the format has in place of Llama 3's scaling. */
+/* Names that readers and writers of GGUF files share: of modules, tokenizers and patterns. The format has numbers in
+ * place of Llama 3's scaling. */
 #pragma once
 
 #include "model/family.h"
@@ -13,6 +13,7 @@ struct param_words {
     const char *kind;
 };
 
+/* Splits a name of a parameter; the parts point into it. */
 static inline struct param_words param_split(const char *name) {
     const char *dot = strrchr(name, '.');
     struct param_words words = {.layer = -1, .module = name, .kind = dot + 1};
@@ -25,6 +26,7 @@ static inline struct param_words param_split(const char *name) {
     return words;
 }
 
+/* True when the module of a name is this one. */
 static inline bool param_is_of(const struct param_words *words, const char *module) {
     return strlen(module) == words->length && !strncmp(module, words->module, words->length);
 }

@@ -103,6 +103,11 @@ struct matrix_view param_borrow_linear(const struct param_store *store, int id) 
     return store->storage->borrow(store, id, PARAM_LINEAR);
 }
 
+struct matrix_view param_borrow_rows(const struct param_store *store, int id) {
+    loans_lend(store->loans, id, false);
+    return store->storage->borrow(store, id, PARAM_ROWS);
+}
+
 struct matrix_view param_view(const struct param_store *store, int id, enum param_form form) {
     struct param_store sketch = *store;
     sketch.held = NULL;

@@ -18,6 +18,7 @@ enum param_form {
     PARAM_PLAIN,  /* to read plain values */
     PARAM_LINEAR, /* to multiply by the weight of a linear, forward and (unless is_forward_only) in the backward, in the
                    * form in which the storage holds it */
+    PARAM_ROWS,   /* to read single rows, as an embedding's, in the form in which the storage holds it */
     PARAM_WRITTEN, /* to write plain values; the unit need not be unsharded */
 };
 
@@ -108,11 +109,11 @@ struct storage {
 /* All values in two flat arrays, of weights and of gradients. */
 extern const struct storage storage_whole;
 /* parallel/sharded.h has storages of which each rank has a share. */
-/* For inference, and for adapters that train on the same base: the weights of linears are packed by the backend, the
- * others are plain. Encoded parameters are packed in their bits; one that the backend does not take is decoded, and
- * held like the others. There are no gradients and no ranges. Parameters are filled one after the other, the largest
- * first. Only the current one is held plain, or as encoded rows, as well. So opening takes few bytes more than the
- * packed weights. */
+/* For inference, and for adapters that train on the same base: the weights of linears are packed by the backend, a
+ * tied embedding too, and the others are plain. Encoded parameters are packed in their bits; one that the backend does
+ * not take is decoded, and held like the others. There are no gradients and no ranges. Parameters are filled one after
+ * the other, the largest first. Only the current one is held plain, or as encoded rows, as well. So opening takes few
+ * bytes more than the packed weights. */
 extern const struct storage storage_packed;
 
 /* ---- for storages ---- */

@@ -34,28 +34,21 @@ static struct matrix_view packed_form(const struct param_store *store, int id, s
     return *bytes ? matrix_packed(view, NULL) : view;
 }
 
-/* Returns the bytes of a parameter in the packed block: of its packed form, or of a plain copy if the backend does not
- * pack it. The token embedding of a tied model is there twice: plain for the gather, packed for the head. */
-static size_t row_bytes(const struct param_store *store, int id, bool *is_kept) {
-    const struct param *row = &store->map.table->rows[id];
-    size_t bytes;
-    packed_form(store, id, &bytes);
-    *is_kept = param_local_elements(store, id) > 0 && (!bytes || row->is_embedding);
-    return bytes;
-}
-
 static size_t aligned(size_t bytes) {
     return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
 }
 
+/* Returns the bytes of a parameter in the packed block: of its packed form, or of its plain values if it has none. */
+static size_t row_bytes(const struct param_store *store, int id) {
+    size_t bytes;
+    packed_form(store, id, &bytes);
+    return bytes ? bytes : plain_bytes(store, id);
+}
+
 static size_t packed_bytes(const struct param_store *store, enum param_array array) {
     size_t total = 0;
-    bool is_kept;
-    for (int i = 0; i < store->map.table->count && array == PARAM_WEIGHTS; i++) {
-        total += aligned(row_bytes(store, i, &is_kept));
-        if (is_kept)
-            total += aligned(plain_bytes(store, i));
-    }
+    for (int i = 0; i < store->map.table->count && array == PARAM_WEIGHTS; i++)
+        total += aligned(row_bytes(store, i));
     return total;
 }
 
@@ -86,14 +79,13 @@ static void place(const struct param_store *store, struct packing *order) {
     int count = store->map.table->count;
     struct arena arena = arena_over(packed->memory, packed->bytes);
     for (int i = 0; i < count; i++) {
+        struct matrix_view *plain = &packed->views[i], *turned = plain + count;
         size_t bytes;
-        bool is_kept;
-        row_bytes(store, i, &is_kept);
-        packed->views[i] = storage_plain_view(store, i, NULL);
-        packed->views[count + i] = packed_form(store, i, &bytes);
-        packed->views[count + i].data = bytes ? arena_take(&arena, bytes) : NULL;
-        packed->views[i].data = is_kept ? arena_take(&arena, plain_bytes(store, i)) : NULL;
-        bool is_staged = bytes && !is_kept && needs_plain(packed->views[count + i].encoded);
+        *plain = storage_plain_view(store, i, NULL);
+        *turned = packed_form(store, i, &bytes);
+        turned->data = bytes ? arena_take(&arena, bytes) : NULL;
+        plain->data = !bytes && plain_bytes(store, i) ? arena_take(&arena, plain_bytes(store, i)) : NULL;
+        bool is_staged = bytes && needs_plain(turned->encoded);
         order[i] = (struct packing){.id = i, .stage = is_staged ? plain_bytes(store, i) : 0};
     }
     qsort(order, (size_t)count, sizeof *order, compare_packing);
@@ -227,10 +219,11 @@ static void packed_close(struct param_store *store) {
 static struct matrix_view packed_borrow(const struct param_store *store, int id, enum param_form form) {
     const struct packed *packed = store->held;
     int count = store->map.table->count;
+    bool takes_packed = form == PARAM_LINEAR || form == PARAM_ROWS;
     size_t bytes;
     if (packed)
-        return packed->views[form == PARAM_LINEAR && packed->views[count + id].data ? count + id : id];
-    return form == PARAM_LINEAR ? packed_form(store, id, &bytes) : storage_plain_view(store, id, NULL);
+        return packed->views[takes_packed && packed->views[count + id].data ? count + id : id];
+    return takes_packed ? packed_form(store, id, &bytes) : storage_plain_view(store, id, NULL);
 }
 
 static const struct param_range *packed_ranges(const struct param_store *store, enum param_array array, int *count) {

@@ -81,6 +81,8 @@ void param_forget_units(const struct param_store *store);
 struct matrix_view param_borrow(const struct param_store *store, int id);
 /* Borrows the weight of a linear for a product, in the form in which the storage holds it. */
 struct matrix_view param_borrow_linear(const struct param_store *store, int id);
+/* Borrows a table to read single rows, in the form in which the storage holds it. */
+struct matrix_view param_borrow_rows(const struct param_store *store, int id);
 /* Returns the type, form and shape of such a loan, without lending anything: there is no data to read. */
 struct matrix_view param_view(const struct param_store *store, int id, enum param_form form);
 /* Borrows the plain values of a parameter [its shape] to write them. No other loan of it may be open meanwhile. */
