@@ -10,7 +10,7 @@ static int check_options(const struct convert_request *request, bool is_file) {
                          : request->config && (is_file || !is_model)    ? "config"
                          : request->tokenizer && (is_file || !is_model) ? "tokenizer"
                          : request->prefix && (is_file || !is_model)    ? "prefix"
-                         : request->type && !is_model                   ? "dtype"
+                         : request->type && !is_model && !is_file       ? "dtype"
                          : request->files > 1 && !is_torch              ? "files"
                          : request->max_shard_bytes && !is_sharded      ? "max-shard-size"
                          : request->tensor > 1 && request->to != CONVERT_MEGATRON       ? "tensor"
