@@ -20,7 +20,8 @@ static int check_options(const struct convert_request *request, bool is_file) {
 }
 
 static int write_tensors(const struct convert_request *request, struct source *source) {
-    return exchange_write_tensors(request->output, source->tensors, request->max_shard_bytes);
+    return exchange_write_tensors(&(struct exchange_files){
+        .directory = request->output, .tensors = source->tensors, .max_shard_bytes = request->max_shard_bytes});
 }
 
 int convert(const struct convert_request *request) {
