@@ -29,7 +29,8 @@ struct codec_format {
         bool packs_both;      /* words divide rows and columns */
         bool has_half_scales; /* scales are fp16 */
     } facts;
-    /* Makes `quantization_config`; `ignored` names the linears that stay plain, and is taken. */
-    json_t *(*config)(const struct rounding *rounding, json_t *ignored);
+    /* Makes `quantization_config`. `head` is the head's module; `ignored`, which is taken, names the linears of layers
+     * that stay plain. */
+    json_t *(*config)(const struct rounding *rounding, const char *head, json_t *ignored);
     struct written_part parts[WRITTEN_PARTS];
 };

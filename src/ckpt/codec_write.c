@@ -4,16 +4,21 @@
 
 #include "base/json.h"
 
-/* Packs `count` codes, `step` bytes apart, into words `word_step` apart, the first code in the lowest bits. Each word
- * is then lowered by `less`. */
-static void pack(const uint8_t *codes, int64_t count, int64_t step, int bits, uint32_t less, uint32_t *words,
-                 int64_t word_step) {
-    int each = 32 / bits;
-    for (int64_t first = 0; first < count; first += each, words += word_step) {
+/* Codes `step` bytes apart, packed into words `word_step` apart. The first code of a word has its lowest bits; then the
+ * word is lowered by `less`. */
+struct packing {
+    int bits;
+    int64_t step, word_step;
+    uint32_t less;
+};
+
+static void pack(const struct packing *packing, const uint8_t *codes, int64_t count, uint32_t *to) {
+    int each = 32 / packing->bits;
+    for (int64_t first = 0; first < count; first += each, to += packing->word_step) {
         uint32_t word = 0;
         for (int64_t i = first; i < count && i < first + each; i++)
-            word |= (uint32_t)codes[i * step] << (i - first) * bits;
-        *words = word - less;
+            word |= (uint32_t)codes[i * packing->step] << (i - first) * packing->bits;
+        *to = word - packing->less;
     }
 }
 
@@ -50,8 +55,9 @@ static int packed_shape(const struct written_linear *l, int64_t shape[2]) {
 }
 static void packed(const struct written_linear *l, void *out) {
     int64_t columns = l->rows.positions, wide = words(l, columns);
+    const struct packing packing = {.bits = l->rows.encoding.bits, .step = 1, .word_step = 1};
     for (int64_t r = 0; r < l->rows.rows; r++)
-        pack(l->rows.codes + r * columns, columns, 1, l->rows.encoding.bits, 0, (uint32_t *)out + r * wide, 1);
+        pack(&packing, l->rows.codes + r * columns, columns, (uint32_t *)out + r * wide);
 }
 
 static int scale_shape(const struct written_linear *l, int64_t shape[2]) {
@@ -65,9 +71,9 @@ static int zero_point_shape(const struct written_linear *l, int64_t shape[2]) {
     return l->rows.encoding.shift == ENCODED_ZEROS ? set_shape(shape, words(l, l->rows.rows), groups(l)) : 0;
 }
 static void zero_point(const struct written_linear *l, void *out) {
+    const struct packing packing = {.bits = l->rows.encoding.bits, .step = groups(l), .word_step = groups(l)};
     for (int64_t g = 0; g < groups(l); g++)
-        pack((uint8_t *)l->rows.shifts + g, l->rows.rows, groups(l), l->rows.encoding.bits, 0, (uint32_t *)out + g,
-             groups(l));
+        pack(&packing, (uint8_t *)l->rows.shifts + g, l->rows.rows, (uint32_t *)out + g);
 }
 
 static int two_shape(const struct written_linear *l, int64_t shape[2]) {
@@ -78,9 +84,9 @@ static void shape_numbers(const struct written_linear *l, void *out) {
     memcpy(out, (const int64_t[]){l->rows.rows, l->rows.positions}, 2 * sizeof(int64_t));
 }
 
-static json_t *packed_config(const struct rounding *rounding, json_t *ignored) {
+static json_t *packed_config(const struct rounding *rounding, const char *head, json_t *ignored) {
     bool is_group = rounding->encoding.group > 0;
-    json_array_append_new(ignored, json_string("lm_head"));
+    json_array_append_new(ignored, json_string(head));
     return json_pack(
         "{s:s, s:s, s:s, s:n, s:o, s:{s:{s:[s], s:n, s:n, s:{s:i, s:s, s:b, s:s, s:o, s:n, s:b, s:n}}}}",
         "quant_method", "compressed-tensors", "format", "pack-quantized", "quantization_status", "compressed",
@@ -108,8 +114,8 @@ static void block_scale(const struct written_linear *l, void *out) {
                (size_t)groups(l) * sizeof(float));
 }
 
-static json_t *fp8_config(const struct rounding *rounding, json_t *ignored) {
-    json_array_append_new(ignored, json_string("lm_head"));
+static json_t *fp8_config(const struct rounding *rounding, const char *head, json_t *ignored) {
+    json_array_append_new(ignored, json_string(head));
     return json_pack("{s:s, s:s, s:s, s:[i, i], s:o}", "quant_method", "fp8", "fmt", "e4m3", "activation_scheme",
                      "dynamic", "weight_block_size", rounding->tall, rounding->encoding.group, "modules_to_not_convert",
                      ignored);
@@ -177,9 +183,9 @@ static void state(const struct written_linear *l, void *out) {
     memcpy(out, text, (size_t)length);
 }
 
-static json_t *nf4_config(const struct rounding *rounding, json_t *ignored) {
+static json_t *nf4_config(const struct rounding *rounding, const char *head, json_t *ignored) {
     (void)rounding;
-    json_array_append_new(ignored, json_string("lm_head"));
+    json_array_append_new(ignored, json_string(head));
     return json_pack("{s:s, s:b, s:b, s:s, s:b, s:s, s:s, s:o}", "quant_method", "bitsandbytes", "load_in_4bit", 1,
                      "load_in_8bit", 0, "bnb_4bit_quant_type", "nf4", "bnb_4bit_use_double_quant", 1,
                      "bnb_4bit_compute_dtype", "bfloat16", "bnb_4bit_quant_storage", "uint8", "llm_int8_skip_modules",
@@ -193,8 +199,9 @@ static int qweight_shape(const struct written_linear *l, int64_t shape[2]) {
 }
 static void qweight(const struct written_linear *l, void *out) {
     int64_t columns = l->rows.positions;
+    const struct packing packing = {.bits = l->rows.encoding.bits, .step = 1, .word_step = l->rows.rows};
     for (int64_t r = 0; r < l->rows.rows; r++)
-        pack(l->rows.codes + r * columns, columns, 1, l->rows.encoding.bits, 0, (uint32_t *)out + r, l->rows.rows);
+        pack(&packing, l->rows.codes + r * columns, columns, (uint32_t *)out + r);
 }
 
 static int qzeros_shape(const struct written_linear *l, int64_t shape[2]) {
@@ -203,10 +210,11 @@ static int qzeros_shape(const struct written_linear *l, int64_t shape[2]) {
 /* The first version stores zeros minus one. No zero is 0, so none borrows from its neighbour. */
 static void qzeros(const struct written_linear *l, void *out) {
     bool has_zeros = l->rows.encoding.shift == ENCODED_ZEROS;
+    const uint8_t *zeros = has_zeros ? l->rows.shifts : &l->rows.encoding.bias;
+    const struct packing packing = {
+        .bits = l->rows.encoding.bits, .step = has_zeros ? groups(l) : 0, .word_step = 1, .less = 0x11111111};
     for (int64_t g = 0; g < groups(l); g++)
-        pack(has_zeros ? (uint8_t *)l->rows.shifts + g : &l->rows.encoding.bias, l->rows.rows,
-             has_zeros ? groups(l) : 0, l->rows.encoding.bits, 0x11111111, (uint32_t *)out + g * words(l, l->rows.rows),
-             1);
+        pack(&packing, has_zeros ? zeros + g : zeros, l->rows.rows, (uint32_t *)out + g * words(l, l->rows.rows));
 }
 
 static int turned_shape(const struct written_linear *l, int64_t shape[2]) {
@@ -224,8 +232,8 @@ static void g_idx(const struct written_linear *l, void *out) {
         ((int32_t *)out)[i] = (int32_t)(i / l->rows.encoding.group);
 }
 
-static json_t *gptq_config(const struct rounding *rounding, json_t *ignored) {
-    json_t *dynamic = json_object(), *name;
+static json_t *gptq_config(const struct rounding *rounding, const char *head, json_t *ignored) {
+    json_t *dynamic = json_object(), *name; /* no other linears than those of layers are quantised */
     size_t i;
     char pattern[sizeof((struct quantized_linear *)0)->name + 8];
     json_array_foreach(ignored, i, name) {
@@ -233,10 +241,9 @@ static json_t *gptq_config(const struct rounding *rounding, json_t *ignored) {
         json_object_set_new(dynamic, pattern, json_object());
     }
     json_decref(ignored);
-    return json_pack(
-        "{s:s, s:i, s:i, s:b, s:b, s:s, s:b, s:o}", "quant_method", "gptq", "bits", rounding->encoding.bits,
-        "group_size", rounding->encoding.group > 0 ? rounding->encoding.group : -1, "desc_act", 0, "sym",
-        rounding->encoding.shift != ENCODED_ZEROS, "checkpoint_format", "gptq", "lm_head", 0, "dynamic", dynamic);
+    return json_pack("{s:s, s:i, s:i, s:b, s:b, s:s, s:o}", "quant_method", "gptq", "bits", rounding->encoding.bits,
+                     "group_size", rounding->encoding.group > 0 ? rounding->encoding.group : -1, "desc_act", 0, "sym",
+                     rounding->encoding.shift != ENCODED_ZEROS, "checkpoint_format", "gptq", "dynamic", dynamic);
 }
 
 /* ---- the table ---- */

@@ -1,5 +1,5 @@
-/* Writes a model in few bits. The tensors to be written are those of a source: its plain tensors as they are, and those
- * of a linear from memory, where one linear at a time is rounded. */
+/* Writes a model in few bits. The written tensors come from a source (exchange.h). It reads plain tensors from the
+ * model's files, and those of a linear from memory, where it rounds one linear at a time. */
 #include "codec_write-internal.h"
 
 #include "base/json.h"
@@ -307,14 +307,16 @@ static void keep_open(void *context) {
 /* Adds the key to the configuration's text. */
 static int make_config(const struct quantizer *q, char **text) {
     json_t *config = NULL;
-    const char *source = q->request->config_text;
+    const char *source = q->request->config_text, *head_name = q->request->table->files->head;
+    char head[PARAM_NAME_BYTES];
+    snprintf(head, sizeof head, "%.*s", (int)(strrchr(head_name, '.') - head_name), head_name);
     TRY(json_object_parse(CONFIG_FILE, 0, source, strlen(source), &config));
     json_begin();
     json_t *ignored = json_array();
     for (int64_t i = 0; i < q->item_count; i++)
         if (q->items[i].is_linear && q->items[i].is_plain)
             json_array_append_new(ignored, json_string(q->items[i].facts.name));
-    json_object_set_new(config, "quantization_config", q->request->format->config(&q->rounding, ignored));
+    json_object_set_new(config, "quantization_config", q->request->format->config(&q->rounding, head, ignored));
     return json_end(config, JSON_INDENT(2), text);
 }
 

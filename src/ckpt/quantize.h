@@ -45,6 +45,6 @@ struct quantize_request {
     int (*round)(void *context, const struct quantized_linear *linear, const struct rounding_call *call);
     void *context;
 };
-/* Writes the directory. STATUS_USAGE for a model in few bits, a group that does not divide a row, and a name that no
- * linear has; STATUS_INVALID for values that are not finite; STATUS_UNSUPPORTED, STATUS_IO, STATUS_MEMORY. */
+/* Writes the directory. STATUS_USAGE for a quantised model, a group that does not divide a row, and a name that no
+ * linear has. STATUS_INVALID for values that are not finite. STATUS_UNSUPPORTED, STATUS_IO, STATUS_MEMORY. */
 int ckpt_quantize(const struct quantize_request *request);
