@@ -26,8 +26,8 @@ struct decoded {
     double operation_seconds; /* without graphs, while phases are timed; 0: the device records nothing */
     struct step_cost cost;    /* of the step in the middle */
     double gemm;              /* the ceiling of products, measured just before and after */
-    /* Of pairs of a step and a read of as many bytes just before it, because other programs' use of memory changes
-     * within seconds: the median read, and the shares of the floor, median, best and worst. */
+    /* The median read of all pairs of a step and a read of its bytes, and the pairs' shares of the floor. Each read is
+     * just before its step, because other programs' use of memory changes within seconds. */
     double read_seconds, ratio, best, worst;
 };
 

@@ -12,6 +12,7 @@ struct rounding {
     struct encoding encoding; /* group 0: the largest of 128, 64 and 32 that divides a row, else the row. -1: the row */
     int32_t tall;             /* rows that share a scale */
     bool is_flat;             /* groups run on from row to row, as in bitsandbytes */
+    uint8_t lowest_zero;      /* of asymmetric groups */
     bool is_twice;            /* of flat groups: scales are rounded to 8 bits in blocks of 256, less their mean */
 };
 
