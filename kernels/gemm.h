@@ -40,8 +40,12 @@ struct gemm {
 /* Writes the packed form of a plain weight to `out`, which the caller owns; matrix_packed gives its view. The packed
  * form multiplies any number of rows, and a row's bits do not depend on that number. */
 struct pack_call {
-    struct matrix_view plain;
-    void *out; /* packed_bytes of memory */
+    struct matrix_view plain; /* the weight; of an encoded one, its shape and type */
+    void *out;                /* packed_bytes of memory */
+    /* Each call packs one part of an encoded weight (plain.encoded): from its codes, or with CODES_NONE from `plain`,
+     * which is then the plain rows of the part. */
+    const struct encoded_rows *rows;
+    int part;
 };
 
 /* Return the sizes of op(A) op(B): rows, columns, and the inner dimension. */

@@ -4,7 +4,7 @@
  * While planning, only the shape is used, and data is NULL. */
 #pragma once
 
-#include "base/base.h"
+#include "kernels/encoding.h"
 
 enum matrix_form {
     MATRIX_PLAIN,  /* row-major: element [i, j] is at i * stride + j */
@@ -22,6 +22,9 @@ struct matrix_view {
     int64_t first_row;  /* of a packed matrix: the view's first row, among those that were packed */
     const float *scale; /* in device memory. [rows]: the values of row i are scale[i] times its elements. In form
                          * MATRIX_FP8, [1]: all values are. NULL: 1 */
+    const struct encoded_layout *encoded; /* of a packed matrix in few bits: its parts, which outlive the view. The
+                                           * view's rows and columns count values; `type` is what products multiply
+                                           * with. NULL: all values are of `type` */
 };
 
 /* Returns a view of a plain matrix whose rows start `stride` elements apart. */

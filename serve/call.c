@@ -331,7 +331,7 @@ static void continue_submission(struct call_loop *self) {
     }
 }
 
-struct encoding {
+struct answer_encoding {
     struct call_loop *owner;
     int64_t prompt;
 };
@@ -410,7 +410,7 @@ static int order_grammar(struct call_loop *self, struct call_prompt *prompt) {
 }
 
 static void on_encoded(void *context, enum error_case failure, struct token_buffer *ids, struct ask_ends *ends) {
-    struct encoding encoding = *(struct encoding *)context;
+    struct answer_encoding encoding = *(struct answer_encoding *)context;
     struct call_loop *self = encoding.owner;
     struct call_asked *asked = &self->shared->asked;
     free(context);
@@ -438,9 +438,9 @@ static int check_bytes(struct call_loop *self, const struct call_prompt *prompt)
 static int start_encoding(struct call_loop *self, int64_t p, bool is_short) {
     struct call *call = self->call;
     struct call_prompt *prompt = &call->request.prompts[p];
-    struct encoding *encoding = malloc(sizeof *encoding);
+    struct answer_encoding *encoding = malloc(sizeof *encoding);
     TRY(status_allocated(encoding));
-    *encoding = (struct encoding){self, p};
+    *encoding = (struct answer_encoding){self, p};
     const struct text_job job = {.server = call->server,
                                  .owner = call->turn_owner,
                                  .is_short = is_short,

@@ -103,7 +103,7 @@ static int pack_one(struct param_store *store, const struct packing *packing, st
         return status ? status_wrap(status, "plain weights") : STATUS_OK;
     status = storage_fill(store, fill, packing->id);
     if (!status && turned->data) {
-        const struct pack_call call = {*plain, (void *)(uintptr_t)turned->data};
+        const struct pack_call call = {.plain = *plain, .out = (void *)(uintptr_t)turned->data};
         status = store->ops->pack(&exec, &call);
         *turned = matrix_packed(*plain, call.out);
     }

@@ -281,7 +281,7 @@ static int squares_prepare(struct op_run *run, const struct ops *ops, const stru
     if (!(run->variant & PACKED))
         return STATUS_OK;
     int status = device_alloc(device, ops->packed_bytes(device, &plain), &run->state);
-    return status ? status : ops->pack(exec, &(const struct pack_call){plain, run->state});
+    return status ? status : ops->pack(exec, &(const struct pack_call){.plain = plain, .out = run->state});
 }
 
 static void squares_release(struct op_run *run, struct device *device) {

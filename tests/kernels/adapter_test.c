@@ -79,7 +79,7 @@ static void check_packed(struct scene *scene, enum dtype type) {
     test_ok(device_alloc(scene->device, scene->ops->packed_bytes(scene->device, &weight), &packed));
     test_ok(device_alloc(scene->device, ROWS * sizeof(float), &squares));
     if (packs(scene, &weight)) {
-        test_ok(scene->ops->pack(&scene->exec, &(const struct pack_call){weight, packed}));
+        test_ok(scene->ops->pack(&scene->exec, &(const struct pack_call){.plain = weight, .out = packed}));
         view = matrix_packed(weight, packed);
     }
     struct row_squares plain = {.weight = weight,

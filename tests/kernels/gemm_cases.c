@@ -185,7 +185,7 @@ static int prepare_packed(struct op_run *run, const struct ops *ops, const struc
     void *memory = NULL;
     int status = packed ? device_alloc(device, bytes, &memory) : status_fail(STATUS_MEMORY, "out of memory");
     if (!status)
-        status = ops->pack(exec, &(const struct pack_call){plain, memory});
+        status = ops->pack(exec, &(const struct pack_call){.plain = plain, .out = memory});
     if (packed)
         *packed = matrix_packed(plain, memory);
     run->state = packed;

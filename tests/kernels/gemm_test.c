@@ -83,7 +83,7 @@ static void rows_of_a_packed_product(const char *level, enum dtype type, int64_t
         struct matrix_view plain = matrix_plain(type, b, n, k);
         void *memory;
         test_ok(device_alloc(scene.device, ops->packed_bytes(scene.device, &plain), &memory));
-        test_ok(ops->pack(&scene.exec, &(const struct pack_call){plain, memory}));
+        test_ok(ops->pack(&scene.exec, &(const struct pack_call){.plain = plain, .out = memory}));
         struct gemm g = {.a = matrix_plain(type, a, ROWS, k),
                          .b = matrix_packed(plain, memory),
                          .b_transposed = true,
@@ -292,7 +292,7 @@ static void check_unpacked(struct scene *scene, const struct ops *ops, enum dtyp
     void *c[] = {numbers(scene, type, M * (out + in), 0), numbers(scene, type, M * (out + in), 0)};
     struct matrix_view b[] = {matrix_plain(type, w, first + out + 3, in), {0}};
     test_ok(device_alloc(scene->device, ops->packed_bytes(scene->device, &b[0]), &form));
-    test_ok(ops->pack(&scene->exec, &(const struct pack_call){b[0], form}));
+    test_ok(ops->pack(&scene->exec, &(const struct pack_call){.plain = b[0], .out = form}));
     b[1] = matrix_packed(b[0], form);
     for (int i = 0; i < 2; i++) {
         struct gemm forward = {.a = matrix_plain(type, x, M, in),

@@ -84,7 +84,7 @@ static void check_packed(struct task *t, struct exec *exec, int i, const struct 
     void *expected;
     assert_true(bytes > 0);
     test_ok(device_alloc(t->device, bytes, &expected));
-    test_ok(t->plain.ops->pack(exec, &(const struct pack_call){*plain, expected}));
+    test_ok(t->plain.ops->pack(exec, &(const struct pack_call){.plain = *plain, .out = expected}));
     struct matrix_view found = param_borrow_linear(&t->packed, i);
     assert_int_equal(found.form, MATRIX_PACKED);
     compare(t, found.data, expected, bytes);

@@ -588,7 +588,7 @@ void LEVEL(gemm_packed)(const struct exec *exec, const struct gemm *gemm) {
     }
     for (int64_t first = 0; first < n; first += width) {
         struct gemm part = outputs_of(gemm, first, n - first < width ? n - first : width);
-        LEVEL(cpu_pack)(exec, &(const struct pack_call){part.b, exec->workspace});
+        LEVEL(cpu_pack)(exec, &(const struct pack_call){.plain = part.b, .out = exec->workspace});
         part.b = matrix_packed(part.b, exec->workspace);
         multiply_packed(exec, &part, (char *)exec->workspace + piece_bytes(gemm));
     }
