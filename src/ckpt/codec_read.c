@@ -230,7 +230,7 @@ static int read_sorted(const struct codec_linear *linear, const struct codec_rec
 
 /* ---- scales and zeros ---- */
 
-/* Returns the index of the first scale that is not finite, or -1. */
+/* Returns the index of the first number that is not finite, or -1. */
 static int64_t find_not_finite(enum dtype type, const void *values, int64_t count) {
     if (type != DTYPE_F16)
         return dtype_find_not_finite(type, values, count);
@@ -372,12 +372,13 @@ int codec_read_values(const struct codec_linear *linear, const struct codec_rect
         for (int64_t r = 0; r < piece.rows; r++) {
             float *row = (float *)(values + (size_t)r * line);
             encoded_row_values(&rows, r, row);
-            for (int64_t i = 0; i < rect->columns && dtype == DTYPE_BF16; i++)
-                ((uint16_t *)to)[r * rect->columns + i] = bf16_from_float(row[i]);
+            uint16_t *half = (uint16_t *)to + r * rect->columns;
+            for (int64_t i = 0; i < rect->columns && dtype != DTYPE_F32; i++)
+                half[i] = dtype == DTYPE_BF16 ? bf16_from_float(row[i]) : f16_from_float(row[i]);
             if (dtype == DTYPE_F32)
                 memcpy(to + (size_t)r * line, row, line);
         }
-        if (dtype_find_not_finite(dtype, to, piece.rows * rect->columns) >= 0)
+        if (find_not_finite(dtype, to, piece.rows * rect->columns) >= 0)
             status = codec_fail(linear, linear->scales, "makes a weight of %s that is not finite", linear->name);
     }
     free(memory);
