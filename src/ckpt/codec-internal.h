@@ -134,7 +134,7 @@ int codec_read_codes(const struct codec_codes *codes, const struct codec_rect *r
 void codec_describe(const struct codec_linear *linear, const struct codec_rect *rect, struct encoded_part *part);
 /* Reads a rectangle as it was described. STATUS_INVALID, STATUS_IO, STATUS_MEMORY. */
 int codec_read(const struct codec_linear *linear, const struct codec_rect *rect, const struct encoded_rows *to);
-/* Reads a rectangle's values as DTYPE_F32 or DTYPE_BF16, dense. The same errors. */
+/* Reads a rectangle's values as DTYPE_F32, DTYPE_BF16 or DTYPE_F16, dense. The same errors. */
 int codec_read_values(const struct codec_linear *linear, const struct codec_rect *rect, enum dtype dtype, void *out);
 
 /* ---- codec.c ---- */

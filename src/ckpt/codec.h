@@ -24,6 +24,10 @@ int ckpt_attach_codec(struct ckpt_tensors *tensors, const char *config_text, con
 /* Returns what is attached; it lives as long as the tensors. */
 const struct ckpt_quantization *ckpt_quantization(const struct ckpt_tensors *tensors);
 
+/* Gives the weights in few bits a type as tensors: DTYPE_F32, as after attaching, DTYPE_BF16 or DTYPE_F16. It matters
+ * to those who copy tensors as they are. */
+void ckpt_set_encoded_type(struct ckpt_tensors *tensors, enum dtype dtype);
+
 /* A model's table and its files, for describing encodings: the context of struct param_encodings. */
 struct ckpt_encodings {
     const struct ckpt_tensors *tensors;
