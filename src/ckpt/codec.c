@@ -1,5 +1,5 @@
-/* Codecs and the files of a model: which tensors are parts of linears in few bits, and their weights as tensors of
- * their own. The weights are a source of tensors (exchange.h) in place of the parts. */
+/* Codecs and the files of a model: which tensors are parts of linears in few bits. The weights replace their parts, as
+ * a source of tensors (exchange.h). */
 #include "codec-internal.h"
 #include "exchange.h"
 
@@ -11,17 +11,6 @@ static const struct codec *const codecs[] = {
 enum { CODEC_COUNT = sizeof codecs / sizeof *codecs };
 
 static const char weight_ending[] = ".weight";
-
-/* The linears of one model. */
-struct codec_set {
-    struct ckpt_quantization quantization;
-    struct codec_linear *linears; /* sorted by name */
-    size_t count;
-    struct tensor_entry *parts; /* their tensors, and those that are skipped */
-    size_t part_count;
-    struct safetensors *file; /* the weights */
-    enum dtype dtype;         /* theirs */
-};
 
 /* ---- for formats ---- */
 
@@ -457,16 +446,6 @@ const struct ckpt_quantization *ckpt_quantization(const struct ckpt_tensors *ten
         if (tensors->files[i]->source && tensors->files[i]->source->quantization)
             return tensors->files[i]->source->quantization;
     return &plain;
-}
-
-const struct codec_linear *codec_of(const struct ckpt_tensors *tensors, const struct tensor_entry *entry) {
-    const struct codec_set *set = tensors->codecs;
-    return set && entry->file == set->file ? &set->linears[entry->tensor->start] : NULL;
-}
-
-const struct tensor_entry *codec_parts(const struct ckpt_tensors *tensors, size_t *count) {
-    *count = tensors->codecs ? tensors->codecs->part_count : 0;
-    return *count ? tensors->codecs->parts : NULL;
 }
 
 /* ---- encodings of parameters ---- */

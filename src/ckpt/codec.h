@@ -8,7 +8,7 @@
 
 #include "ckpt.h"
 
-/* What the files say about the quantisation of a model. */
+/* The quantisation of a model, as its files have it. */
 struct ckpt_quantization {
     const char *method; /* "gptq"; NULL: the model is plain */
     int bits;           /* of a code; 0: linears differ */

@@ -19,7 +19,7 @@ static int free_directory(void **state) {
     return 0;
 }
 
-/* What a tensor holds. */
+/* The content of a tensor. */
 enum content { CODES, SCALES, IN_ORDER, MIXED, SHAPE, TEXT, TABLE };
 
 struct tensor {
@@ -255,7 +255,7 @@ static void a_cut_that_divides_groups_repeats_their_scales(void **state) {
     }
 }
 
-static void quantisation_is_told_in_words(void **state) {
+static void quantisation_is_described_in_words(void **state) {
     (void)state;
     static const char *const texts[FORM_COUNT] = {"gptq, 4 bits, groups of 32",
                                                   "gptq, 8 bits, groups of 32, by act-order",
@@ -360,7 +360,7 @@ int main(void) {
         cmocka_unit_test(any_rectangle_has_the_values_of_the_whole),
         cmocka_unit_test(slices_of_a_parameter_are_described_one_by_one),
         cmocka_unit_test(a_cut_that_divides_groups_repeats_their_scales),
-        cmocka_unit_test(quantisation_is_told_in_words),
+        cmocka_unit_test(quantisation_is_described_in_words),
         cmocka_unit_test(a_digest_covers_the_packed_tensors),
         cmocka_unit_test(a_model_without_the_key_stays_as_it_is),
     };
