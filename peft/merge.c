@@ -252,7 +252,7 @@ int peft_merge(const struct peft_merge *request) {
     if (!status && is_same_directory(m.model.directory, request->output))
         status = status_fail(STATUS_USAGE, "%s is the base itself: the merged model needs a separate directory",
                              request->output);
-    THEN(status, peft_files_check_base(request->files, m.model.directory));
+    THEN(status, peft_files_check_base(request->files, m.model.directory, 0));
     THEN(status, read_adapters(&m));
     THEN(status, find_changes(&m));
     THEN(status, write_model(&m));

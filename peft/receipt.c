@@ -438,12 +438,17 @@ int receipt_check_file(const struct peft_files *files, int index, const char *mo
     return status;
 }
 
-int receipt_check_files(const struct peft_files *files, const char *model, enum receipt_mode mode) {
+int receipt_check_files(const struct peft_files *files, const char *model, int load_in, enum receipt_mode mode) {
     struct receipt receipt;
+    struct peft_notes notes, here = {0};
     bool is_there;
-    int status = STATUS_OK;
+    int status = mode == RECEIPTS_OFF ? STATUS_OK : peft_note_base(model, load_in, &here);
     for (int i = 0; i < peft_files_count(files) && !status && mode != RECEIPTS_OFF; i++) {
-        status = receipt_check_file(files, i, model, &is_there, &receipt);
+        status = peft_files_notes(files, i, &notes);
+        if (status)
+            break;
+        bool has_same_bits = peft_quantization_equals(&notes.quantization, &here.quantization);
+        status = receipt_check_file(files, i, has_same_bits ? model : NULL, &is_there, &receipt);
         THEN_IF(status, !is_there && mode == RECEIPTS_REQUIRE, receipt_fail_none(peft_files_directory(files, i)));
     }
     return status;

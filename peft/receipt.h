@@ -54,8 +54,9 @@ int receipt_check_base(const struct receipt *receipt, const char *directory, con
  * `model` is NULL. No model runs. The caller gets the receipt without its root. Errors of the functions above. */
 int receipt_check_file(const struct peft_files *files, int index, const char *model, bool *is_there,
                        struct receipt *receipt);
-/* The same for all adapters, by a mode. STATUS_INVALID also for an adapter without the receipt that it demands. */
-int receipt_check_files(const struct peft_files *files, const char *model, enum receipt_mode mode);
+/* The same for all adapters, by a mode. Digests of a base say nothing about one whose weights are in other bits
+ * (peft_note_base). STATUS_INVALID also for an adapter without the receipt that it demands. */
+int receipt_check_files(const struct peft_files *files, const char *model, int load_in, enum receipt_mode mode);
 /* The failure of an adapter without a receipt in mode `require`: STATUS_INVALID. */
 int receipt_fail_none(const char *directory);
 

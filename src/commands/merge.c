@@ -41,7 +41,7 @@ static int merge(const struct options *options) {
     TRY(device_find(options->device));
     log_info("loading %s", options->model);
     int status = peft_files_open(options->adapters.items, options->adapters.count, false, &files);
-    THEN(status, receipt_check_files(files, options->model, options->receipts));
+    THEN(status, receipt_check_files(files, options->model, 0, options->receipts));
     if (!status)
         status = peft_merge(&(struct peft_merge){
             .model = options->model, .files = files, .output = options->output, .device = options->device});

@@ -22,6 +22,9 @@ struct pretrained_encodings {
 /* The words of --load-in, "none" first; NULL-terminated. */
 extern const char *const load_in_names[];
 
+/* Describes the quantisation of an opened model's files, or that of --load-in: an index into load_in_names. Its method
+ * is NULL if all weights are plain. STATUS_USAGE for both. */
+int pretrained_quantization(const struct pretrained *model, int load_in, struct ckpt_quantization *quantization);
 /* Opens the encodings of an opened model; both stay in place until the base is loaded. `load_in`: an index into
  * load_in_names. The caller closes them, also after an error. STATUS_USAGE for a rounding of a quantised model;
  * STATUS_MEMORY. */
