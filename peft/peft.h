@@ -246,7 +246,10 @@ struct peft_merge {
     const struct peft_files *files;
     const char *output; /* a model directory; the base's directory is not changed */
     const char *device; /* backend; NULL: the first backend that the machine has */
+    bool dequantizes;   /* the base is quantised, and the result plain */
+    enum dtype dtype;   /* of the result if it does: DTYPE_BF16, DTYPE_F16 or DTYPE_F32 */
 };
-/* Merges LoRA with its variants, and IA3, into a base. The result has the type of the base's files and is computed in
- * fp32. STATUS_UNSUPPORTED for other methods, STATUS_INVALID, STATUS_IO. */
+/* Merges LoRA with its variants, and IA3, into a base. The result has the type of the base's files, or `dtype`, and is
+ * computed in fp32. STATUS_USAGE for a quantised base without `dequantizes`, and for a plain one with it;
+ * STATUS_UNSUPPORTED for other methods, STATUS_INVALID, STATUS_IO. */
 int peft_merge(const struct peft_merge *merge);
