@@ -33,8 +33,8 @@ static void find_tensor(const struct param *param, const struct param_slice *sli
     *end = last->row + last->rows;
 }
 
-/* Returns the group of columns [column, column + columns) of rows with such groups: theirs, if the columns begin with
- * one or are inside one, and otherwise its largest divisor that none of their groups crosses. */
+/* Returns the group of columns [column, column + columns) of rows in groups. It is theirs if the columns begin with a
+ * group, and all columns if they are in one. Otherwise it is the largest divisor that no border of theirs crosses. */
 static int32_t cut_group(int32_t group, int64_t column, int64_t columns) {
     int64_t a = group, b = column % group;
     if (b + columns <= group)

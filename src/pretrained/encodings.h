@@ -34,8 +34,8 @@ void pretrained_encodings_close(struct pretrained_encodings *encodings);
 const struct param_encodings *pretrained_describes(const struct pretrained_encodings *encodings);
 /* Returns the type of a computation with --precision auto: bf16 for files in bf16 or in few bits, else fp32. */
 enum dtype pretrained_auto_dtype(const struct pretrained_encodings *encodings);
-/* Writes how the weights are encoded, how many of the model's matrices the device holds in their bits, and the bytes of
- * those that it holds in `type`; "" if all weights are plain. */
+/* Writes how the weights are encoded, and how many of the model's matrices the device holds in their bits. The bytes of
+ * those follow that it holds in `type`. Writes "" if all weights are plain. */
 enum { ENCODINGS_TEXT_BYTES = 240 };
 void pretrained_encodings_text(const struct pretrained_encodings *encodings, struct device *device, enum dtype type,
                                char text[ENCODINGS_TEXT_BYTES]);
