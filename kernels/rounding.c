@@ -5,11 +5,11 @@
 #include <math.h>
 
 static const struct rounding roundings[] = {
-    {"int8", {CODES_INTEGERS, 8, 128, ENCODED_SYMMETRIC, DTYPE_BF16, -1, 0}, 1, false, false},
-    {"int4", {CODES_INTEGERS, 4, 8, ENCODED_SYMMETRIC, DTYPE_BF16, 0, 0}, 1, false, false},
-    {"nf4", {CODES_NF4, 4, 0, ENCODED_SYMMETRIC, DTYPE_F32, 64, 0}, 1, true, true},
-    {"fp4", {CODES_FP4, 4, 0, ENCODED_SYMMETRIC, DTYPE_F32, 64, 0}, 1, true, true},
-    {"fp8", {CODES_E4M3, 8, 0, ENCODED_SYMMETRIC, DTYPE_F32, 128, 0}, 128, false, false},
+    {"int8", {CODES_INTEGERS, 8, 128, ENCODED_SYMMETRIC, DTYPE_BF16, -1, 0}, 1, false, 0, false},
+    {"int4", {CODES_INTEGERS, 4, 8, ENCODED_SYMMETRIC, DTYPE_BF16, 0, 0}, 1, false, 0, false},
+    {"nf4", {CODES_NF4, 4, 0, ENCODED_SYMMETRIC, DTYPE_F32, 64, 0}, 1, true, 0, true},
+    {"fp4", {CODES_FP4, 4, 0, ENCODED_SYMMETRIC, DTYPE_F32, 64, 0}, 1, true, 0, true},
+    {"fp8", {CODES_E4M3, 8, 0, ENCODED_SYMMETRIC, DTYPE_F32, 128, 0}, 128, false, 0, false},
 };
 
 const struct rounding *rounding_find(const char *name) {
@@ -65,7 +65,8 @@ static void e4m3_codes(const float *x, int64_t count, float scale, uint8_t *out)
 static const uint8_t ascending[2][16] = {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
                                          {11, 10, 13, 12, 15, 14, 9, 0, 8, 1, 6, 7, 4, 5, 2, 3}};
 
-/* Of up to 64 numbers. A group that is cut short is divided by its scale; others are multiplied by the reciprocal. */
+/* Writes codes of up to 64 numbers. A group that is cut short is divided by its scale; others are multiplied by the
+ * reciprocal. */
 static void table_codes(enum encoded_codes codes, const float *x, int64_t count, float scale, bool is_short,
                         uint8_t *out) {
     const float *table = encoded_table(codes);
@@ -133,7 +134,7 @@ static void round_tile(const struct tiles *tiles, int64_t tile) {
         if (stored == 0 && !call->rounding->is_flat) /* all values are 0, or vanish in the scale's type */
             stored = store(e->scale_type, to->scales, at, 1);
         if (has_zeros) {
-            zero = (int)fminf(rintf(-low / stored), (float)largest);
+            zero = (int)fmaxf(fminf(rintf(-low / stored), (float)largest), call->rounding->lowest_zero);
             ((uint8_t *)to->shifts)[at] = (uint8_t)zero;
         }
         const float *x = call->values + r * tiles->columns + first;

@@ -12,11 +12,12 @@ struct rounding {
     struct encoding encoding; /* group 0: the largest of 128, 64 and 32 that divides a row, else the row. -1: the row */
     int32_t tall;             /* rows that share a scale */
     bool is_flat;             /* groups run on from row to row, as in bitsandbytes */
+    uint8_t lowest_zero;      /* of asymmetric groups */
     bool is_twice;            /* of flat groups: scales are rounded to 8 bits in blocks of 256, less their mean */
 };
 
-/* Returns the rounding of this name, or NULL: "int8" by row, "int4" in groups, both with scales in bf16; "nf4" and
- * "fp4" in groups of 64, scaled twice; "fp8" in blocks of 128 x 128. */
+/* Returns the rounding of this name, or NULL. "int8" has a scale for each row, and "int4" for each group; scales are
+ * bf16. "nf4" and "fp4" have groups of 64, and scales that are rounded. "fp8" has blocks of 128 x 128. */
 const struct rounding *rounding_find(const char *name);
 
 /* Returns the encoding of a matrix whose rows have `columns` values. Where flat groups cross rows, its group is the
@@ -40,6 +41,7 @@ struct rounding_call {
     struct encoded_rows *to;        /* of rounding_encoding(), with rows * columns codes; without an order */
     struct rounding_scales *scales; /* written for flat groups scaled twice; NULL: not wanted */
 };
+/* Rounds a matrix, or rows of it. */
 void rounding_rows(const struct rounding_call *call);
 
 /* Writes the 256 numbers that the codes of scales mean: bitsandbytes' dynamic map, signed. */

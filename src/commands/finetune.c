@@ -8,7 +8,6 @@
 #include "data/tuning.h"
 #include "jobs/receipts.h"
 #include "jobs/serving_gap.h"
-#include "peft/receipt.h"
 
 static const char *const truncations[] = {"right", "left", NULL};
 
@@ -299,11 +298,9 @@ static int choose_stack(const struct options *options, const struct config *give
     bool only_evaluates = options->sections.run.train.skip_train;
     if (!only_evaluates && !options->init_adapter)
         return stack_choose(stack, &options->peft, keys, given);
-    TRY(only_evaluates
-            ? stack_apply(stack, &options->adapters, given, options->model, options->load_in)
-            : stack_take(stack, &options->peft, keys, given, options->init_adapter, options->model, options->load_in));
-    return stack->init ? receipt_check_files(stack->init, options->model, options->load_in, options->receipts)
-                       : STATUS_OK;
+    return only_evaluates ? stack_apply(stack, &options->adapters, given, options->model, options->load_in)
+                          : stack_take(stack, &options->peft, keys, given, options->init_adapter, options->model,
+                                       options->load_in);
 }
 
 /* Sets the learning rate that the methods have when none is given, and prints it. */
@@ -550,10 +547,17 @@ static void dump(const void *context) {
     config_dump(&command, options, stdout);
 }
 
+/* Before the trainer is opened: the receipts of the adapters that it reads. */
+static int before(struct comm *world, const struct train_run *run, const void *context) {
+    const struct tuning *tuning = context;
+    const struct job_model model = {.receipts = tuning->options->receipts};
+    return tuning->stack.init ? receipts_replay(world, run, &model, tuning->stack.init) : STATUS_OK;
+}
+
 /* When the trainer is closed: receipts into the adapters, then the gap, which loads what was written. */
-static int after(struct comm *world, const struct train_run *run, int64_t iteration) {
+static int after(struct comm *world, const struct train_run *run, int64_t iteration, bool is_stopped) {
     TRY(receipts_add(world, run));
-    return serving_gap_add(world, run, iteration);
+    return is_stopped ? STATUS_OK : serving_gap_add(world, run, iteration);
 }
 
 static int run(struct launch *launch, void *context) {
@@ -565,6 +569,7 @@ static int run(struct launch *launch, void *context) {
                                          .cluster = tuning->options->target.cluster ? &tuning->cluster : NULL,
                                          .dump = dump,
                                          .context = tuning,
+                                         .before = before,
                                          .finish = export,
                                          .after = after});
 }

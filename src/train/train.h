@@ -135,8 +135,10 @@ void trainer_close(struct trainer *trainer);
 struct rank *trainer_rank(struct trainer *trainer);
 /* Returns the tuner that run.tuner->open made. */
 void *trainer_tuner(struct trainer *trainer);
-/* Return the number of finished iterations, the plan, and the place of the rank on its host. */
+/* Return the number of finished iterations, whether the ranks have agreed to stop for a signal, the plan, and the place
+ * of the rank on its host. */
 int64_t trainer_iteration(const struct trainer *trainer);
+bool trainer_is_stopped(const struct trainer *trainer);
 const struct train_plan *trainer_plan(const struct trainer *trainer);
 const struct rank_site *trainer_site(const struct trainer *trainer);
 
