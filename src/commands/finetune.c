@@ -298,8 +298,9 @@ static int choose_stack(const struct options *options, const struct config *give
     bool only_evaluates = options->sections.run.train.skip_train;
     if (!only_evaluates && !options->init_adapter)
         return stack_choose(stack, &options->peft, keys, given);
-    return only_evaluates ? stack_apply(stack, &options->adapters, given, options->model)
-                          : stack_take(stack, &options->peft, keys, given, options->init_adapter, options->model);
+    return only_evaluates ? stack_apply(stack, &options->adapters, given, options->model, options->load_in)
+                          : stack_take(stack, &options->peft, keys, given, options->init_adapter, options->model,
+                                       options->load_in);
 }
 
 /* Sets the learning rate that the methods have when none is given, and prints it. */
@@ -411,7 +412,7 @@ static int make_texts(struct tuning *tuning) {
     struct peft_notes notes = {0};
     if (tuning->stack.is_full)
         return keep_template(tuning);
-    int status = peft_base_digest(tuning->run.model_directory, notes.base_digest);
+    int status = peft_note_base(tuning->run.model_directory, tuning->options->load_in, &notes);
     if (tuning->template) {
         snprintf(notes.chat_template, sizeof notes.chat_template, "%s", chat_template_name(tuning->template));
         notes.jinja = strbuf_text(chat_template_text(tuning->template));

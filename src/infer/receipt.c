@@ -399,8 +399,13 @@ int engine_replay(struct engine *engine, const struct peft_bytes *bytes, int ima
     *result = (struct receipt_result){0};
     if (engine->options.receipts == RECEIPTS_OFF)
         return STATUS_OK;
+    struct peft_notes notes;
+    TRY(peft_bytes_notes(bytes, &notes));
     TRY(receipt_read(bytes, &is_there, &receipt));
-    int status = is_there || engine->options.receipts != RECEIPTS_REQUIRE
+    /* A base in other bits, of which a warning tells, has other numbers. */
+    bool has_same_bits = peft_quantization_equals(&notes.quantization, &engine->quantization);
+    int status = is_there && !has_same_bits ? receipt_check_adapter(&receipt, bytes)
+                 : is_there || engine->options.receipts != RECEIPTS_REQUIRE
                      ? replay(engine, bytes, image, &receipt, is_there, result)
                      : receipt_fail_none(bytes->directory);
     receipt_free(&receipt);
