@@ -89,23 +89,29 @@ static int take_turns(const struct bench_options *o, struct device *device, int6
                                           "read_seconds", *read));
 }
 
-static int print_summary(const struct bench_options *o, int64_t bytes, size_t peak, double *reads, double *loads) {
+static int print_summary(const struct bench_options *o, int64_t bytes, size_t peak, double *reads, double *loads,
+                         double *ratios) {
     const struct engine_options options = options_of(o);
     struct engine_plan plan;
     struct engine *engine = NULL;
     TRY(engine_open(&options, &engine));
     engine_read_plan(engine, &plan);
     engine_close(engine);
+    int64_t last = o->steps - 1;
+    for (int64_t i = 0; i <= last; i++)
+        ratios[i] = loads[i] / reads[i];
     double read = bench_median(reads, o->steps), load = bench_median(loads, o->steps);
-    return bench_print(json_pack("{s:s, s:s, s:f, s:I, s:f, s:f, s:I, s:I, s:f}", "bench", "load", "precision",
-                                 precision_names[o->precision], "seconds", load, "file_bytes", (json_int_t)bytes,
-                                 "read_seconds", read, "seconds_over_read", load / read, "packed_bytes",
-                                 (json_int_t)plan.weights, "peak_rss_bytes", (json_int_t)peak, "peak_over_packed",
+    double ratio = bench_median(ratios, o->steps); /* which sorts them */
+    return bench_print(json_pack("{s:s, s:s, s:f, s:I, s:f, s:f, s:f, s:f, s:I, s:I, s:f}", "bench", "load",
+                                 "precision", precision_names[o->precision], "seconds", load, "file_bytes",
+                                 (json_int_t)bytes, "read_seconds", read, "seconds_over_read", ratio, "best_over_read",
+                                 ratios[0], "worst_over_read", ratios[last], "packed_bytes", (json_int_t)plan.weights,
+                                 "peak_rss_bytes", (json_int_t)peak, "peak_over_packed",
                                  (double)peak / (double)plan.weights));
 }
 
 int bench_load(const struct bench_options *options) {
-    double *seconds = calloc((size_t)(2 * options->steps), sizeof *seconds);
+    double *seconds = calloc((size_t)(3 * options->steps), sizeof *seconds);
     int64_t bytes = 0;
     size_t peak;
     struct device *device = NULL;
@@ -116,7 +122,7 @@ int bench_load(const struct bench_options *options) {
     THEN(status, device_open(options->device, DEVICE_FIRST, 1, &device));
     for (int64_t i = 0; i < options->steps && !status; i++)
         status = take_turns(options, device, i, &bytes, &seconds[i], &seconds[options->steps + i]);
-    THEN(status, print_summary(options, bytes, peak, seconds, seconds + options->steps));
+    THEN(status, print_summary(options, bytes, peak, seconds, seconds + options->steps, seconds + 2 * options->steps));
     device_close(device);
     free(seconds);
     return status;

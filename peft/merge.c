@@ -254,6 +254,7 @@ int peft_merge(const struct peft_merge *request) {
                              request->output);
     THEN(status, peft_files_check_base(request->files, m.model.directory));
     THEN(status, read_adapters(&m));
+    THEN_IF(status, request->prove, request->prove(request, request->context));
     THEN(status, find_changes(&m));
     THEN(status, write_model(&m));
     for (int i = 0; i < m.count; i++) {

@@ -293,6 +293,8 @@ static int check_config(const json_t *expected, const struct peft_bytes *bytes) 
 }
 
 int receipt_check_adapter(const struct receipt *receipt, const struct peft_bytes *bytes) {
+    if (bytes->is_compared)
+        return bytes->difference ? status_fail(STATUS_INVALID, "%s", bytes->difference) : STATUS_OK;
     const json_t *adapter = json_object_get(receipt->root, "adapter");
     struct peft_files *files;
     const char *first = NULL;
@@ -307,6 +309,21 @@ int receipt_check_adapter(const struct receipt *receipt, const struct peft_bytes
                         bytes->directory, first, count);
     peft_files_close(files);
     return status ? status : check_config(json_object_get(adapter, "config"), bytes);
+}
+
+int receipt_compare(struct peft_bytes *bytes) {
+    struct receipt receipt;
+    bool is_there;
+    int status = receipt_read(bytes, &is_there, &receipt);
+    if (status || !is_there)
+        return status == STATUS_INVALID ? STATUS_OK : status;
+    status = receipt_check_adapter(&receipt, bytes);
+    receipt_free(&receipt);
+    bytes->is_compared = !status || status == STATUS_INVALID;
+    if (status != STATUS_INVALID)
+        return status;
+    bytes->difference = strdup(status_text());
+    return status_allocated(bytes->difference);
 }
 
 int receipt_check_base(const struct receipt *receipt, const char *directory, const char *model) {
@@ -423,28 +440,14 @@ int receipt_fail_none(const char *directory) {
     return status_fail(STATUS_INVALID, "%s has no receipt, and --receipts require demands one", directory);
 }
 
-int receipt_check_file(const struct peft_files *files, int index, const char *model, bool *is_there,
-                       struct receipt *receipt) {
-    const char *directory = peft_files_directory(files, index);
+int receipt_check_file(const struct peft_files *files, int index, bool *is_there, struct receipt *receipt) {
     struct peft_bytes bytes;
-    TRY(peft_bytes_read(directory, SIZE_MAX, &bytes));
+    TRY(peft_bytes_read(peft_files_directory(files, index), SIZE_MAX, &bytes));
     int status = receipt_read(&bytes, is_there, receipt);
     if (!status && *is_there) {
-        status = model ? receipt_check_base(receipt, directory, model) : STATUS_OK;
-        THEN(status, receipt_check_adapter(receipt, &bytes));
+        status = receipt_check_adapter(receipt, &bytes);
         receipt_free(receipt);
     }
     peft_bytes_free(&bytes);
-    return status;
-}
-
-int receipt_check_files(const struct peft_files *files, const char *model, enum receipt_mode mode) {
-    struct receipt receipt;
-    bool is_there;
-    int status = STATUS_OK;
-    for (int i = 0; i < peft_files_count(files) && !status && mode != RECEIPTS_OFF; i++) {
-        status = receipt_check_file(files, i, model, &is_there, &receipt);
-        THEN_IF(status, !is_there && mode == RECEIPTS_REQUIRE, receipt_fail_none(peft_files_directory(files, i)));
-    }
     return status;
 }

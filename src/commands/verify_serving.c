@@ -32,6 +32,7 @@ static const struct config_row rows[] = {
     CONFIG_INVARIANT_ROW(AT(base.batch_invariant)),
     CONFIG_COLLECTIVES_ROW(AT(base.collectives)),
     CONFIG_ALGORITHMS_ROW(AT(base.gemm_algorithms)),
+    MODEL_LOAD_IN_ROW(AT(base)),
     ROW_CHOICE("precision", AT(base.precision), "auto", precisions,
                "precision of the computation; auto: the files' type; fp8 has no zero gap"),
     MODEL_THREADS_ROW(AT(base)),

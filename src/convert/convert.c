@@ -20,8 +20,10 @@ static int check_options(const struct convert_request *request, bool is_file) {
 }
 
 static int write_tensors(const struct convert_request *request, struct source *source) {
-    return source->file.tensors ? write_model(request, source)
-                                : exchange_write_tensors(request->output, source->tensors, request->max_shard_bytes);
+    if (source->file.tensors)
+        return write_model(request, source);
+    return exchange_write_tensors(&(struct exchange_files){
+        .directory = request->output, .tensors = source->tensors, .max_shard_bytes = request->max_shard_bytes});
 }
 
 int convert(const struct convert_request *request) {

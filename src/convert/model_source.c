@@ -2,6 +2,7 @@
 #include "convert-internal.h"
 
 #include "base/json.h"
+#include "ckpt/codec.h"
 
 enum { TEXT_LIMIT = 64 << 20 };
 
@@ -172,7 +173,7 @@ static int open_directory(const struct convert_request *request, struct model_so
     if (m->form->is_as_in_files)
         TRY(strip_prefix(request, m));
     choose_type(request, m);
-    if (m->config_dtype != m->dtype)
+    if (m->config_dtype != m->dtype || (m->source->tensors && ckpt_quantization(m->source->tensors)->method))
         TRY(model_source_make_config(m, &m->config, m->dtype));
     TRY(read_state(m));
     return source_read_tokenizer(request->tokenizer ? request->tokenizer : m->source->directory, &m->tokenizer);

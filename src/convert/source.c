@@ -1,6 +1,8 @@
 /* Finds the kind of a path: the first that fits. */
 #include "convert-internal.h"
 
+#include "ckpt/codec.h"
+
 static int open_dcp(struct source *source) {
     int64_t objects;
     source->kind = "a distributed checkpoint of PyTorch";
@@ -10,12 +12,25 @@ static int open_dcp(struct source *source) {
     return status;
 }
 
+/* Makes weights in few bits readable, as the directory's config.json says, if there is one. */
+static int attach_codec(struct source *source) {
+    char where[PATH_MAX];
+    struct strbuf text = STRBUF_INIT;
+    int status = file_join(where, sizeof where, source->directory, "config.json");
+    if (!status && file_exists(where))
+        status = ckpt_read_config(source->directory, &text);
+    THEN_IF(status, text.length, ckpt_attach_codec(source->tensors, strbuf_text(&text), where));
+    strbuf_free(&text);
+    return status;
+}
+
 /* A model directory, or the newest of several checkpoints. */
 static int open_model(const char *path, struct source *source) {
     struct ckpt_tensors *optimizer = NULL;
     source->kind = "a model directory";
     TRY(ckpt_resolve_model(path, source->directory, sizeof source->directory));
     TRY(ckpt_open_model(source->directory, &source->tensors));
+    TRY(attach_codec(source));
     int status = ckpt_open_optimizer(source->directory, &optimizer);
     if (status == STATUS_NOT_FOUND)
         return STATUS_OK;

@@ -1,6 +1,7 @@
 /* Opening a model: a directory, or a GGUF file. */
 #include "pretrained.h"
 
+#include "ckpt/codec.h"
 #include "gguf_model-internal.h"
 
 /* Finds the directory or file that the path means; the first rank chooses. */
@@ -40,7 +41,10 @@ static int read_config(struct pretrained *model) {
 }
 
 static int open_tensors(struct pretrained *model) {
+    char where[PATH_MAX + 16];
+    snprintf(where, sizeof where, "%s/config.json", model->directory);
     int status = ckpt_open_model(model->directory, &model->tensors);
+    THEN(status, ckpt_attach_codec(model->tensors, strbuf_text(&model->config_text), where));
     if (!status && model->dtype == DTYPE_COUNT)
         model->dtype = ckpt_dtype(model->tensors);
     return status;

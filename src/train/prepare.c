@@ -1,6 +1,7 @@
 /* A run's configuration, completed from the files that it names. */
 #include "train-internal.h"
 
+#include "ckpt/codec.h"
 #include "pretrained/pretrained.h"
 
 enum { VALUE_BYTES = 2 * MODEL_MAX_LAYERS + 256 }; /* a number for each layer */
@@ -32,6 +33,7 @@ static int take_model(struct train_run *run, const char *option, const char *ini
     memcpy(run->model_directory, model.directory, sizeof run->model_directory);
     run_config_take_model(&run->config, &model.config);
     run->ends = model.ends;
+    run->is_quantised = !status && ckpt_quantization(model.tensors)->method;
     pretrained_close(&model);
     if (status)
         return status_wrap(status, "%s", option);

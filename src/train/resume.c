@@ -116,6 +116,11 @@ static int load_checkpoint(struct trainer *trainer, struct optimizer_arrays *sta
 
 static int read_base(struct trainer *trainer) {
     struct param_store *store = base_store(trainer->model.base);
+    if (trainer->model.files.tensors) {
+        int loaded = pretrained_load(&trainer->model.encodings, trainer->model.base, trainer->rank.exec.stream, true);
+        train_close_files(&trainer->model);
+        return loaded;
+    }
     struct ckpt_flat flat = ckpt_flat_weights(store, trainer->rank.exec.stream);
     flat.threads = device_threads(trainer->device);
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);

@@ -155,7 +155,9 @@ static int exchange_both(void *context) {
     snprintf(tensors, sizeof tensors, "%s/tensors", x->output);
     snprintf(dcp, sizeof dcp, "%s/dcp", x->output);
     int status = exchange_open_dcp(x->from, &first, &objects);
-    int of_tensors = status ? status : exchange_write_tensors(tensors, first, 64);
+    int of_tensors = status ? status
+                            : exchange_write_tensors(&(struct exchange_files){
+                                  .directory = tensors, .tensors = first, .max_shard_bytes = 64});
     int of_dcp = of_tensors;
     if (!of_dcp)
         of_dcp = exchange_write_dcp(&(struct exchange_dcp){.directory = dcp, .tensors = first, .files = 2});
