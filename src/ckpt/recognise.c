@@ -34,6 +34,8 @@ bool exchange_has_safetensors(const char *directory, bool *is_sharded) {
 static int explain_gguf(int status, const char *directory) {
     char **names;
     size_t count, i = 0;
+    if (!file_is_directory(directory))
+        return status;
     TRY(file_list(directory, &names, &count));
     for (size_t length; i < count; i++)
         if ((length = strlen(names[i])) > 5 && !strcasecmp(names[i] + length - 5, ".gguf"))
