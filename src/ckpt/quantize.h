@@ -17,6 +17,9 @@ const struct codec_format *codec_format_at(int number);
 /* True if a format takes groups of other sizes than its own, and if it has an asymmetric form. */
 bool codec_format_has_groups(const struct codec_format *format);
 bool codec_format_has_zeros(const struct codec_format *format);
+/* Returns how its codes may be chosen beside nearest rounding; CODEC_IS_GPTQS: the format is that solver's own. */
+enum codec_methods { CODEC_TAKES_AWQ = 1, CODEC_TAKES_GPTQ = 2, CODEC_IS_GPTQS = 4 };
+unsigned codec_format_methods(const struct codec_format *format);
 
 /* A linear of the files, which may be several of the model's. */
 struct quantized_linear {

@@ -1,8 +1,5 @@
 /* Rounds the linears of a model, and reports what that cost. */
-#include "quantize.h"
-
-#include "ckpt/quantize.h"
-#include "pretrained/pretrained.h"
+#include "quantize-internal.h"
 
 #include <math.h>
 
@@ -10,12 +7,16 @@
 struct kind {
     char name[64];
     int64_t linears;
-    double error, size; /* sums of squares, of what rounding changed and of the weights */
+    double error, size;               /* sums of squares, of what rounding changed and of the weights */
+    double output_error, output_size; /* the same of outputs on the samples, for some of the rows */
 };
 enum { MOST_KINDS = 32 };
 
 struct quantizing {
     const struct quantize_job *job;
+    enum quantize_method method;
+    struct calibration *calibration; /* NULL: there are no samples */
+    double divergence;
     struct pretrained model;
     struct param_table table;
     struct tokenizer_files tokenizer;
@@ -58,20 +59,41 @@ static int add_error(struct kind *kind, const struct rounding_call *call) {
 
 static int round_linear(void *context, const struct quantized_linear *linear, const struct rounding_call *call) {
     struct quantizing *q = context;
+    const struct param *row = &q->table.rows[linear->param];
+    struct kind *kind = find_kind(q, linear->name);
     if (linear->number == 0)
         progress_begin(&q->progress, "quantize", linear->count);
     progress_update(&q->progress, linear->number, "%s", linear->name);
-    rounding_rows(call);
-    return add_error(find_kind(q, linear->name), call);
+    TRY(q->calibration ? calibration_reach(q->calibration, row->layer) : STATUS_OK);
+    const float *sums = q->calibration ? calibration_sums(q->calibration, row->place) : NULL;
+    if (q->method == QUANTIZE_GPTQ)
+        TRY(solve_gptq(call, sums));
+    else
+        rounding_rows(call);
+    TRY(add_error(kind, call));
+    if (!q->calibration)
+        return STATUS_OK;
+    TRY(solve_errors(call, sums, &kind->output_error, &kind->output_size));
+    TRY(calibration_set(q->calibration, linear, call->to));
+    return linear->number + 1 < linear->count ? STATUS_OK : calibration_finish(q->calibration, &q->divergence);
+}
+
+static double relative(double error, double size) {
+    return size > 0 ? sqrt(error / size) : 0;
 }
 
 static void report(struct quantizing *q) {
     progress_end(&q->progress);
     for (int i = 0; i < q->kind_count; i++) {
         const struct kind *kind = &q->kinds[i];
-        log_info("%s: %lld linears, relative error of weights %.4f", kind->name, (long long)kind->linears,
-                 kind->size > 0 ? sqrt(kind->error / kind->size) : 0);
+        char outputs[48] = "";
+        if (q->calibration)
+            snprintf(outputs, sizeof outputs, ", of outputs %.4f", relative(kind->output_error, kind->output_size));
+        log_info("%s: %lld linears, relative error of weights %.4f%s", kind->name, (long long)kind->linears,
+                 relative(kind->error, kind->size), outputs);
     }
+    if (q->calibration)
+        log_info("divergence from the model on samples that were held back: %.6f nats a token", q->divergence);
     log_info("%s is written", q->job->output);
 }
 
@@ -85,9 +107,23 @@ static int open_model(struct quantizing *q) {
     return status == STATUS_NOT_FOUND ? STATUS_OK : status;
 }
 
-static int check_options(const struct quantize_job *job) {
+static int check_options(struct quantizing *q) {
+    static const char *const methods[] = {"auto", "nearest", "awq", "gptq"};
+    const struct quantize_job *job = q->job;
     const struct codec_format *format = codec_format_at(job->format);
     const char *name = codec_format_names[job->format];
+    unsigned takes = codec_format_methods(format);
+    q->method = job->method != QUANTIZE_AUTO ? (enum quantize_method)job->method
+                : takes & CODEC_IS_GPTQS     ? QUANTIZE_GPTQ
+                                             : QUANTIZE_NEAREST;
+    bool fits = q->method == QUANTIZE_AWQ    ? takes & CODEC_TAKES_AWQ
+                : q->method == QUANTIZE_GPTQ ? takes & CODEC_TAKES_GPTQ
+                                             : true;
+    if (!fits)
+        return status_fail(STATUS_USAGE, "--method %s cannot be combined with --format %s", methods[q->method], name);
+    if (q->method != QUANTIZE_NEAREST && !job->data)
+        return status_fail(STATUS_USAGE, "--method %s needs --data: texts whose way through the model it follows",
+                           methods[q->method]);
     if (job->group && job->group != -1 && job->group != 32 && job->group != 64 && job->group != 128)
         return status_fail(STATUS_USAGE, "--group %lld: 128, 64, 32 or -1 was expected", (long long)job->group);
     if (job->group && !codec_format_has_groups(format))
@@ -100,8 +136,9 @@ static int check_options(const struct quantize_job *job) {
 int quantize_job_run(const struct quantize_job *job) {
     struct quantizing q = {.job = job, .generation = STRBUF_INIT};
     struct ckpt_text text = {.name = "generation_config.json"};
-    int status = check_options(job);
+    int status = check_options(&q);
     THEN(status, open_model(&q));
+    THEN_IF(status, job->data, calibration_open(job, &q.model, &q.table, &q.calibration));
     text.text = strbuf_text(&q.generation);
     THEN(status, ckpt_quantize(&(struct quantize_request){
                      .output = job->output,
@@ -122,6 +159,7 @@ int quantize_job_run(const struct quantize_job *job) {
                  }));
     if (!status)
         report(&q);
+    calibration_close(q.calibration);
     pretrained_close(&q.model);
     tokenizer_files_free(&q.tokenizer);
     param_table_free(&q.table);

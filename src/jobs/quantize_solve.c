@@ -1,0 +1,164 @@
+/* Codes that keep a linear's outputs. A change d of a row changes its outputs by d' H d, where H is the sum of x x'
+ * over its inputs. */
+#include "quantize-internal.h"
+
+#include <math.h>
+
+enum { TILE = 16, ERROR_ROWS = 128, MOST_TRIES = 6 };
+
+/* ---- the factor of the inverse ---- */
+
+/* Replaces the upper triangle of H by V with H = V V'. Returns false where H is not positive. */
+static bool factor(float *h, int64_t n, int threads) {
+    for (int64_t j = n - 1; j >= 0; j--) {
+        const float *vj = h + j * n;
+        double pivot = vj[j];
+        for (int64_t k = j + 1; k < n; k++)
+            pivot -= (double)vj[k] * vj[k];
+        if (!(pivot > 0))
+            return false;
+        float root = (float)sqrt(pivot);
+        h[j * n + j] = root;
+#pragma omp parallel for num_threads(threads) schedule(static)
+        for (int64_t i = 0; i < j; i++) {
+            float *vi = h + i * n, sum = 0;
+#pragma omp simd reduction(+ : sum)
+            for (int64_t k = j + 1; k < n; k++)
+                sum += vi[k] * vj[k];
+            vi[j] = (vi[j] - sum) / root;
+        }
+    }
+    return true;
+}
+
+/* Replaces the upper triangle of V by that of its inverse. */
+static void invert(float *v, int64_t n, float *row, int threads) {
+    enum { WIDE = 256 };
+    for (int64_t i = n - 1; i >= 0; i--) {
+        float scale = 1 / v[i * n + i];
+        memcpy(row + i, v + i * n + i, (size_t)(n - i) * sizeof *row);
+        v[i * n + i] = scale;
+#pragma omp parallel for num_threads(threads) schedule(static)
+        for (int64_t first = (i + 1) / WIDE * WIDE; first < n; first += WIDE) {
+            int64_t from = first > i ? first : i + 1, end = first + WIDE < n ? first + WIDE : n;
+            for (int64_t c = from; c < end; c++)
+                v[i * n + c] = 0;
+            for (int64_t k = i + 1; k < end; k++) {
+                int64_t start = k > from ? k : from;
+                float factor_k = row[k] * scale;
+#pragma omp simd
+                for (int64_t c = start; c < end; c++)
+                    v[i * n + c] -= factor_k * v[k * n + c];
+            }
+        }
+    }
+}
+
+/* Makes the upper factor U with U' U the inverse of H, whose diagonal grows by 1% of its mean, or more if it must. */
+static int make_factor(const float *sums, int64_t n, int threads, float **out) {
+    float *u = malloc((size_t)(n * n) * sizeof *u), *row = malloc((size_t)n * sizeof *row);
+    double mean = 0, share = 0.01;
+    bool is_made = false;
+    int status = status_allocated(u && row);
+    for (int64_t i = 0; i < n; i++)
+        mean += sums[i * n + i] / (double)n;
+    mean = mean > 0 ? mean : 1;
+    for (int try = 0; try < MOST_TRIES && !status && !is_made; try++, share *= 10) {
+        memcpy(u, sums, (size_t)(n * n) * sizeof *u);
+        for (int64_t i = 0; i < n; i++)
+            u[i * n + i] += (float)(share * mean);
+        is_made = factor(u, n, threads);
+    }
+    THEN_IF(status, !is_made, status_fail(STATUS_INVALID, "the samples give inputs that are not finite"));
+    if (!status)
+        invert(u, n, row, threads);
+    free(row);
+    *out = status ? NULL : u;
+    if (status)
+        free(u);
+    return status;
+}
+
+/* ---- GPTQ ---- */
+
+/* Rounds input after input of some rows, and spreads each error over the inputs that follow. */
+static void solve_rows(const struct rounding_call *call, const float *u, int64_t first, int64_t count, float *w) {
+    const struct encoding *e = &call->to->encoding;
+    int64_t n = call->columns;
+    float scale[TILE], error[TILE], top = (float)((1 << e->bits) - 1);
+    int zero[TILE];
+    memcpy(w, call->values + first * n, (size_t)(count * n) * sizeof *w);
+    for (int64_t j = 0; j < n; j++) {
+        const float *uj = u + j * n;
+        for (int64_t r = 0; r < count; r++) {
+            float *row = w + r * n;
+            if (j % e->group == 0) {
+                scale[r] = rounding_scale(call->rounding, row + j, n - j < e->group ? n - j : e->group, &zero[r]);
+                rounding_store(call->to, first + r, j / e->group, scale[r], zero[r]);
+            }
+            float code = fminf(fmaxf(rintf(row[j] / scale[r]) + (float)zero[r], 0), top);
+            call->to->codes[(first + r) * n + j] = (uint8_t)code;
+            error[r] = (row[j] - scale[r] * (code - (float)zero[r])) / uj[j];
+        }
+        for (int64_t r = 0; r < count; r++) {
+            float *row = w + r * n;
+#pragma omp simd
+            for (int64_t k = j + 1; k < n; k++)
+                row[k] -= error[r] * uj[k];
+        }
+    }
+}
+
+int solve_gptq(const struct rounding_call *call, const float *sums) {
+    int64_t tiles = (call->rows + TILE - 1) / TILE, n = call->columns;
+    float *u = NULL, *w = malloc((size_t)(call->threads * TILE * n) * sizeof *w);
+    int status = status_allocated(w);
+    THEN(status, make_factor(sums, n, call->threads, &u));
+    for (int64_t done = 0; done < tiles && !status; done += call->threads) {
+#pragma omp parallel for num_threads(call->threads) schedule(static)
+        for (int t = 0; t < call->threads; t++) {
+            int64_t first = (done + t) * TILE, count = call->rows - first < TILE ? call->rows - first : TILE;
+            if (count > 0)
+                solve_rows(call, u, first, count, w + (int64_t)t * TILE * n);
+        }
+    }
+    free(u);
+    free(w);
+    return status;
+}
+
+/* ---- errors of outputs ---- */
+
+/* Returns x' H x. */
+static double square(const float *x, const float *h, int64_t n) {
+    double total = 0;
+    for (int64_t i = 0; i < n; i++) {
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t k = 0; k < n; k++)
+            sum += h[i * n + k] * x[k];
+        total += (double)x[i] * sum;
+    }
+    return total;
+}
+
+int solve_errors(const struct rounding_call *call, const float *sums, double *error, double *size) {
+    int64_t n = call->columns, step = (call->rows + ERROR_ROWS - 1) / ERROR_ROWS;
+    float *rows = malloc((size_t)(n * ERROR_ROWS) * sizeof *rows);
+    double errors = 0, sizes = 0;
+    TRY(status_allocated(rows));
+#pragma omp parallel for num_threads(call->threads) schedule(static) reduction(+ : errors, sizes)
+    for (int64_t r = 0; r < call->rows; r += step) {
+        const float *exact = call->values + r * n;
+        float *row = rows + r / step * n;
+        encoded_row_values(call->to, r, row);
+        for (int64_t i = 0; i < n; i++)
+            row[i] -= exact[i];
+        errors += square(row, sums, n);
+        sizes += square(exact, sums, n);
+    }
+    free(rows);
+    *error += errors;
+    *size += sizes;
+    return STATUS_OK;
+}
