@@ -54,51 +54,85 @@ static void invert(float *v, int64_t n, float *row, int threads) {
     }
 }
 
-/* Makes the upper factor U with U' U the inverse of H, whose diagonal grows by 1% of its mean, or more if it must. */
-static int make_factor(const float *sums, int64_t n, int threads, float **out) {
-    float *u = malloc((size_t)(n * n) * sizeof *u), *row = malloc((size_t)n * sizeof *row);
+/* The order in which inputs are rounded, and the factor in this order. */
+struct plan {
+    int64_t *order; /* [n] */
+    float *u;       /* [n, n] upper, with u' u the inverse of H */
+};
+
+static void free_plan(struct plan *plan) {
+    free(plan->order);
+    free(plan->u);
+}
+
+/* Orders inputs by the size of their sums, the largest first: their errors spread over most others. */
+static void choose_order(const float *sums, int64_t n, int64_t *order) {
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = i;
+        for (; at > 0 && sums[order[at - 1] * (n + 1)] < sums[i * (n + 1)]; at--)
+            order[at] = order[at - 1];
+        order[at] = i;
+    }
+}
+
+/* Makes the factor of H, whose diagonal grows by 1% of its mean, or more if it must. */
+static int make_plan(const float *sums, int64_t n, int threads, struct plan *plan) {
+    float *row = malloc((size_t)n * sizeof *row);
     double mean = 0, share = 0.01;
     bool is_made = false;
-    int status = status_allocated(u && row);
+    plan->order = malloc((size_t)n * sizeof *plan->order);
+    plan->u = malloc((size_t)(n * n) * sizeof *plan->u);
+    int status = status_allocated(row && plan->order && plan->u);
+    if (!status)
+        choose_order(sums, n, plan->order);
     for (int64_t i = 0; i < n; i++)
         mean += sums[i * n + i] / (double)n;
     mean = mean > 0 ? mean : 1;
     for (int try = 0; try < MOST_TRIES && !status && !is_made; try++, share *= 10) {
-        memcpy(u, sums, (size_t)(n * n) * sizeof *u);
         for (int64_t i = 0; i < n; i++)
-            u[i * n + i] += (float)(share * mean);
-        is_made = factor(u, n, threads);
+            for (int64_t k = 0; k < n; k++)
+                plan->u[i * n + k] = sums[plan->order[i] * n + plan->order[k]];
+        for (int64_t i = 0; i < n; i++)
+            plan->u[i * n + i] += (float)(share * mean);
+        is_made = factor(plan->u, n, threads);
     }
     THEN_IF(status, !is_made, status_fail(STATUS_INVALID, "the samples give inputs that are not finite"));
     if (!status)
-        invert(u, n, row, threads);
+        invert(plan->u, n, row, threads);
     free(row);
-    *out = status ? NULL : u;
-    if (status)
-        free(u);
     return status;
 }
 
 /* ---- GPTQ ---- */
 
-/* Rounds input after input of some rows, and spreads each error over the inputs that follow. */
-static void solve_rows(const struct rounding_call *call, const float *u, int64_t first, int64_t count, float *w) {
+/* Rounds input after input of some rows, and spreads each error over the inputs that follow. Scales are those of the
+ * nearest rounding. */
+static void solve_rows(const struct rounding_call *call, const struct plan *plan, int64_t first, int64_t count,
+                       float *w) {
     const struct encoding *e = &call->to->encoding;
-    int64_t n = call->columns;
-    float scale[TILE], error[TILE], top = (float)((1 << e->bits) - 1);
-    int zero[TILE];
-    memcpy(w, call->values + first * n, (size_t)(count * n) * sizeof *w);
+    int64_t n = call->columns, groups = encoded_groups(e, n);
+    float error[TILE], top = (float)((1 << e->bits) - 1);
+    float *scales = w + TILE * n;
+    int *zeros = (int *)(scales + TILE * groups);
+    for (int64_t r = 0; r < count; r++) {
+        const float *exact = call->values + (first + r) * n;
+        for (int64_t i = 0; i < n; i++)
+            w[r * n + i] = exact[plan->order[i]];
+        for (int64_t g = 0; g < groups; g++) {
+            int64_t at = g * e->group, wide = n - at < e->group ? n - at : e->group;
+            scales[r * groups + g] = rounding_scale(call->rounding, exact + at, wide, &zeros[r * groups + g]);
+            rounding_store(call->to, first + r, g, scales[r * groups + g], zeros[r * groups + g]);
+        }
+    }
     for (int64_t j = 0; j < n; j++) {
-        const float *uj = u + j * n;
+        const float *uj = plan->u + j * n;
+        int64_t input = plan->order[j];
         for (int64_t r = 0; r < count; r++) {
-            float *row = w + r * n;
-            if (j % e->group == 0) {
-                scale[r] = rounding_scale(call->rounding, row + j, n - j < e->group ? n - j : e->group, &zero[r]);
-                rounding_store(call->to, first + r, j / e->group, scale[r], zero[r]);
-            }
-            float code = fminf(fmaxf(rintf(row[j] / scale[r]) + (float)zero[r], 0), top);
-            call->to->codes[(first + r) * n + j] = (uint8_t)code;
-            error[r] = (row[j] - scale[r] * (code - (float)zero[r])) / uj[j];
+            float value = w[r * n + j], scale = scales[r * groups + input / e->group];
+            float zero = (float)zeros[r * groups + input / e->group];
+            float code = fminf(fmaxf(rintf(value / scale) + zero, 0), top);
+            call->to->codes[(first + r) * n + input] = (uint8_t)code;
+            error[r] = (value - scale * (code - zero)) / uj[j];
         }
         for (int64_t r = 0; r < count; r++) {
             float *row = w + r * n;
@@ -110,19 +144,19 @@ static void solve_rows(const struct rounding_call *call, const float *u, int64_t
 }
 
 int solve_gptq(const struct rounding_call *call, const float *sums) {
-    int64_t tiles = (call->rows + TILE - 1) / TILE, n = call->columns;
-    float *u = NULL, *w = malloc((size_t)(call->threads * TILE * n) * sizeof *w);
+    int64_t n = call->columns;
+    size_t each = (size_t)(TILE * (n + 2 * encoded_groups(&call->to->encoding, n)));
+    struct plan plan = {0};
+    float *w = malloc((size_t)call->threads * each * sizeof *w);
     int status = status_allocated(w);
-    THEN(status, make_factor(sums, n, call->threads, &u));
-    for (int64_t done = 0; done < tiles && !status; done += call->threads) {
+    THEN(status, make_plan(sums, n, call->threads, &plan));
 #pragma omp parallel for num_threads(call->threads) schedule(static)
-        for (int t = 0; t < call->threads; t++) {
-            int64_t first = (done + t) * TILE, count = call->rows - first < TILE ? call->rows - first : TILE;
-            if (count > 0)
-                solve_rows(call, u, first, count, w + (int64_t)t * TILE * n);
+    for (int t = 0; t < (status ? 0 : call->threads); t++)
+        for (int64_t first = t * TILE; first < call->rows; first += call->threads * TILE) {
+            int64_t count = call->rows - first < TILE ? call->rows - first : TILE;
+            solve_rows(call, &plan, first, count, w + (size_t)t * each);
         }
-    }
-    free(u);
+    free_plan(&plan);
     free(w);
     return status;
 }

@@ -235,7 +235,7 @@ class Calibrated(Case):
     def test_bad_data(self):
         short = self.top / "short.jsonl"
         short.write_text(json.dumps({"tokens": [1, 2, 3]}) + "\n")
-        Refusals.refused(self, "int4", "--data", short, says="has 3 tokens: at least 160 are needed", expect=1)
+        Refusals.refused(self, "int4", "--data", short, says="has 4 tokens: at least 160 are needed", expect=1)
         short.write_text("{}\n")
         Refusals.refused(self, "int4", "--data", short, says="short.jsonl: line 1: ", expect=1)
         Refusals.refused(self, "int4", "--data", self.top / "none.jsonl", says="none.jsonl", expect=1)
