@@ -50,9 +50,11 @@ static int read_file(const char *path, char *at, int64_t *bytes) {
 static int read_files(const char *directory, char *memory, int64_t *bytes) {
     char path[PATH_MAX], **names;
     size_t count;
-    int status = file_list(directory, &names, &count);
     *bytes = 0;
-    TRY(status);
+    if (!file_is_directory(directory))
+        return read_file(directory, memory, bytes);
+    TRY(file_list(directory, &names, &count));
+    int status = STATUS_OK;
     for (size_t i = 0; i < count && !status; i++) {
         const char *ending = strrchr(names[i], '.');
         if (ending && !strcmp(ending, ".safetensors") && !(status = file_join(path, sizeof path, directory, names[i])))
@@ -115,7 +117,7 @@ int bench_load(const struct bench_options *options) {
     struct device *device = NULL;
     int status = status_allocated(seconds);
     if (!status && bench_is_shape(options->model))
-        status = status_fail(STATUS_USAGE, "bench load wants --model DIR: %s has no files", options->model);
+        status = status_fail(STATUS_USAGE, "bench load wants --model PATH: %s has no files", options->model);
     THEN(status, bench_peak_of(load_once, options, &peak));
     THEN(status, device_open(options->device, DEVICE_FIRST, 1, &device));
     for (int64_t i = 0; i < options->steps && !status; i++)

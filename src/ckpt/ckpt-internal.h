@@ -84,7 +84,7 @@ void tensors_sort(struct ckpt_tensors *tensors);
 bool table_is_tied(const struct param_table *table);
 
 /* Sets the shape, in files, of the tensor that a slice is part of; returns the number of dimensions. */
-int slice_file_shape(const struct param *param, const struct param_slice *slice, int64_t shape[2]);
+int slice_file_shape(const struct param *param, const struct param_slice *slice, bool is_transposed, int64_t shape[2]);
 /* Writes a shape for a message. */
 void shape_text(char *out, size_t bytes, int dims, const int64_t *shape);
 /* Checks that the slices of a parameter cover each of its rows, in order. STATUS_INVALID. */

@@ -122,8 +122,8 @@ int codec_names_add(struct codec_config *config, struct codec_names *names, cons
 void codec_refuse_key(struct codec_config *config, const char *key);
 void codec_names_free(struct codec_names *names);
 /* Finds the first entry that matches the module of a linear, its name without ".weight"; NULL: none. */
-int codec_names_find(const struct codec_names *names, const struct codec_linear *linear,
-                     const struct codec_name **found);
+int codec_names_find(const struct codec_config *config, const struct codec_names *names,
+                     const struct codec_linear *linear, const struct codec_name **found);
 
 /* ---- codec_read.c ---- */
 

@@ -140,8 +140,8 @@ void codec_names_free(struct codec_names *names) {
     *names = (struct codec_names){0};
 }
 
-int codec_names_find(const struct codec_names *names, const struct codec_linear *linear,
-                     const struct codec_name **found) {
+int codec_names_find(const struct codec_config *config, const struct codec_names *names,
+                     const struct codec_linear *linear, const struct codec_name **found) {
     char module[TENSOR_NAME_BYTES + sizeof weight_ending];
     snprintf(module, sizeof module, "%.*s", (int)(strlen(linear->name) - strlen(weight_ending)), linear->name);
     *found = NULL;
@@ -150,7 +150,7 @@ int codec_names_find(const struct codec_names *names, const struct codec_linear 
         bool is_match = name->is_class || (!name->expression && !strcmp(name->text, module));
         int status = name->expression ? text_expression_match(name->expression, module, &is_match) : STATUS_OK;
         if (status)
-            return status == STATUS_MEMORY ? status : status_wrap(STATUS_INVALID, "%s", linear->parts[0].file->path);
+            return status == STATUS_MEMORY ? status : status_wrap(STATUS_INVALID, "%s", config->where);
         *found = is_match ? name : NULL;
     }
     return STATUS_OK;

@@ -131,8 +131,8 @@ static void configure(struct codec_config *config) {
 static int find_scheme(const struct codec_config *general, const struct codec_linear *linear, struct scheme *scheme) {
     struct codec_config config = *general;
     const struct codec_name *ignored, *found;
-    TRY(codec_names_find(&config.ignored, linear, &ignored));
-    TRY(codec_names_find(&config.names, linear, &found));
+    TRY(codec_names_find(&config, &config.ignored, linear, &ignored));
+    TRY(codec_names_find(&config, &config.names, linear, &found));
     if (ignored)
         return codec_fail(linear, WEIGHT, "is quantised, but %s ignores it: '%s' in 'ignore'", config.where,
                           ignored->text);

@@ -47,7 +47,7 @@ static void configure(struct codec_config *config) {
 /* Applies the first rule that fits the linear. */
 static int apply_rule(struct codec_config *config, const struct codec_linear *linear) {
     const struct codec_name *rule;
-    TRY(codec_names_find(&config->names, linear, &rule));
+    TRY(codec_names_find(config, &config->names, linear, &rule));
     if (rule && !rule->value)
         return codec_fail(linear, QWEIGHT, "is quantised, but %s leaves it out: '%s' in 'dynamic'", config->where,
                           rule->text);

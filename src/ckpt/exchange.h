@@ -15,6 +15,7 @@ struct tensor_source {
     int (*read)(void *context, size_t index, int64_t first, size_t length, void *out);
     void (*close)(void *context); /* also frees the names */
     void *context;
+    bool is_out_in; /* matrices are [out, in] even if the model's files have them transposed */
 };
 /* Opens the tensors of a source as those of a directory. The array is copied; the names stay the source's. The tensors
  * own the source from here on, unless the call fails. STATUS_INVALID when two have one name. */

@@ -12,9 +12,9 @@ void shape_text(char *out, size_t bytes, int dims, const int64_t *shape) {
         snprintf(out + n, bytes - n, "]");
 }
 
-int slice_file_shape(const struct param *param, const struct param_slice *slice, int64_t shape[2]) {
-    shape[0] = slice->is_transposed ? param->shape[1] : slice->file_rows;
-    shape[1] = slice->is_transposed ? slice->file_rows : param->shape[1];
+int slice_file_shape(const struct param *param, const struct param_slice *slice, bool is_transposed, int64_t shape[2]) {
+    shape[0] = is_transposed ? param->shape[1] : slice->file_rows;
+    shape[1] = is_transposed ? slice->file_rows : param->shape[1];
     return param->dims;
 }
 

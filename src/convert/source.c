@@ -67,7 +67,9 @@ int source_open(const char *path, struct source *source) {
     *source = (struct source){0};
     if (file_exists(path) && !file_is_directory(path)) {
         snprintf(source->directory, sizeof source->directory, "%s", path);
-        return gguf_open(path, &source->gguf);
+        int status = pretrained_open(path, NULL, &source->file);
+        source->tensors = source->file.tensors;
+        return status;
     }
     TRY(find_newest(path, newest));
     snprintf(source->directory, sizeof source->directory, "%s", newest);
@@ -83,7 +85,7 @@ int source_open(const char *path, struct source *source) {
 
 int source_read_tokenizer(const char *directory, struct tokenizer_files *files) {
     struct tokenizer *tokenizer = NULL;
-    int status = tokenizer_files_read(directory, files);
+    int status = pretrained_read_tokenizer(directory, files);
     TRY(status);
     if (files->is_there[TOKENIZER_JSON] || files->is_there[TOKENIZER_VOCAB])
         status = tokenizer_open_files(files, &tokenizer);
@@ -96,6 +98,8 @@ int source_read_tokenizer(const char *directory, struct tokenizer_files *files) 
 }
 
 void source_close(struct source *source) {
-    ckpt_close(source->tensors);
-    gguf_close(source->gguf);
+    if (source->file.tensors)
+        pretrained_close(&source->file);
+    else
+        ckpt_close(source->tensors);
 }

@@ -8,8 +8,8 @@
 struct text_expression;
 
 /* Compiles `text` once for all its matches. A key of a pattern (rank_pattern) matches after any prefix, as in PEFT.
- * `what` names the option in errors, and outlives the expression. STATUS_USAGE when Python's re would refuse the text,
- * or when it would mean something else here; STATUS_MEMORY. */
+ * `what` names the option or key in errors, and outlives the expression. STATUS_USAGE when Python's re would refuse the
+ * text, or when it would mean something else here; STATUS_MEMORY. */
 int text_expression_open(const char *what, const char *text, bool is_key, struct text_expression **expression);
 /* Makes the expression share its limit with the other `sharers` - 1 that are matched with the same paths. Together they
  * may take little more than one by itself. */

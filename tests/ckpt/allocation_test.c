@@ -117,18 +117,14 @@ struct model_directory {
 
 static int read_model(void *context) {
     const struct model_directory *model = context;
-    struct facts facts = FACTS_INIT;
     struct strbuf text = STRBUF_INIT;
     char resolved[PATH_MAX];
     int status = ckpt_resolve_model(model->path, resolved, sizeof resolved);
     if (!status)
         status = ckpt_read_config(resolved, &text);
     if (!status)
-        status = ckpt_model_facts(resolved, &facts);
-    if (!status)
         status = read_tensors(resolved, model->training, ckpt_open_model, 0, 1);
     strbuf_free(&text);
-    facts_free(&facts);
     return status;
 }
 

@@ -1,8 +1,8 @@
 /* Expressions of modules against Python's re, and what is refused. What matches was taken from Python 3.11:
  * re.fullmatch, and of keys re.match(rf"(.*\.)?({key})$", path), as PEFT does it. */
 #include "base/base.h"
-#include "text/expression.h"
 #include "support/test.h"
+#include "text/expression.h"
 
 #define ATTN "transformer.h.0.attn.c_attn"
 #define MLP  "transformer.h.11.mlp.c_proj"
@@ -139,7 +139,7 @@ static void what_python_does_not_have_is_refused(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct text_expression *expression;
-        if (!text_expression_open("exclude_modules", cases[i], false, &expression))
+        if (!text_expression_open("peft.exclude_modules", cases[i], false, &expression))
             fail_msg("not refused: %s", cases[i]);
         assert_null(expression);
         test_fails(STATUS_USAGE, STATUS_USAGE, "peft.exclude_modules \"");
