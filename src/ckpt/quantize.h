@@ -29,6 +29,16 @@ struct quantized_linear {
     int64_t number, count;            /* of the linears that are rounded, from 0 on */
 };
 
+/* A vector of the files that stays plain. */
+struct quantized_vector {
+    int param;
+    enum dtype dtype;                /* whose precision the values have, before and after */
+    const struct rounding *rounding; /* of all linears */
+    float *values;                   /* [count] */
+    int64_t count;
+    bool is_changed; /* false at first */
+};
+
 struct quantize_request {
     const char *output; /* a directory; what may be replaced is as in ckpt_write_model */
     const struct ckpt_tensors *tensors;
@@ -43,9 +53,11 @@ struct quantize_request {
     const char *const *ignore; /* [ignore_count] modules that stay plain: names, or "re:" and an expression */
     int64_t ignore_count;
     int threads;
-    /* Called before anything of a linear is written: rounds its values [rows, columns]. Call->scales may be NULL.
-     * NULL: rounding_rows. */
-    int (*round)(void *context, const struct quantized_linear *linear, const struct rounding_call *call);
+    /* Called before anything of a linear is written: rounds call->values, which are `values` and may
+     * change. NULL: rounding_rows. */
+    int (*round)(void *context, const struct quantized_linear *linear, const struct rounding_call *call, float *values);
+    /* Called before a plain vector is written, and may change it. NULL: all stay as they are. */
+    int (*change)(void *context, struct quantized_vector *vector);
     void *context;
 };
 /* Writes the directory. STATUS_USAGE for a quantised model, a group that does not divide a row, and a name that no

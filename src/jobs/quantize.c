@@ -20,11 +20,16 @@ struct quantizing {
     struct pretrained model;
     struct param_table table;
     struct tokenizer_files tokenizer;
-    struct strbuf generation; /* generation_config.json */
+    struct strbuf generation;           /* generation_config.json */
+    float *factors[ATTACH_PLACE_COUNT]; /* of the inputs of the present layer's linears; NULL: 1 */
     struct kind kinds[MOST_KINDS];
     int kind_count;
     struct progress progress;
 };
+
+static int threads_of(const struct quantize_job *job) {
+    return job->threads ? (int)job->threads : usable_cores();
+}
 
 /* Returns the kind of a linear: its module without the names of the layers. */
 static struct kind *find_kind(struct quantizing *q, const char *module) {
@@ -57,7 +62,90 @@ static int add_error(struct kind *kind, const struct rounding_call *call) {
     return STATUS_OK;
 }
 
-static int round_linear(void *context, const struct quantized_linear *linear, const struct rounding_call *call) {
+/* ---- factors of inputs ---- */
+
+enum { FACTOR_WORK = 1 << 26 }; /* multiplications of each trial */
+
+/* Finds the factors of a place of the layer. */
+static int find_factors(struct quantizing *q, const struct rounding *rounding, int place, int64_t in) {
+    int64_t count, most = FACTOR_WORK / (in * in) > 16 ? FACTOR_WORK / (in * in) : 16;
+    float *rows = NULL;
+    free(q->factors[place]);
+    q->factors[place] = malloc((size_t)in * sizeof *q->factors[place]);
+    TRY(status_allocated(q->factors[place]));
+    int status = calibration_rows(q->calibration, place, most, &rows, &count);
+    const struct rounding_call call = {
+        .rounding = rounding, .values = rows, .rows = count, .columns = in, .threads = threads_of(q->job)};
+    THEN(status, solve_factors(&call, calibration_sums(q->calibration, place), q->factors[place]));
+    free(rows);
+    return status;
+}
+
+/* Divides the gains of a norm by the factors of the linear behind it. The factors become what the divided gains, which
+ * are rounded to their type, leave. */
+static void fold(struct quantized_vector *gains, float *factors) {
+    for (int64_t i = 0; i < gains->count; i++) {
+        float gain = gains->values[i] / factors[i];
+        gain = gains->dtype == DTYPE_BF16  ? bf16_to_float(bf16_from_float(gain))
+               : gains->dtype == DTYPE_F16 ? f16_to_float(f16_from_float(gain))
+                                           : gain;
+        bool is_kept = gain == 0 || !isfinite(gain);
+        factors[i] = is_kept ? 1 : gains->values[i] / gain;
+        gains->values[i] = is_kept ? gains->values[i] : gain;
+    }
+}
+
+/* Changes the norms of a layer: their gains come before the linears that they feed, and before their biases. */
+static int change_vector(void *context, struct quantized_vector *vector) {
+    static const struct {
+        const char *ending;
+        int place;
+        bool is_gain;
+    } norms[] = {{".norm1.weight", ATTACH_QKV, true},
+                 {".norm1.bias", ATTACH_QKV, false},
+                 {".norm2.weight", ATTACH_FC1, true},
+                 {".norm2.bias", ATTACH_FC1, false}};
+    struct quantizing *q = context;
+    const struct param *row = &q->table.rows[vector->param];
+    for (size_t i = 0; i < sizeof norms / sizeof *norms && !vector->is_changed; i++) {
+        size_t length = strlen(row->name), end = strlen(norms[i].ending);
+        int place = norms[i].place;
+        if (length <= end || strcmp(row->name + length - end, norms[i].ending))
+            continue;
+        TRY(calibration_reach(q->calibration, row->layer));
+        if (norms[i].is_gain) {
+            TRY(find_factors(q, vector->rounding, place, vector->count));
+            fold(vector, q->factors[place]);
+        } else
+            for (int64_t k = 0; k < vector->count; k++)
+                vector->values[k] /= q->factors[place][k];
+        if (norms[i].is_gain && place == ATTACH_FC1 && q->model.config.swiglu)
+            TRY(find_factors(q, vector->rounding, ATTACH_FC2, q->model.config.ffn_hidden_size));
+        calibration_set_vector(q->calibration, vector->param, vector->values, vector->count);
+        vector->is_changed = true;
+    }
+    return STATUS_OK;
+}
+
+/* Multiplies the inputs of a linear by their factors, and divides the outputs that feed another one by its factors. */
+static void scale_linear(const struct quantizing *q, const struct quantized_linear *linear, float *values) {
+    const struct param *row = &q->table.rows[linear->param];
+    const float *inputs = q->factors[row->place], *outputs = row->place == ATTACH_FC1 ? q->factors[ATTACH_FC2] : NULL;
+    int64_t half = row->shape[0] / 2; /* gates come first, and then what they multiply */
+    const struct param_slice *slice;
+    for (int s = 0; (slice = quantized_slice(row, linear, &s));)
+        for (int64_t r = 0; r < slice->rows; r++) {
+            float *at = values + (slice->file_start + r) * linear->columns;
+            float output = outputs && slice->row + r >= half ? outputs[slice->row + r - half] : 1;
+            for (int64_t i = 0; i < linear->columns; i++)
+                at[i] = at[i] * (inputs ? inputs[i] : 1) / output;
+        }
+}
+
+/* ---- linears ---- */
+
+static int round_linear(void *context, const struct quantized_linear *linear, const struct rounding_call *call,
+                        float *values) {
     struct quantizing *q = context;
     const struct param *row = &q->table.rows[linear->param];
     struct kind *kind = find_kind(q, linear->name);
@@ -66,6 +154,8 @@ static int round_linear(void *context, const struct quantized_linear *linear, co
     progress_update(&q->progress, linear->number, "%s", linear->name);
     TRY(q->calibration ? calibration_reach(q->calibration, row->layer) : STATUS_OK);
     const float *sums = q->calibration ? calibration_sums(q->calibration, row->place) : NULL;
+    if (q->method == QUANTIZE_AWQ)
+        scale_linear(q, linear, values);
     if (q->method == QUANTIZE_GPTQ)
         TRY(solve_gptq(call, sums));
     else
@@ -73,7 +163,7 @@ static int round_linear(void *context, const struct quantized_linear *linear, co
     TRY(add_error(kind, call));
     if (!q->calibration)
         return STATUS_OK;
-    TRY(solve_errors(call, sums, &kind->output_error, &kind->output_size));
+    TRY(solve_errors(call, sums, q->factors[row->place], &kind->output_error, &kind->output_size));
     TRY(calibration_set(q->calibration, linear, call->to));
     return linear->number + 1 < linear->count ? STATUS_OK : calibration_finish(q->calibration, &q->divergence);
 }
@@ -102,7 +192,11 @@ static int open_model(struct quantizing *q) {
     TRY(pretrained_open(q->job->model, NULL, &q->model));
     TRY(model_describe(&q->model.config, &q->table));
     TRY(ckpt_check(q->model.tensors, &q->table, &array, 1));
-    TRY(tokenizer_files_read(q->model.directory, &q->tokenizer));
+    if (q->model.weights && !strstr(" F32 F16 BF16 ", q->model.weights))
+        return status_fail(STATUS_USAGE, "the model is quantised already: %s", q->model.weights);
+    TRY(pretrained_read_tokenizer(q->model.directory, &q->tokenizer));
+    if (!file_is_directory(q->model.directory))
+        return STATUS_OK;
     int status = ckpt_read_generation_config(q->model.directory, &q->generation);
     return status == STATUS_NOT_FOUND ? STATUS_OK : status;
 }
@@ -121,6 +215,8 @@ static int check_options(struct quantizing *q) {
                                              : true;
     if (!fits)
         return status_fail(STATUS_USAGE, "--method %s cannot be combined with --format %s", methods[q->method], name);
+    if (q->method == QUANTIZE_AWQ && job->ignore.count)
+        return status_fail(STATUS_USAGE, "--ignore cannot be combined with --method awq, which changes all linears");
     if (q->method != QUANTIZE_NEAREST && !job->data)
         return status_fail(STATUS_USAGE, "--method %s needs --data: texts whose way through the model it follows",
                            methods[q->method]);
@@ -153,13 +249,16 @@ int quantize_job_run(const struct quantize_job *job) {
                      .has_zeros = job->has_zeros,
                      .ignore = job->ignore.items,
                      .ignore_count = (int64_t)job->ignore.count,
-                     .threads = job->threads ? (int)job->threads : usable_cores(),
+                     .threads = threads_of(job),
                      .round = round_linear,
+                     .change = q.method == QUANTIZE_AWQ ? change_vector : NULL,
                      .context = &q,
                  }));
     if (!status)
         report(&q);
     calibration_close(q.calibration);
+    for (int place = 0; place < ATTACH_PLACE_COUNT; place++)
+        free(q.factors[place]);
     pretrained_close(&q.model);
     tokenizer_files_free(&q.tokenizer);
     param_table_free(&q.table);

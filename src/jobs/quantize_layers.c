@@ -193,7 +193,7 @@ int calibration_open(const struct quantize_job *job, const struct pretrained *mo
     TRY(status_allocated(c->positions && c->zeros && c->weights));
     for (size_t i = 0; i < length; i++)
         c->positions[i] = (int32_t)i;
-    TRY(device_open(NULL, DEVICE_FIRST, (int)job->threads, &c->device));
+    TRY(device_open(NULL, DEVICE_FIRST, job->threads ? (int)job->threads : usable_cores(), &c->device));
     size_t bytes = sample_bytes(c);
     TRY(device_alloc(c->device, (size_t)c->samples.count * bytes, &c->inputs));
     TRY(device_alloc(c->device, (size_t)c->samples.held_back * bytes, &c->exact));
@@ -232,30 +232,66 @@ const float *calibration_sums(const struct calibration *c, int place) {
     return c->sums[place].host;
 }
 
+const struct param_slice *quantized_slice(const struct param *row, const struct quantized_linear *linear, int *number) {
+    for (; *number < row->slice_count; ++*number) {
+        const struct param_slice *slice = &row->slices[*number];
+        size_t length = strlen(slice->name) - strlen(".weight"), whole = strlen(linear->name);
+        if (length <= whole && !strncmp(linear->name + whole - length, slice->name, length))
+            return &row->slices[(*number)++];
+    }
+    return NULL;
+}
+
+static float value_at(enum dtype type, const void *values, int64_t i) {
+    return type == DTYPE_F32 ? ((const float *)values)[i] : bf16_to_float(((const uint16_t *)values)[i]);
+}
+
+static void set_values(enum dtype type, void *to, int64_t first, const float *values, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        if (type == DTYPE_F32)
+            ((float *)to)[first + i] = values[i];
+        else
+            ((uint16_t *)to)[first + i] = bf16_from_float(values[i]);
+}
+
+static int find_param(const struct calibration *c, int param) {
+    return param_table_find(base_table(c->base), c->table->rows[param].name, param);
+}
+
 int calibration_set(struct calibration *c, const struct quantized_linear *linear, const struct encoded_rows *rows) {
-    const struct param *row = &c->table->rows[linear->param];
-    int id = param_table_find(base_table(c->base), row->name, linear->param);
+    int id = find_param(c, linear->param);
     float *values = malloc((size_t)linear->columns * sizeof *values);
     TRY(status_allocated(values));
     void *weight = param_borrow_to_write(base_store(c->base), id);
-    for (int s = 0; s < row->slice_count; s++) {
-        const struct param_slice *slice = &row->slices[s];
-        size_t length = strlen(slice->name) - strlen(".weight"), whole = strlen(linear->name);
-        if (length > whole || strncmp(linear->name + whole - length, slice->name, length) != 0)
-            continue; /* of another tensor */
+    const struct param_slice *slice;
+    for (int s = 0; (slice = quantized_slice(&c->table->rows[linear->param], linear, &s));)
         for (int64_t r = 0; r < slice->rows; r++) {
-            int64_t first = (slice->row + r) * linear->columns;
             encoded_row_values(rows, slice->file_start + r, values);
-            for (int64_t i = 0; i < linear->columns; i++)
-                if (c->dtype == DTYPE_F32)
-                    ((float *)weight)[first + i] = values[i];
-                else
-                    ((uint16_t *)weight)[first + i] = bf16_from_float(values[i]);
+            set_values(c->dtype, weight, (slice->row + r) * linear->columns, values, linear->columns);
         }
-    }
     param_return(base_store(c->base), id);
     free(values);
     return STATUS_OK;
+}
+
+int calibration_rows(const struct calibration *c, int place, int64_t most, float **rows, int64_t *count) {
+    int id = model_find_linear(base_table(c->base), c->layer, (enum attach_place)place, false);
+    struct param_store *store = base_store(c->base);
+    struct matrix_view weight = param_borrow(store, id);
+    int64_t step = (weight.rows + most - 1) / most;
+    *count = (weight.rows + step - 1) / step;
+    *rows = malloc((size_t)(*count * weight.columns) * sizeof **rows);
+    for (int64_t r = 0; *rows && r < *count; r++)
+        for (int64_t i = 0; i < weight.columns; i++)
+            (*rows)[r * weight.columns + i] = value_at(weight.type, weight.data, r * step * weight.stride + i);
+    param_return(store, id);
+    return status_allocated(*rows);
+}
+
+void calibration_set_vector(struct calibration *c, int param, const float *values, int64_t count) {
+    int id = find_param(c, param);
+    set_values(c->dtype, param_borrow_to_write(base_store(c->base), id), 0, values, count);
+    param_return(base_store(c->base), id);
 }
 
 /* ---- divergence ---- */

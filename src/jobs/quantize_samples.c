@@ -26,7 +26,7 @@ static int read_chats(const struct quantize_job *job, const struct pretrained *m
     struct tokenizer *tokenizer = NULL;
     struct tokenizer_files files = {0};
     struct tuning_data *data = NULL;
-    int status = tokenizer_files_read(model->directory, &files);
+    int status = pretrained_read_tokenizer(model->directory, &files);
     THEN(status, tokenizer_open_files(&files, &tokenizer));
     const char *name = job->data;
     THEN(status, tuning_data_open(&(struct tuning_options){.train = {.items = &name, .count = 1},

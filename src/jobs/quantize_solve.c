@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-enum { TILE = 16, ERROR_ROWS = 128, MOST_TRIES = 6 };
+enum { TILE = 16, ERROR_ROWS = 128, MOST_TRIES = 6, FACTOR_STEPS = 20 };
 
 /* ---- the factor of the inverse ---- */
 
@@ -176,23 +176,81 @@ static double square(const float *x, const float *h, int64_t n) {
     return total;
 }
 
-int solve_errors(const struct rounding_call *call, const float *sums, double *error, double *size) {
+int solve_errors(const struct rounding_call *call, const float *sums, const float *factors, double *error,
+                 double *size) {
     int64_t n = call->columns, step = (call->rows + ERROR_ROWS - 1) / ERROR_ROWS;
-    float *rows = malloc((size_t)(n * ERROR_ROWS) * sizeof *rows);
+    float *rows = malloc((size_t)(2 * n * ERROR_ROWS) * sizeof *rows);
     double errors = 0, sizes = 0;
     TRY(status_allocated(rows));
 #pragma omp parallel for num_threads(call->threads) schedule(static) reduction(+ : errors, sizes)
     for (int64_t r = 0; r < call->rows; r += step) {
-        const float *exact = call->values + r * n;
-        float *row = rows + r / step * n;
-        encoded_row_values(call->to, r, row);
-        for (int64_t i = 0; i < n; i++)
-            row[i] -= exact[i];
-        errors += square(row, sums, n);
+        float *change = rows + r / step * 2 * n, *exact = change + n;
+        encoded_row_values(call->to, r, change);
+        for (int64_t i = 0; i < n; i++) {
+            float factor = factors ? factors[i] : 1;
+            exact[i] = call->values[r * n + i] / factor;
+            change[i] = change[i] / factor - exact[i];
+        }
+        errors += square(change, sums, n);
         sizes += square(exact, sums, n);
     }
     free(rows);
     *error += errors;
     *size += sizes;
     return STATUS_OK;
+}
+
+/* ---- AWQ ---- */
+
+/* Sets factors to the power `share` of the inputs' sizes, around 1. */
+static void set_factors(const float *sums, int64_t n, double share, float *factors) {
+    double most = 0, least = INFINITY;
+    for (int64_t i = 0; i < n; i++) {
+        double factor = pow(fmax(sums[i * (n + 1)], 1e-12), share / 2);
+        factors[i] = (float)factor;
+        most = fmax(most, factor);
+        least = fmin(least, factor);
+    }
+    for (int64_t i = 0; i < n; i++)
+        factors[i] = (float)(factors[i] / sqrt(most * least));
+}
+
+/* Returns the change of a row's outputs when its values are multiplied, rounded, and divided again. */
+static double scaled_error(const struct rounding *rounding, const float *exact, int64_t n, const float *sums,
+                           const float *factors, float *row) {
+    int64_t group = rounding_encoding(rounding, n).group;
+    float top = (float)((1 << rounding->encoding.bits) - 1);
+    for (int64_t i = 0; i < n; i++)
+        row[i] = exact[i] * factors[i];
+    for (int64_t first = 0; first < n; first += group) {
+        int64_t end = first + group < n ? first + group : n;
+        int zero;
+        float scale = rounding_scale(rounding, row + first, end - first, &zero);
+        for (int64_t i = first; i < end; i++) {
+            float code = fminf(fmaxf(rintf(row[i] / scale) + (float)zero, 0), top);
+            row[i] = scale * (code - (float)zero) / factors[i] - exact[i];
+        }
+    }
+    return square(row, sums, n);
+}
+
+int solve_factors(const struct rounding_call *call, const float *sums, float *factors) {
+    int64_t n = call->columns;
+    float *tried = malloc((size_t)n * sizeof *tried), *rows = malloc((size_t)(call->rows * n) * sizeof *rows);
+    double best = INFINITY;
+    int status = status_allocated(tried && rows);
+    for (int step = 0; step < FACTOR_STEPS && !status; step++) {
+        double error = 0;
+        set_factors(sums, n, (double)step / FACTOR_STEPS, tried);
+#pragma omp parallel for num_threads(call->threads) schedule(static) reduction(+ : error)
+        for (int64_t r = 0; r < call->rows; r++)
+            error += scaled_error(call->rounding, call->values + r * n, n, sums, tried, rows + r * n);
+        if (error < best) {
+            best = error;
+            memcpy(factors, tried, (size_t)n * sizeof *factors);
+        }
+    }
+    free(tried);
+    free(rows);
+    return status;
 }

@@ -225,6 +225,33 @@ class Calibrated(Case):
             again, _ = self.divergence(form, "gptq", output=f"{form}2")
             self.assertEqual((first / "model.safetensors").read_bytes(), (again / "model.safetensors").read_bytes())
 
+    def test_awq_keeps_the_answers_and_the_function(self):
+        """Its factors go into norms and rows: the plain copy of what is written must answer as the model does."""
+        nearest_output, nearest = self.divergence("int4", "nearest", output="nearest")
+        output, scaled = self.divergence("int4", "awq", output="awq")
+        self.assertLess(scaled, 0.85 * nearest)
+        before, after = (read_safetensors(model / "model.safetensors") for model in (self.model, output))
+        norms = [name for name in before if "layernorm" in name]
+        self.assertTrue(all(before[name] != after[name] for name in norms))
+        path = self.top / "tokens.jsonl"
+        path.write_text(json.dumps({"tokens": TOKENS * 6}) + "\n")
+        exact, rounded, awq = ([value for value in rows(run("score", "--model", model, "--input", path, "--precision", "fp32")[0])[0]
+                                ["logprobs"][1:]] for model in (self.model, nearest_output, output))
+        distance = [sum((a - b) ** 2 for a, b in zip(exact, other)) for other in (rounded, awq)]
+        self.assertLess(distance[1], distance[0])
+
+    def test_biases_and_gains_are_scaled_together(self):
+        text = self.top / "gpt2.jsonl"
+        text.write_text("".join(json.dumps({"tokens": [(7 * i + k) % 30 for k in range(40)]}) + "\n" for i in range(20)))
+        output, errors = self.quantize("int4", "--method", "awq", "--data", text, "--samples", 20, "--seq-length", 16,
+                                       model=FAMILIES["gpt2"])
+        path = self.top / "tokens.jsonl"
+        path.write_text(json.dumps({"tokens": TOKENS}) + "\n")
+        exact, found = (rows(run("score", "--model", model, "--input", path, "--precision", "fp32")[0])[0]["logprobs"][1:]
+                        for model in (FAMILIES["gpt2"], output))
+        for a, b in zip(exact, found, strict=True):
+            self.assertLess(abs(a - b), 0.5)
+
     def test_texts_of_every_form(self):
         text = (SOURCE / "README.md").read_text()
         for name, content in (("a.txt", text), ("b.jsonl", "".join(json.dumps({"text": line}) + "\n" for line in text.splitlines()))):
@@ -237,7 +264,7 @@ class Calibrated(Case):
         short.write_text(json.dumps({"tokens": [1, 2, 3]}) + "\n")
         Refusals.refused(self, "int4", "--data", short, says="has 4 tokens: at least 160 are needed", expect=1)
         short.write_text("{}\n")
-        Refusals.refused(self, "int4", "--data", short, says="short.jsonl: line 1: ", expect=1)
+        Refusals.refused(self, "int4", "--data", short, says="short.jsonl:1: ", expect=1)
         Refusals.refused(self, "int4", "--data", self.top / "none.jsonl", says="none.jsonl", expect=1)
 
 
@@ -261,6 +288,7 @@ class Refusals(Case):
         for method in ("awq", "gptq"):
             self.refused("int4", "--method", method, says=f"--method {method} needs --data")
             self.refused("int8", "--method", method, says=f"--method {method} cannot be combined with --format int8")
+        self.refused("int4", "--method", "awq", "--data", "x", "--ignore", "y", says="--ignore cannot be combined with --method awq")
         self.refused("gptq", "--method", "auto", says="--method gptq needs --data")
         self.refused("gptq", "--method", "awq", says="--method awq cannot be combined with --format gptq")
         quantised, _ = self.quantize("int4", output="quantised")
