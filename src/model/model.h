@@ -253,9 +253,10 @@ int model_loss_fetch(struct training_runner *training);
 double model_fetched_loss(const struct training_runner *training);
 /* Fetches the loss sum, waits for it, and sets *loss. */
 int model_loss(struct training_runner *training, double *loss);
-/* Computes the logits [N, V] in fp32 of a batch without dropout, in host memory: for tests and the uncached path. A
- * tensor rank sets only the columns of its part of the vocabulary. The errors of model_forward. */
-int model_logits(struct training_runner *training, const struct model_batch *batch, float *logits);
+/* Computes the logits [N, V] in fp32 of a batch without dropout, in host memory: for tests and the uncached path. x is
+ * the input of the first chunk, which has the head: as in model_forward. A tensor rank sets only the columns of its
+ * part of the vocabulary. The errors of model_forward. */
+int model_logits(struct training_runner *training, const struct model_batch *batch, const void *x, float *logits);
 
 /* ---- inference ---- */
 

@@ -294,11 +294,11 @@ static int read_logits(struct training_runner *training, int64_t rows, float *lo
     return status;
 }
 
-int model_logits(struct training_runner *training, const struct model_batch *batch, float *logits) {
+int model_logits(struct training_runner *training, const struct model_batch *batch, const void *x, float *logits) {
     const struct model_pass asked = {0};
     struct pass pass = pass_of(training, &asked);
     int status = upload_batch(training, batch, &training_stash(training, 0)->batch);
-    THEN(status, pass_forward(training, &asked, PARAM_EVALUATION, NULL, NULL));
+    THEN(status, pass_forward(training, &asked, PARAM_EVALUATION, x, NULL));
     THEN(status, head_begin(&pass, PARAM_EVALUATION));
     return status ? status : head_end(&pass, read_logits(training, batch->rows, logits));
 }
