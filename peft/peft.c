@@ -226,8 +226,10 @@ int peft_open(const struct peft_options *options, struct rank *rank, struct peft
     THEN(status, choose_rows(peft));
     THEN(status, open_store(peft, options->model));
     THEN(status, peft_open_images(peft));
-    for (int i = 0; i < peft->count && !status; i++)
+    for (int i = 0; i < peft->count && !status; i++) {
+        peft->hooks.owner = i;
         status = peft->adapters[i].method->attach(&peft->adapters[i]);
+    }
     THEN_IF(status, peft->trains, peft_open_tables(peft));
     if (status)
         peft_close(peft);
@@ -260,6 +262,10 @@ void peft_close(struct peft *peft) {
 
 const struct hook_table *peft_hooks(const struct peft *peft) {
     return &peft->hooks;
+}
+
+int peft_hooks_of(const struct peft *peft, int adapter, struct hook_table *hooks) {
+    return hook_table_of(&peft->hooks, adapter, hooks);
 }
 
 struct param_store *peft_store(struct peft *peft) {

@@ -271,8 +271,8 @@ int logits_fetch(struct rank *rank, const struct logits_view *from, int64_t voca
     return status;
 }
 
-/* Reads the logits of the batch's rows, chunk by chunk. */
-static int read_logits(struct training_runner *training, int64_t rows, float *logits) {
+/* Reads a part of the logits of `rows` rows, chunk by chunk. */
+static int read_logits(struct training_runner *training, int64_t rows, const struct model_logits_part *part) {
     int status = norm_forward(&training->run, &training->run.base->final_norm,
                               &(const struct norm){.rows = rows,
                                                    .x = training_stash(training, 0)->x_last,
@@ -285,20 +285,34 @@ static int read_logits(struct training_runner *training, int64_t rows, float *lo
                                .stride = training->run.base->part.vocab_stride,
                                .first = training->run.base->part.first_token,
                                .count = training->run.base->part.vocab};
-    for (int64_t first = 0; first < rows && !status; first += most) {
+    for (int64_t first = part->first; first < rows && !status; first += most) {
         int64_t count = rows - first < most ? rows - first : most;
         status = head_logits(&training->run, first, count);
         view.rows = count;
-        THEN(status, logits_fetch(training->run.rank, &view, vocab, logits + first * vocab));
+        THEN(status, logits_fetch(training->run.rank, &view, vocab, part->logits + (first - part->first) * vocab));
     }
     return status;
 }
 
-int model_logits(struct training_runner *training, const struct model_batch *batch, float *logits) {
-    const struct model_pass asked = {0};
+int model_logits_chunk(struct training_runner *training, const struct model_batch *batch, int chunk, const void *x,
+                       void *y, const struct model_logits_part *part) {
+    const struct model_pass asked = {.chunk = chunk};
+    TRY(upload_batch(training, batch, &training_stash(training, 0)->batch));
     struct pass pass = pass_of(training, &asked);
-    int status = upload_batch(training, batch, &training_stash(training, 0)->batch);
-    THEN(status, pass_forward(training, &asked, PARAM_EVALUATION, NULL, NULL));
-    THEN(status, head_begin(&pass, PARAM_EVALUATION));
-    return status ? status : head_end(&pass, read_logits(training, batch->rows, logits));
+    int status = pass_forward(training, &asked, PARAM_EVALUATION, x, y);
+    training->kept.fresh = NULL;
+    if (status || !chunk_has_head(training->run.base, pass.chunk))
+        return status;
+    status = head_begin(&pass, PARAM_EVALUATION);
+    return status ? status : head_end(&pass, read_logits(training, batch->rows, part));
+}
+
+int model_logits(struct training_runner *training, const struct model_batch *batch, float *logits) {
+    return model_logits_chunk(training, batch, 0, NULL, NULL, &(const struct model_logits_part){.logits = logits});
+}
+
+const struct hook_table *training_set_hooks(struct training_runner *training, const struct hook_table *hooks) {
+    const struct hook_table *before = training->run.hooks;
+    training->run.hooks = hooks;
+    return before;
 }
