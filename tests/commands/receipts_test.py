@@ -36,7 +36,8 @@ class Receipts(tuning.Tuning):
     def test_a_save_that_appears_has_them(self):
         """A killed run's, too. They are what `adapter receipt` writes: the trainer's forward is the engine's, in any layout."""
         layout = ["--ranks", "4", f"{tuning.P}tensor_model_parallel_size=2", f"{tuning.P}pipeline_model_parallel_size=2"]
-        for name, methods, words in (("lora", ["lora"], ["--checkpoint.async_save=true", "--train.precision=bf16"]), ("stack", ["prompt", "ia3", "prefix"], layout)):
+        for name, methods, words in (("lora", ["lora"], ["--checkpoint.async_save=true", "--train.precision=bf16"]), ("stack", ["prompt", "ia3", "prefix"], layout),
+                                     ("cut", ["prompt"], ["--ranks", "2", layout[2], f"{tuning.P}sequence_parallel=true", "--peft.num_virtual_tokens=3"])):
             output = self.root / f"killed-{name}"
             keys = [word for method in methods for word in tuning.KEYS.get(method, [])]
             with self.subTest(methods=methods), subprocess.Popen(
@@ -52,7 +53,7 @@ class Receipts(tuning.Tuning):
                 for number, directory in enumerate(found):
                     again = self.root / f"again-{name}-{number}"
                     shutil.copytree(directory, again, ignore=shutil.ignore_patterns("cambium_receipt.json"))
-                    support.run("adapter", "receipt", again, "--model", self.base, *(["--ranks", 2, words[2]] if name == "stack" else ["--precision", "bf16"]))
+                    support.run("adapter", "receipt", again, "--model", self.base, *(["--precision", "bf16"] if name == "lora" else ["--ranks", 2, layout[2]]))
                     ours, expected = (json.loads((path / "cambium_receipt.json").read_text()) | {"created": ""} for path in (directory, again))
                     self.assertEqual(ours, expected)
 
