@@ -97,7 +97,7 @@ const struct param_table *peft_table(const struct peft_adapter *adapter) {
     return adapter->peft->count > 1 ? &adapter->training_table : &adapter->peft->table;
 }
 
-int peft_copy_table(const struct param_table *table, struct param_table *copy) {
+static int peft_copy_table(const struct param_table *table, struct param_table *copy) {
     *copy = (struct param_table){.count = table->count, .capacity = table->count};
     copy->rows = malloc(((size_t)table->count + 1) * sizeof *copy->rows);
     TRY(status_allocated(copy->rows));
