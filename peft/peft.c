@@ -41,17 +41,14 @@ int peft_add_hook(struct peft *peft, int64_t layer, const struct model_projectio
 
 int peft_multiply_base(const struct peft *peft, int64_t layer, const struct hook_call *call, struct gemm *gemm) {
     struct rank *rank = call->rank;
-    gemm->b = matrix_plain(call->dtype, NULL, call->out, call->in);
+    int id = model_find_linear(call->base->map.table, layer, call->place, false);
     if (rank->is_planning) {
-        if (peft->base_options.base.storage == &storage_packed && rank->ops->packed_bytes(rank->device, &gemm->b))
-            gemm->b.form = MATRIX_PACKED;
-        gemm->b = matrix_rows(gemm->b, call->first, call->out);
+        gemm->b = matrix_rows(param_view(call->base, id, PARAM_LINEAR), call->first, call->out);
         return rank_multiply(rank, PHASE_GEMM, gemm);
     }
-    int id = model_find_linear(peft->weights->map.table, layer, call->place, false);
-    gemm->b = matrix_rows(param_borrow_linear(peft->weights, id), call->first, call->out);
+    gemm->b = matrix_rows(param_borrow_linear(call->base, id), call->first, call->out);
     int status = rank_multiply(rank, PHASE_GEMM, gemm);
-    param_return(peft->weights, id);
+    param_return(call->base, id);
     return status;
 }
 
@@ -97,7 +94,7 @@ const struct param_table *peft_table(const struct peft_adapter *adapter) {
     return adapter->peft->count > 1 ? &adapter->training_table : &adapter->peft->table;
 }
 
-int peft_copy_table(const struct param_table *table, struct param_table *copy) {
+static int peft_copy_table(const struct param_table *table, struct param_table *copy) {
     *copy = (struct param_table){.count = table->count, .capacity = table->count};
     copy->rows = malloc(((size_t)table->count + 1) * sizeof *copy->rows);
     TRY(status_allocated(copy->rows));
@@ -226,8 +223,10 @@ int peft_open(const struct peft_options *options, struct rank *rank, struct peft
     THEN(status, choose_rows(peft));
     THEN(status, open_store(peft, options->model));
     THEN(status, peft_open_images(peft));
-    for (int i = 0; i < peft->count && !status; i++)
+    for (int i = 0; i < peft->count && !status; i++) {
+        peft->hooks.owner = i;
         status = peft->adapters[i].method->attach(&peft->adapters[i]);
+    }
     THEN_IF(status, peft->trains, peft_open_tables(peft));
     if (status)
         peft_close(peft);
@@ -260,6 +259,10 @@ void peft_close(struct peft *peft) {
 
 const struct hook_table *peft_hooks(const struct peft *peft) {
     return &peft->hooks;
+}
+
+int peft_hooks_of(const struct peft *peft, int adapter, struct hook_table *hooks) {
+    return hook_table_of(&peft->hooks, adapter, hooks);
 }
 
 struct param_store *peft_store(struct peft *peft) {

@@ -102,8 +102,8 @@ struct ckpt_array ckpt_flat_array(struct ckpt_flat *flat, const char *prefix, bo
 
 /* ---- reading ---- */
 
-/* Finds the directory that `path` means: a model directory itself, or the newest checkpoint in it. STATUS_NOT_FOUND
- * when it is neither, STATUS_INVALID for a file. The error of a GGUF file and of a hub's name says what to do. */
+/* Finds what `path` means: a model directory or a GGUF file itself, or the newest checkpoint in it. STATUS_NOT_FOUND
+ * when it is none of them, STATUS_INVALID for another file. The error of a hub's name says what to do. */
 int ckpt_resolve_model(const char *path, char *out, size_t bytes);
 /* The same for resuming: a training checkpoint itself, or the newest one in `path`. STATUS_NOT_FOUND when `path` does
  * not exist or holds no checkpoint yet; STATUS_INVALID for a model directory without training state, and where all
@@ -175,8 +175,7 @@ int64_t ckpt_elements(const struct ckpt_tensors *tensors);
 /* Computes a digest of names, types, shapes, and values at 16 places of each tensor: training changes them, and they
  * are cheap to read. */
 int ckpt_digest(const struct ckpt_tensors *tensors, uint64_t *digest);
-/* Add the facts that ranks reading the same model, adapter or checkpoint must share. */
-int ckpt_model_facts(const char *directory, struct facts *facts);
+/* Add the facts that ranks reading the same adapter or checkpoint must share. */
 int ckpt_adapter_facts(const char *directory, struct facts *facts);
 int ckpt_checkpoint_facts(const char *directory, struct facts *facts);
 /* Returns the type of the largest floating-point tensor. */
@@ -242,6 +241,10 @@ struct ckpt_model {
     int64_t max_shard_bytes;                 /* of a file, its largest tensor permitting; 0: transformers' 50 GB */
     int threads;                             /* to copy with; 0: one */
     struct comm *world;                      /* the ranks that write together; NULL: only this one */
+    /* Called on the first rank, perhaps in another thread, when all files are in the directory and before it appears;
+     * it may add files. NULL: nothing is added. */
+    int (*seal)(void *context, const char *directory);
+    void *seal_context;
 };
 
 /* Writes a model directory. A directory with only a model is replaced. Any other directory that is not empty, or has
@@ -310,6 +313,8 @@ void ckpt_saver_close(struct ckpt_saver *saver);
 /* Begins a save, after the one before it. When it returns, the arrays may change if the saver is a background one: a
  * thread writes the copy, independently of the other ranks. When one rank fails, all do, as in ckpt_save. */
 int ckpt_saver_begin(struct ckpt_saver *saver, int64_t iteration, const char *state_text);
+/* Sets model.seal_context for the saves that begin from now on. */
+void ckpt_saver_set_seal(struct ckpt_saver *saver, void *context);
 /* Returns the progress. Cheap, and allowed at any time. */
 enum ckpt_progress ckpt_saver_progress(const struct ckpt_saver *saver);
 /* Advances the save. `least` is the minimum progress of all ranks, on which they have agreed by other means. It never

@@ -5,7 +5,7 @@
  * before its first element is read. Nothing in a pickle is ever executed. */
 #pragma once
 
-#include "ckpt.h"
+#include "codec.h"
 
 /* Tensors whose bytes are put together from others. Its functions may be called by several threads. */
 struct tensor_source {
@@ -14,7 +14,13 @@ struct tensor_source {
     /* Reads bytes [first, first + length) of a tensor, row-major. */
     int (*read)(void *context, size_t index, int64_t first, size_t length, void *out);
     void (*close)(void *context); /* also frees the names */
+    /* Describes how a block of a tensor is encoded; false: its values are plain. NULL: those of all tensors are. */
+    bool (*describe)(void *context, size_t index, const struct ckpt_block *block, struct encoded_part *part);
+    /* Reads such a block (ckpt_read_encoded). */
+    int (*read_codes)(void *context, size_t index, const struct ckpt_block *block, const struct encoded_rows *to);
+    const struct ckpt_quantization *quantization; /* of the tensors; NULL: none is quantised */
     void *context;
+    bool is_out_in; /* matrices are [out, in] even if the model's files have them transposed */
 };
 /* Opens the tensors of a source as those of a directory. The array is copied; the names stay the source's. The tensors
  * own the source from here on, unless the call fails. STATUS_INVALID when two have one name. */
@@ -58,6 +64,17 @@ bool exchange_has_safetensors(const char *directory, bool *is_sharded);
 /* Opens the tensors of all these files; parts of one tensor are joined. */
 int exchange_open_safetensors(const char *directory, struct ckpt_tensors **tensors);
 
+/* Tensors to be written, and the files next to them. */
+struct exchange_files {
+    const char *directory; /* what may be replaced is as in ckpt_write_model */
+    const struct ckpt_tensors *tensors;
+    const size_t *order;           /* [count] the tensors as they are written, one after the other; NULL: by name */
+    int64_t max_shard_bytes;       /* 0: transformers' 50 GB */
+    const char *config_text;       /* config.json; NULL: none */
+    const struct ckpt_text *texts; /* further files */
+    int text_count;
+    const struct tokenizer_files *tokenizer; /* NULL: none */
+};
 /* Writes all tensors under their own names and types, as model.safetensors, or as shards with an index when they exceed
- * max_shard_bytes (0: transformers' 50 GB). What may be replaced is as in ckpt_write_model. */
-int exchange_write_tensors(const char *directory, const struct ckpt_tensors *tensors, int64_t max_shard_bytes);
+ * max_shard_bytes. */
+int exchange_write_tensors(const struct exchange_files *files);

@@ -46,22 +46,35 @@ struct gguf {
     struct strbuf head;         /* the header, as far as it was read */
     struct strbuf names;        /* keys, strings and names of tensors, each ended by a zero byte */
     struct gguf_value *values;  /* sorted by name */
-    struct gguf_entry *tensors; /* sorted by name */
+    struct gguf_entry *tensors; /* sorted by name; those of all parts */
     size_t value_count, value_capacity, tensor_count, tensor_capacity;
+    struct gguf **parts; /* the other files of a divided one */
+    size_t part_count;
 };
 
 /* Sorts the values and checks that no key is there twice. STATUS_INVALID. */
 int gguf_sort_values(struct gguf *file);
+
+/* The places of a block's codes [elements], its scales and shifts [groups] of the encoding's type, and the scale and
+ * offset of the block; NULL where the encoding has none. */
+struct gguf_codes {
+    uint8_t *codes, *scales, *shifts;
+    uint16_t *block_scale, *block_offset;
+};
 
 /* How values are stored: blocks of `elements`, each of `bytes`. */
 struct gguf_type {
     const char *name;
     uint32_t number; /* in the format */
     int elements, bytes;
-    /* Computes the values of one block. */
-    void (*values)(const unsigned char *block, float *out);
+    enum dtype dtype; /* of single values; DTYPE_COUNT: blocks */
+    /* Computes a single value. NULL: it is fp32, or there are blocks. */
+    void (*values)(const unsigned char *value, float *out);
+    /* Unpacks one block. NULL: there are single values. */
+    void (*codes)(const unsigned char *block, const struct gguf_codes *to);
+    struct encoding encoding; /* of blocks */
 };
 /* Returns the type of a number; NULL when it is not read. */
 const struct gguf_type *gguf_type(uint32_t number);
-/* Appends the names of all types that are read. */
-void gguf_list_types(struct strbuf *out);
+/* Refuses a tensor of a type that is not read. Returns STATUS_UNSUPPORTED. */
+int gguf_refuse_type(const char *path, const char *tensor, uint32_t number);

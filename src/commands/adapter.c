@@ -43,9 +43,14 @@ static int print_adapter(const struct peft_files *files, int index) {
            ckpt_count(tensors) == 1 ? "" : "s", dtype_name(ckpt_dtype(tensors)));
     printf("base: %s\n", config->base_name ? config->base_name : "not recorded");
     printf("base digest: %s\n", *notes.base_digest ? notes.base_digest : "not recorded");
+    if (*notes.quantization.method) {
+        char bits[PEFT_QUANTIZATION_BYTES];
+        peft_quantization_text(&notes.quantization, bits);
+        printf("base quantization: %s\n", bits);
+    }
     if (*notes.chat_template)
         printf("chat template: %s\n", notes.chat_template);
-    TRY(receipt_check_file(files, index, NULL, &has_receipt, &receipt));
+    TRY(receipt_check_file(files, index, &has_receipt, &receipt));
     if (has_receipt)
         printf("receipt: of cambium %s, in %s on %s (%s), %lld tensor rank%s; the adapter has its digests\n",
                receipt.version, receipt.run.precision, receipt.run.device, receipt.run.level,
@@ -92,7 +97,7 @@ static const struct config_row receipt_rows[] = {
 
 static const struct config_command receipt_command = {
     .name = "adapter receipt",
-    .synopsis = "cambium adapter receipt DIR... --model DIR [OPTIONS]",
+    .synopsis = "cambium adapter receipt DIR... --model PATH [OPTIONS]",
     .description = "Writes " PEFT_RECEIPT_FILE " into directories of adapters that have none: digests of the base and "
                    "of the adapter, and golden log-probabilities, which are compared at each load from then on. "
                    "Receipts are never overwritten.",

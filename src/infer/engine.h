@@ -36,6 +36,7 @@ struct engine_options {
     struct comm *world;    /* all ranks; NULL: one rank */
     struct rank_grid grid; /* of the world, filled; data-parallel ranks hold replicas of the model; zeroed: one rank */
     int64_t first_layers, last_layers; /* of the first and the last stage; 0: as many as the other stages */
+    int load_in;                       /* index into load_in_names: plain weights are rounded while they are loaded */
     int precision;                     /* enum precision, or -1: the files' type (fp16 runs as fp32) */
     const char *device;                /* for device_open; NULL: the CPU */
     int device_number;                 /* for device_open */
@@ -81,6 +82,8 @@ const char *engine_precision(const struct engine *engine);
 int64_t engine_max_rows(const struct engine *engine);
 int64_t engine_max_sequences(const struct engine *engine);
 int64_t engine_max_positions(const struct engine *engine);
+/* Returns how its weights are held in few bits: "gptq, 4 bits, groups of 128"; "" if they are plain. */
+const char *engine_quantization(const struct engine *engine);
 /* Returns the directory that was opened. */
 const char *engine_directory(const struct engine *engine);
 /* Returns the ends of a text: the tokenizer's end-of-text first, if it has one, then those of the model's files.

@@ -81,7 +81,7 @@ static int find_virtual_table(const struct runner *run, const struct virtuals *v
 int embedding_pass_forward(const struct pass *pass, void *x) {
     const struct runner *run = pass->run;
     bool has_positions = run->base->position_table != PARAM_NONE;
-    struct matrix_view tokens = param_borrow(&run->base->store, run->base->token_table), positions = {0};
+    struct matrix_view tokens = param_borrow_rows(&run->base->store, run->base->token_table), positions = {0};
     if (has_positions)
         positions = param_borrow(&run->base->store, run->base->position_table);
     struct embedding call = {
@@ -216,8 +216,7 @@ static int chunk_loss(const struct pass *pass, int64_t first, int64_t count, boo
                  : rank_run(run->rank, PHASE_LOSS, cross_entropy_forward, &call);
 }
 
-/* Computes the final norm of the head's rows, where the head reads it. */
-static int final_norm_forward(const struct pass *pass) {
+int final_norm_forward(const struct pass *pass) {
     const struct runner *run = pass->run;
     const struct model_scratch *scratch = &run->scratch;
     const void *whole;

@@ -73,7 +73,8 @@ struct base_options {
      * it is needed; the backward waits for each sum of gradients. */
     int kept_units;
     bool gathers_wait, sums_wait;
-    const struct storage *storage; /* of the weights; NULL: whole */
+    const struct storage *storage;           /* of the weights; NULL: whole */
+    const struct param_encodings *encodings; /* of the weights' source, which outlives the sketch; NULL: plain */
 };
 
 /* Options of a training runner only. */
@@ -134,8 +135,9 @@ int base_sketch(const struct base_options *options, struct rank *rank, struct mo
 /* Gives it its weights, zero until they are loaded or initialised, and its gradients. A base whose
  * storage has needs_fill stays without them until base_fill. */
 int base_allocate(struct base *base);
-/* Gives it its weights, one parameter after the other: see struct param_fill. Returns the errors of `fill` too. */
-int base_fill(struct base *base, int (*fill)(void *context, int id), void *context);
+/* Gives it its weights, one parameter after the other: see struct param_fill, whose stream is set here. Returns the
+ * errors of `fill` too. */
+int base_fill(struct base *base, struct param_fill fill);
 /* Sketches and allocates a base that nothing else is planned with, and ends the planning of its rank. */
 int base_open(const struct base_options *options, struct rank *rank, struct base **base);
 /* NULL is allowed. */
@@ -254,6 +256,17 @@ int model_loss(struct training_runner *training, double *loss);
 /* Computes the logits [N, V] in fp32 of a batch without dropout, in host memory: for tests and the uncached path. A
  * tensor rank sets only the columns of its part of the vocabulary. The errors of model_forward. */
 int model_logits(struct training_runner *training, const struct model_batch *batch, float *logits);
+/* The logits of some rows of a batch, in host memory. */
+struct model_logits_part {
+    int64_t first, count;
+    float *logits; /* [count, V] */
+};
+/* The same of one chunk, as model_evaluate_chunk; a chunk with the head sets the part. */
+int model_logits_chunk(struct training_runner *training, const struct model_batch *batch, int chunk, const void *x,
+                       void *y, const struct model_logits_part *part);
+/* Sets the hooks of the next passes, which have no backward: all that the runner was opened with, or some of them, or
+ * none (NULL). Returns the hooks before. */
+const struct hook_table *training_set_hooks(struct training_runner *training, const struct hook_table *hooks);
 
 /* ---- inference ---- */
 

@@ -29,19 +29,20 @@ struct hook_call {
     int layer;
     enum attach_place place;
     enum dtype dtype;
-    int64_t rows, in, out; /* out: the number of columns of y that the hook covers */
-    int64_t first;         /* the first of these columns, among the place's on this rank */
-    struct row_keys keys;  /* of these rows, for dropout; NULL in a pass without dropout, and while planning */
-    const void *x;         /* [N, in]; NULL if the place has no input of its own */
-    void *y;               /* [N, out], changed in place */
-    int64_t y_stride;      /* of y and dy, from row to row */
-    enum dtype y_dtype;    /* dtype, or fp32 with hook.fp32_y */
-    const void *residual;  /* ATTACH_AFTER_*: [N, C], the stream that the result will be added to */
-    void *dresidual;       /* the gradient of residual, to be added to */
-    void *saved;           /* saved_bytes that the forward writes for the backward */
-    void *dy;              /* backward: the gradient of y after the hook */
-    void *dx;              /* backward_input: the gradient of x, to be added to; NULL if it is not needed */
-    bool has_no_dx;        /* while planning, when all pointers are NULL: dx is not needed */
+    int64_t rows, in, out;          /* out: the number of columns of y that the hook covers */
+    int64_t first;                  /* the first of these columns, among the place's on this rank */
+    const struct param_store *base; /* of the place's weight; NULL if the place is no linear */
+    struct row_keys keys;           /* of these rows, for dropout; NULL in a pass without dropout, and while planning */
+    const void *x;                  /* [N, in]; NULL if the place has no input of its own */
+    void *y;                        /* [N, out], changed in place */
+    int64_t y_stride;               /* of y and dy, from row to row */
+    enum dtype y_dtype;             /* dtype, or fp32 with hook.fp32_y */
+    const void *residual;           /* ATTACH_AFTER_*: [N, C], the stream that the result will be added to */
+    void *dresidual;                /* the gradient of residual, to be added to */
+    void *saved;                    /* saved_bytes that the forward writes for the backward */
+    void *dy;                       /* backward: the gradient of y after the hook */
+    void *dx;                       /* backward_input: the gradient of x, to be added to; NULL if it is not needed */
+    bool has_no_dx;                 /* while planning, when all pointers are NULL: dx is not needed */
 };
 
 /* Keys and values before every segment of a layer: [tokens, G, D] each. Gradients are fp32 and added to, or NULL. */
@@ -72,6 +73,7 @@ struct hook_virtual {
  * rank's rows of the stream. */
 struct hook {
     void *self;
+    int owner; /* the table's when it was added */
     enum hook_side side;
     int64_t first, columns; /* the columns that it covers, of the place's side on this rank; columns 0: all. Required if
                                the sides differ in width, and `saved_bytes` depends on that */
@@ -90,6 +92,7 @@ struct hook {
 /* Gives a layer's prefix. If it has several, `image` selects one. */
 struct prefix_hook {
     void *self;
+    int owner;
     int (*prefix)(void *self, int image, int layer, struct hook_prefix *prefix);
 };
 
@@ -97,6 +100,7 @@ struct prefix_hook {
  * their number. */
 struct token_hook {
     void *self;
+    int owner;
     void (*borrow_rows)(void *self, struct hook_virtual *rows);
     void (*return_rows)(void *self);
 };
@@ -144,10 +148,13 @@ struct hook_table {
     struct prefix_list *prefixes; /* [layers] */
     struct token_list tokens;
     struct hook_upload upload;
+    int owner; /* of the hooks that are added next */
 };
 
 /* Starts an empty table for `layers` layers. The caller frees it. STATUS_MEMORY. */
 int hook_table_init(struct hook_table *table, int64_t layers);
+/* Makes a table of only one owner's hooks. The caller frees it. STATUS_MEMORY. */
+int hook_table_of(const struct hook_table *all, int owner, struct hook_table *table);
 /* Frees the table; a zeroed one is allowed. */
 void hook_table_free(struct hook_table *table);
 /* Add a copy of a hook: at a place of a layer, to a layer's prefixes, or to the virtual tokens. STATUS_INVALID if the
