@@ -177,6 +177,9 @@ class Files(Gguf):
         other.write_bytes(b"no model")
         self.assertIn("m.bin is not a directory", self.score(other, expect=1))
         self.assertIn("there is no file", self.score(self.root / "n.gguf", expect=1))
+        self.assertIn(f"it holds a GGUF file: name {self.file}", self.score(self.root, expect=1))
+        (self.root / "config.json").write_text((MODELS / "qwen2_tied/config.json").read_text())
+        self.assertIn(f"it holds a GGUF file: name {self.file}", self.score(self.root, expect=1))
         write_gguf(other, self.keys, self.tensors)  # known by its contents
         self.assertEqual(self.score(other), self.expected)
 
