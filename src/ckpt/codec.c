@@ -1,5 +1,5 @@
-/* Codecs and the files of a model: which tensors are parts of linears in few bits, and their weights as$
- * their own. The weights are a source of tensors (exchange.h) in place of the parts. */
+/* Codecs and the files of a model: which tensors are parts of linears in few bits. Their weights are a source of
+ * tensors (exchange.h) in place of the parts. */
 #include "codec-internal.h"
 #include "exchange.h"
 

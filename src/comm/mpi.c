@@ -42,8 +42,8 @@ static void mpi_close(struct comm *base) {
     mpi_leave(process);
 }
 
-/* It ends the run even if another thread hangs inside MPI. After a signal mpirun ends all ranks already; for an abort it
- * would give them one more second. */
+/* It ends the run even if another thread hangs inside MPI. After a signal mpirun ends all ranks already; for an abort
+ * it would give them one more second. */
 static void mpi_abort(struct comm *comm, const char *reason) {
     log_error("rank %d failed: %s", comm->world_rank, reason);
     watch_fail(((struct mpi_comm *)comm)->watch);
