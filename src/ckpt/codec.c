@@ -423,26 +423,31 @@ int ckpt_attach_codec(struct ckpt_tensors *tensors, const char *config_text, con
 
 const struct ckpt_quantization *ckpt_quantization(const struct ckpt_tensors *tensors) {
     static const struct ckpt_quantization plain = {0};
-    return tensors->codecs ? &tensors->codecs->quantization : &plain;
+    const struct tensor_source *source = tensors->file_count ? tensors->files[0]->source : NULL;
+    return tensors->codecs                  ? &tensors->codecs->quantization
+           : source && source->quantization ? source->quantization
+                                            : &plain;
 }
 
 /* ---- encodings of parameters ---- */
 
-/* Finds the linear of a rectangle, and the rectangle's place in it; NULL: the rows are plain. *is_known is false where
- * there is no such tensor, or another shape. */
-static const struct codec_linear *find_linear(const struct ckpt_encodings *e, const struct param *param,
-                                              const struct param_rect *from, struct codec_rect *rect, bool *is_known) {
+/* Finds the tensor of a rectangle, and the rectangle's place in it; NULL where there is none, or one of another shape.
+ * *linear is NULL for a tensor without a codec. */
+static const struct tensor_entry *find_tensor(const struct ckpt_encodings *e, const struct param *param,
+                                              const struct param_rect *from, struct param_rect *rect,
+                                              const struct codec_linear **linear) {
     int s = 0;
     while (s < param->slice_count - 1 && from->row >= param->slices[s].row + param->slices[s].rows)
         s++;
     const struct param_slice *slice = &param->slices[s];
     const struct tensor_entry *entry =
         tensors_find(e->tensors, e->table->files, "", slice->name, table_is_tied(e->table));
-    const struct codec_linear *linear = entry ? codec_of(e->tensors, entry) : NULL;
-    *rect = (struct codec_rect){slice->file_start + from->row - slice->row, from->rows, from->column, from->columns};
-    *is_known = entry && from->row + from->rows <= slice->row + slice->rows &&
-                (!linear || (linear->rows == slice->file_rows && linear->columns == param->shape[1]));
-    return linear;
+    *linear = entry ? codec_of(e->tensors, entry) : NULL;
+    *rect = *from;
+    rect->row += slice->file_start - slice->row;
+    bool fits = from->row + from->rows <= slice->row + slice->rows &&
+                (!*linear || ((*linear)->rows == slice->file_rows && (*linear)->columns == param->shape[1]));
+    return fits ? entry : NULL;
 }
 
 bool ckpt_describe_encoding(const void *context, const struct param *param, const struct param_rect *rects, int count,
@@ -452,15 +457,18 @@ bool ckpt_describe_encoding(const void *context, const struct param *param, cons
     *layout = (struct encoded_layout){.count = count};
     for (int i = 0; i < count && i < ENCODED_MAX_PARTS; i++) {
         struct encoded_part *part = &layout->parts[i];
-        struct codec_rect rect;
-        bool is_known;
-        const struct codec_linear *linear = find_linear(e, param, &rects[i], &rect, &is_known);
-        if (!is_known)
+        struct param_rect rect;
+        const struct codec_linear *linear;
+        const struct tensor_entry *entry = find_tensor(e, param, &rects[i], &rect, &linear);
+        if (!entry)
             return false;
+        const struct tensor_source *source = entry->file->source;
         *part = (struct encoded_part){.rows = rects[i].rows, .positions = rects[i].columns};
         if (linear)
-            codec_describe(linear, &rect, part);
-        encoded += linear != NULL;
+            codec_describe(linear, &(const struct codec_rect){rect.row, rect.rows, rect.column, rect.columns}, part);
+        else if (source && source->describe)
+            source->describe(source->context, (size_t)entry->tensor->start, &rect, &part->encoding);
+        encoded += part->encoding.codes != CODES_NONE;
     }
     return encoded > 0 && count <= ENCODED_MAX_PARTS;
 }
@@ -468,10 +476,13 @@ bool ckpt_describe_encoding(const void *context, const struct param *param, cons
 int ckpt_read_encoded(const struct ckpt_encodings *e, int id, const struct param_rect *from,
                       const struct encoded_rows *to) {
     const struct param *param = &e->table->rows[id];
-    struct codec_rect rect;
-    bool is_known;
-    const struct codec_linear *linear = find_linear(e, param, from, &rect, &is_known);
-    return linear && is_known
-               ? codec_read(linear, &rect, to)
+    struct param_rect rect;
+    const struct codec_linear *linear;
+    const struct tensor_entry *entry = find_tensor(e, param, from, &rect, &linear);
+    const struct tensor_source *source = entry ? entry->file->source : NULL;
+    if (entry && linear)
+        return codec_read(linear, &(const struct codec_rect){rect.row, rect.rows, rect.column, rect.columns}, to);
+    return source && source->read_encoded
+               ? source->read_encoded(source->context, (size_t)entry->tensor->start, &rect, to)
                : status_fail(STATUS_INVALID, "%s: %s has no encoding", e->tensors->directory, param->name);
 }

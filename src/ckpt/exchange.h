@@ -5,7 +5,7 @@
  * before its first element is read. Nothing in a pickle is ever executed. */
 #pragma once
 
-#include "ckpt.h"
+#include "codec.h"
 
 /* Tensors whose bytes are put together from others. Its functions may be called by several threads. */
 struct tensor_source {
@@ -16,6 +16,11 @@ struct tensor_source {
     void (*close)(void *context); /* also frees the names */
     void *context;
     bool is_out_in; /* matrices are [out, in] even if the model's files have them transposed */
+    /* Describes how a rectangle of a tensor [out, in] is encoded; returns false if it is plain. NULL: all are. */
+    bool (*describe)(void *context, size_t index, const struct param_rect *rect, struct encoding *encoding);
+    /* Reads it as it was described. */
+    int (*read_encoded)(void *context, size_t index, const struct param_rect *rect, const struct encoded_rows *to);
+    const struct ckpt_quantization *quantization; /* of the tensors that are not plain; NULL: all are */
 };
 /* Opens the tensors of a source as those of a directory. The array is copied; the names stay the source's. The tensors
  * own the source from here on, unless the call fails. STATUS_INVALID when two have one name. */

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "base/base.h"
+#include "kernels/encoding.h"
 
 enum { GGUF_MAX_DIMS = 4 };
 
@@ -49,6 +50,12 @@ const struct gguf_type *gguf_main_type(const struct gguf *file);
  * BF16 are exact in it; a quantised type has the values of its definition. STATUS_INVALID when one is not finite, or
  * outside the tensor; STATUS_IO. */
 int gguf_read(const struct gguf_tensor *tensor, int64_t first, int64_t count, enum dtype dtype, void *out);
+
+/* Describes how columns of a tensor's rows are encoded; returns false for a plain type. */
+bool gguf_describe(const struct gguf_tensor *tensor, int64_t column, int64_t columns, struct encoding *encoding);
+/* Reads the codes and scales of to->positions elements from `first` on, which are columns of one row, to row `row` of
+ * `to`, whose encoding was described. STATUS_INVALID for a scale that is not finite; STATUS_IO, STATUS_MEMORY. */
+int gguf_read_encoded(const struct gguf_tensor *tensor, int64_t first, int64_t row, const struct encoded_rows *to);
 
 /* ---- keys and values ---- */
 

@@ -1,40 +1,13 @@
 /* The types of values in GGUF files, and reading them. A quantised type has blocks of values that share their scales.
- * Each function below gives a block's values by the definition of its type. */
+ * Each function below takes a block apart by the definition of its type. */
 #include "gguf-internal.h"
 
 enum { SMALL = 32, LARGE = 256, LARGEST_BLOCK_BYTES = 256, READ_BLOCKS = 64 };
 
-static float f16_at(const unsigned char *at) {
+static uint16_t u16_at(const unsigned char *at) {
     uint16_t bits;
     memcpy(&bits, at, sizeof bits);
-    return f16_to_float(bits);
-}
-
-/* ---- single values ---- */
-
-static void f16_values(const unsigned char *block, float *out) {
-    *out = f16_at(block);
-}
-
-static void bf16_values(const unsigned char *block, float *out) {
-    uint16_t bits;
-    memcpy(&bits, block, sizeof bits);
-    *out = bf16_to_float(bits);
-}
-
-/* ---- blocks of 32 values ---- */
-
-/* The scale, and 32 signed bytes. */
-static void q8_0_values(const unsigned char *block, float *out) {
-    float scale = f16_at(block);
-    for (int i = 0; i < SMALL; i++)
-        out[i] = scale * (float)(int8_t)block[2 + i];
-}
-
-/* Numbers of four bits: the low halves of the 16 bytes come first. Each has a fifth bit in `high`. */
-static int small_number(const unsigned char *nibbles, uint32_t high, int i) {
-    int low = i < SMALL / 2 ? nibbles[i] & 15 : nibbles[i - SMALL / 2] >> 4;
-    return low + 16 * (int)(high >> i & 1);
+    return bits;
 }
 
 static uint32_t u32_at(const unsigned char *at) {
@@ -43,41 +16,47 @@ static uint32_t u32_at(const unsigned char *at) {
     return bits;
 }
 
-/* The scale; 8 is zero. */
-static void q4_0_values(const unsigned char *block, float *out) {
-    for (int i = 0; i < SMALL; i++)
-        out[i] = f16_at(block) * (float)(small_number(block + 2, 0, i) - 8);
+/* ---- blocks of 32 values ---- */
+
+/* Takes codes of four bits: the low halves of the 16 bytes come first. Each has a fifth bit in `high`. */
+static void take_small(const unsigned char *nibbles, uint32_t high, uint8_t *codes) {
+    for (int i = 0; i < SMALL; i++) {
+        int low = i < SMALL / 2 ? nibbles[i] & 15 : nibbles[i - SMALL / 2] >> 4;
+        codes[i] = (uint8_t)(low | (high >> i & 1) << 4);
+    }
 }
 
-/* The scale, and the minimum value. */
-static void q4_1_values(const unsigned char *block, float *out) {
+/* The scale, and 32 signed bytes. */
+static void take_q8_0(const unsigned char *block, struct gguf_block *out) {
+    out->scale = u16_at(block);
     for (int i = 0; i < SMALL; i++)
-        out[i] = f16_at(block) * (float)small_number(block + 4, 0, i) + f16_at(block + 2);
+        out->codes[i] = block[2 + i] ^ 0x80;
 }
 
-/* The scale, and the fifth bits; 16 is zero. */
-static void q5_0_values(const unsigned char *block, float *out) {
-    for (int i = 0; i < SMALL; i++)
-        out[i] = f16_at(block) * (float)(small_number(block + 6, u32_at(block + 2), i) - 16);
+/* The scale; IQ4_NL is the same with uneven steps. */
+static void take_q4_0(const unsigned char *block, struct gguf_block *out) {
+    out->scale = u16_at(block);
+    take_small(block + 2, 0, out->codes);
+}
+
+/* The scale, and the minimum value: an offset of the other sign. */
+static void take_q4_1(const unsigned char *block, struct gguf_block *out) {
+    out->scale = u16_at(block);
+    out->shift = u16_at(block + 2) ^ 0x8000;
+    take_small(block + 4, 0, out->codes);
+}
+
+/* The scale, and the fifth bits. */
+static void take_q5_0(const unsigned char *block, struct gguf_block *out) {
+    out->scale = u16_at(block);
+    take_small(block + 6, u32_at(block + 2), out->codes);
 }
 
 /* The scale, the minimum value, and the fifth bits. */
-static void q5_1_values(const unsigned char *block, float *out) {
-    for (int i = 0; i < SMALL; i++)
-        out[i] = f16_at(block) * (float)small_number(block + 8, u32_at(block + 4), i) + f16_at(block + 2);
-}
-
-static const int8_t uneven[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-
-/* 32 numbers of four bits, which stand for uneven steps. */
-static void uneven_values(float scale, const unsigned char *nibbles, float *out) {
-    for (int i = 0; i < SMALL; i++)
-        out[i] = scale * (float)uneven[small_number(nibbles, 0, i)];
-}
-
-/* The scale. */
-static void iq4_nl_values(const unsigned char *block, float *out) {
-    uneven_values(f16_at(block), block + 2, out);
+static void take_q5_1(const unsigned char *block, struct gguf_block *out) {
+    out->scale = u16_at(block);
+    out->shift = u16_at(block + 2) ^ 0x8000;
+    take_small(block + 8, u32_at(block + 4), out->codes);
 }
 
 /* ---- blocks of 256 values ---- */
@@ -89,104 +68,106 @@ static int pair_number(const unsigned char *pairs, int i) {
 
 /* A scale and a minimum value of four bits for each 16 values [16], numbers of two bits [64], and the scales of both.
  */
-static void q2_k_values(const unsigned char *block, float *out) {
-    float d = f16_at(block + 80), least_d = f16_at(block + 82);
-    for (int i = 0; i < LARGE; i++) {
-        int both = block[i / 16];
-        out[i] = d * (float)(both & 15) * (float)pair_number(block + 16, i) - least_d * (float)(both >> 4);
+static void take_q2_k(const unsigned char *block, struct gguf_block *out) {
+    out->scale = u16_at(block + 80);
+    out->shift = u16_at(block + 82);
+    for (int j = 0; j < LARGE / 16; j++) {
+        out->scales[j] = block[j] & 15;
+        out->shifts[j] = block[j] >> 4;
     }
+    for (int i = 0; i < LARGE; i++)
+        out->codes[i] = (uint8_t)pair_number(block + 16, i);
 }
 
-/* Third bits [32], which subtract 4 where they are clear; numbers of two bits [64]; scales [12]; and the scale of
- * these. A scale has six bits, for 16 values, and 32 is zero. */
-static void q3_k_values(const unsigned char *block, float *out) {
+/* Third bits [32]; numbers of two bits [64]; scales [12]; and the scale of these. A scale has six bits, for 16 values,
+ * and 32 is zero. */
+static void take_q3_k(const unsigned char *block, struct gguf_block *out) {
     const unsigned char *scales = block + 96;
-    float d = f16_at(block + 108);
-    for (int i = 0; i < LARGE; i++) {
-        int j = i / 16, low = scales[j % 8] >> (j / 8 * 4) & 15, high = scales[8 + j % 4] >> (j / 4 * 2) & 3;
-        int number = pair_number(block + 32, i) - (block[i % SMALL] >> (i / SMALL) & 1 ? 0 : 4);
-        out[i] = d * (float)((low | high << 4) - 32) * (float)number;
+    out->scale = u16_at(block + 108);
+    for (int j = 0; j < LARGE / 16; j++) {
+        int low = scales[j % 8] >> (j / 8 * 4) & 15, high = scales[8 + j % 4] >> (j / 4 * 2) & 3;
+        out->scales[j] = (uint8_t)((low | high << 4) - 32);
     }
-}
-
-/* The scale; upper bits [2] and lower bits [4] of scales; and numbers of four bits [128]. A scale has six bits, for 32
- * values, and 32 is zero. */
-static void iq4_xs_values(const unsigned char *block, float *out) {
-    for (int i = 0; i < LARGE / SMALL; i++) {
-        int low = block[4 + i / 2] >> (i % 2 * 4) & 15, high = block[2 + i / 4] >> (i % 4 * 2) & 3;
-        uneven_values(f16_at(block) * (float)((low | high << 4) - 32), block + 8 + i * SMALL / 2, out + i * SMALL);
-    }
+    for (int i = 0; i < LARGE; i++)
+        out->codes[i] = (uint8_t)(pair_number(block + 32, i) | (block[i % SMALL] >> (i / SMALL) & 1) << 2);
 }
 
 /* Twelve bytes pack a scale and a minimum value, of six bits each, for each of eight groups of 32 values. The last four
  * groups have their upper two bits in the bytes of the first four. */
-static void group_scales(const unsigned char *packed, int group, int *scale, int *least) {
-    if (group < 4) {
-        *scale = packed[group] & 63;
-        *least = packed[group + 4] & 63;
-    } else {
-        *scale = (packed[group + 4] & 15) | packed[group - 4] >> 6 << 4;
-        *least = packed[group + 4] >> 4 | packed[group] >> 6 << 4;
+static void take_group_scales(const unsigned char *packed, struct gguf_block *out) {
+    for (int j = 0; j < 4; j++) {
+        out->scales[j] = packed[j] & 63;
+        out->shifts[j] = packed[j + 4] & 63;
+        out->scales[j + 4] = (uint8_t)((packed[j + 8] & 15) | packed[j] >> 6 << 4);
+        out->shifts[j + 4] = (uint8_t)(packed[j + 8] >> 4 | packed[j + 4] >> 6 << 4);
     }
 }
 
 /* Two scales of scales, the packed scales, perhaps fifth bits [32], and numbers of four bits [128]. A byte of these has
  * a number of one group in its lower half, and one of the next group in its upper half. */
-static void grouped_values(const unsigned char *block, const unsigned char *high, const unsigned char *nibbles,
-                           float *out) {
-    float d = f16_at(block), least_d = f16_at(block + 2);
-    for (int group = 0; group < LARGE / SMALL; group++) {
-        int scale, least;
-        group_scales(block + 4, group, &scale, &least);
-        float factor = d * (float)scale, shift = least_d * (float)least;
-        for (int i = 0; i < SMALL; i++) {
-            int byte = nibbles[group / 2 * SMALL + i];
-            int number = group % 2 ? byte >> 4 : byte & 15;
-            if (high)
-                number += 16 * (high[i] >> group & 1);
-            out[group * SMALL + i] = factor * (float)number - shift;
-        }
+static void take_grouped(const unsigned char *block, const unsigned char *high, const unsigned char *nibbles,
+                         struct gguf_block *out) {
+    out->scale = u16_at(block);
+    out->shift = u16_at(block + 2);
+    take_group_scales(block + 4, out);
+    for (int i = 0; i < LARGE; i++) {
+        int group = i / SMALL, number = nibbles[group / 2 * SMALL + i % SMALL] >> (group % 2 * 4) & 15;
+        out->codes[i] = (uint8_t)(number | (high ? high[i % SMALL] >> group & 1 : 0) << 4);
     }
 }
 
-static void q4_k_values(const unsigned char *block, float *out) {
-    grouped_values(block, NULL, block + 16, out);
+static void take_q4_k(const unsigned char *block, struct gguf_block *out) {
+    take_grouped(block, NULL, block + 16, out);
 }
 
-static void q5_k_values(const unsigned char *block, float *out) {
-    grouped_values(block, block + 16, block + 48, out);
+static void take_q5_k(const unsigned char *block, struct gguf_block *out) {
+    take_grouped(block, block + 16, block + 48, out);
 }
 
-/* Lower four bits [128], upper two bits [64], signed scales of 16 values each [16], and their scale; 32 is zero. */
-static void q6_k_values(const unsigned char *block, float *out) {
-    float d = f16_at(block + 208);
+/* Lower four bits [128], upper two bits [64], signed scales of 16 values each [16], and their scale. */
+static void take_q6_k(const unsigned char *block, struct gguf_block *out) {
+    out->scale = u16_at(block + 208);
+    memcpy(out->scales, block + 192, LARGE / 16);
     for (int i = 0; i < LARGE; i++) {
         int half = i / 128, group = i % 128 / SMALL, place = i % SMALL;
         int low = block[half * 64 + group % 2 * SMALL + place] >> (group / 2 * 4) & 15;
         int high = block[128 + half * SMALL + place] >> (group * 2) & 3;
-        int scale = (int8_t)block[192 + i / 16];
-        out[i] = d * (float)scale * (float)((low | high << 4) - 32);
+        out->codes[i] = (uint8_t)(low | high << 4);
+    }
+}
+
+/* The scale; upper bits [2] and lower bits [4] of scales; and numbers of four bits [128]. A scale has six bits, for 32
+ * values, and 32 is zero. */
+static void take_iq4_xs(const unsigned char *block, struct gguf_block *out) {
+    out->scale = u16_at(block);
+    for (int j = 0; j < LARGE / SMALL; j++) {
+        int low = block[4 + j / 2] >> (j % 2 * 4) & 15, high = block[2 + j / 4] >> (j % 4 * 2) & 3;
+        out->scales[j] = (uint8_t)((low | high << 4) - 32);
+        take_small(block + 8 + j * SMALL / 2, 0, out->codes + j * SMALL);
     }
 }
 
 /* ---- the table ---- */
 
+#define FLAT(codes_, bits_, bias_, shift_) .encoding = {codes_, bits_, bias_, shift_, DTYPE_F16, SMALL, 0}
+#define DEEP(codes_, bits_, bias_, shift_, scale, group)                                                               \
+    .encoding = {codes_, bits_, bias_, shift_, scale, group, LARGE / (group)}
 static const struct gguf_type types[] = {
-    {"F32", 0, 1, 4, DTYPE_F32, NULL},
-    {"F16", 1, 1, 2, DTYPE_F16, f16_values},
-    {"BF16", 30, 1, 2, DTYPE_BF16, bf16_values},
-    {"Q8_0", 8, SMALL, 34, DTYPE_COUNT, q8_0_values},
-    {"Q4_0", 2, SMALL, 18, DTYPE_COUNT, q4_0_values},
-    {"Q4_1", 3, SMALL, 20, DTYPE_COUNT, q4_1_values},
-    {"Q5_0", 6, SMALL, 22, DTYPE_COUNT, q5_0_values},
-    {"Q5_1", 7, SMALL, 24, DTYPE_COUNT, q5_1_values},
-    {"Q2_K", 10, LARGE, 84, DTYPE_COUNT, q2_k_values},
-    {"Q3_K", 11, LARGE, 110, DTYPE_COUNT, q3_k_values},
-    {"Q4_K", 12, LARGE, 144, DTYPE_COUNT, q4_k_values},
-    {"Q5_K", 13, LARGE, 176, DTYPE_COUNT, q5_k_values},
-    {"Q6_K", 14, LARGE, 210, DTYPE_COUNT, q6_k_values},
-    {"IQ4_NL", 20, SMALL, 18, DTYPE_COUNT, iq4_nl_values},
-    {"IQ4_XS", 23, LARGE, 136, DTYPE_COUNT, iq4_xs_values},
+    {"F32", 0, 1, 4, DTYPE_F32, .take = NULL},
+    {"F16", 1, 1, 2, DTYPE_F16, .take = NULL},
+    {"BF16", 30, 1, 2, DTYPE_BF16, .take = NULL},
+    {"Q8_0", 8, SMALL, 34, DTYPE_COUNT, take_q8_0, FLAT(CODES_INTEGERS, 8, 128, ENCODED_SYMMETRIC)},
+    {"Q4_0", 2, SMALL, 18, DTYPE_COUNT, take_q4_0, FLAT(CODES_INTEGERS, 4, 8, ENCODED_SYMMETRIC)},
+    {"Q4_1", 3, SMALL, 20, DTYPE_COUNT, take_q4_1, FLAT(CODES_INTEGERS, 4, 0, ENCODED_OFFSETS)},
+    {"Q5_0", 6, SMALL, 22, DTYPE_COUNT, take_q5_0, FLAT(CODES_INTEGERS, 5, 16, ENCODED_SYMMETRIC)},
+    {"Q5_1", 7, SMALL, 24, DTYPE_COUNT, take_q5_1, FLAT(CODES_INTEGERS, 5, 0, ENCODED_OFFSETS)},
+    {"Q2_K", 10, LARGE, 84, DTYPE_COUNT, take_q2_k, DEEP(CODES_INTEGERS, 2, 0, ENCODED_OFFSETS, DTYPE_U8, 16)},
+    {"Q3_K", 11, LARGE, 110, DTYPE_COUNT, take_q3_k, DEEP(CODES_INTEGERS, 3, 4, ENCODED_SYMMETRIC, DTYPE_I8, 16)},
+    {"Q4_K", 12, LARGE, 144, DTYPE_COUNT, take_q4_k, DEEP(CODES_INTEGERS, 4, 0, ENCODED_OFFSETS, DTYPE_U8, SMALL)},
+    {"Q5_K", 13, LARGE, 176, DTYPE_COUNT, take_q5_k, DEEP(CODES_INTEGERS, 5, 0, ENCODED_OFFSETS, DTYPE_U8, SMALL)},
+    {"Q6_K", 14, LARGE, 210, DTYPE_COUNT, take_q6_k, DEEP(CODES_INTEGERS, 6, 32, ENCODED_SYMMETRIC, DTYPE_I8, 16)},
+    {"IQ4_NL", 20, SMALL, 18, DTYPE_COUNT, take_q4_0, FLAT(CODES_IQ4, 4, 0, ENCODED_SYMMETRIC)},
+    {"IQ4_XS", 23, LARGE, 136, DTYPE_COUNT, take_iq4_xs, DEEP(CODES_IQ4, 4, 0, ENCODED_SYMMETRIC, DTYPE_I8, SMALL)},
 };
 enum { TYPE_COUNT = sizeof types / sizeof *types };
 
@@ -242,6 +223,28 @@ static int check_finite(const struct gguf_tensor *tensor, int64_t first, int64_t
                        (long long)(first + bad), dtype_not_finite_name((double)value));
 }
 
+/* Computes the values of a block. */
+static void find_values(const struct gguf_type *type, const unsigned char *bytes, float *out) {
+    struct gguf_block block;
+    bool is_deep = type->encoding.groups_of_block, has_shift = type->encoding.shift;
+    if (type->dtype != DTYPE_COUNT) {
+        *out = type->dtype == DTYPE_F16 ? f16_to_float(u16_at(bytes)) : bf16_to_float(u16_at(bytes));
+        return;
+    }
+    type->take(bytes, &block);
+    const struct encoded_rows row = {.encoding = type->encoding,
+                                     .rows = 1,
+                                     .positions = type->elements,
+                                     .codes = block.codes,
+                                     .scales = is_deep ? (void *)block.scales : &block.scale,
+                                     .shifts = !has_shift ? NULL
+                                               : is_deep  ? (void *)block.shifts
+                                                          : &block.shift,
+                                     .block_scales = is_deep ? &block.scale : NULL,
+                                     .block_offsets = is_deep && has_shift ? &block.shift : NULL};
+    encoded_row_values(&row, 0, out);
+}
+
 /* Reads the blocks of the elements, and computes their values. */
 static int read_blocks(const struct gguf_tensor *tensor, int64_t first, int64_t count, float *out) {
     const struct gguf_type *type = tensor->type;
@@ -255,7 +258,7 @@ static int read_blocks(const struct gguf_tensor *tensor, int64_t first, int64_t 
         for (int64_t i = 0; i < n; i++, block++) {
             int64_t start = block * type->elements, from = start > first ? start : first;
             int64_t to = start + type->elements < end ? start + type->elements : end;
-            type->values(blocks + i * type->bytes, values);
+            find_values(type, blocks + i * type->bytes, values);
             memcpy(out + (from - first), values + (from - start), (size_t)(to - from) * sizeof *out);
         }
     }

@@ -50,6 +50,14 @@ enum dtype gguf_weights_dtype(const struct gguf_weights *weights, int param);
 /* Reads a block of a parameter, as that type. */
 int gguf_weights_read(const struct gguf_weights *weights, const struct ckpt_block *block, void *values);
 
+/* Describes how columns of a block of a parameter are encoded, which must be in one source; returns false where it is
+ * plain. */
+bool gguf_weights_describe(const struct gguf_weights *weights, const struct ckpt_block *block,
+                           struct encoding *encoding);
+/* Reads such a block as it was described. The errors of gguf_read_encoded. */
+int gguf_weights_read_encoded(const struct gguf_weights *weights, const struct ckpt_block *block,
+                              const struct encoded_rows *to);
+
 /* True when the file has a tensor of this name in its first layer. */
 bool gguf_has_module(const struct gguf *file, const char *module, const char *kind);
 /* Reads both and compares. */

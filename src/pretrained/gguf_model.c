@@ -14,6 +14,7 @@ struct view {
 
 struct views {
     struct gguf *file;
+    struct ckpt_quantization quantization;
     struct gguf_weights weights;
     struct param_table table;
     struct view *items;
@@ -54,6 +55,48 @@ static int read_view(void *context, size_t index, int64_t first, size_t length, 
         at += block.rows * block.columns;
     }
     return status;
+}
+
+/* Returns the rows of the parameter that a rectangle of a view has. */
+static struct ckpt_block block_of(const struct views *views, size_t index, const struct param_rect *rect) {
+    const struct view *view = &views->items[index];
+    struct ckpt_block block = {
+        .param = view->param, .rows = rect->rows, .column = rect->column, .columns = rect->columns};
+    find_rows(views, view, rect->row, &block.row);
+    return block;
+}
+
+static bool describe(void *context, size_t index, const struct param_rect *rect, struct encoding *encoding) {
+    const struct views *views = context;
+    const struct ckpt_block block = block_of(views, index, rect);
+    bool is_matrix = views->table.rows[block.param].dims == 2;
+    return is_matrix && gguf_weights_describe(&views->weights, &block, encoding);
+}
+
+static int read_encoded(void *context, size_t index, const struct param_rect *rect, const struct encoded_rows *to) {
+    const struct views *views = context;
+    const struct ckpt_block block = block_of(views, index, rect);
+    return gguf_weights_read_encoded(&views->weights, &block, to);
+}
+
+/* Describes the file's quantisation by its largest tensor, if any of its tensors is quantised. */
+static void find_quantization(struct views *views) {
+    struct encoding encoding, first = {0};
+    bool is_mixed = false, is_quantised = false;
+    for (size_t i = 0; i < gguf_count(views->file); i++) {
+        const struct gguf_tensor *tensor = gguf_at(views->file, i);
+        if (tensor->dims != 2 || !gguf_describe(tensor, 0, tensor->shape[1], &encoding))
+            continue;
+        first = is_quantised ? first : encoding;
+        is_mixed |= !encoding_equals(&first, &encoding);
+        is_quantised = true;
+    }
+    if (!is_quantised)
+        return;
+    views->quantization = (struct ckpt_quantization){
+        .method = "gguf", .bits = is_mixed ? 0 : first.bits, .group_size = is_mixed ? 0 : first.group};
+    snprintf(views->quantization.text, sizeof views->quantization.text, "gguf, %s%s",
+             gguf_type_name(gguf_main_type(views->file)), is_mixed ? " and others" : "");
 }
 
 /* Adds the tensor that slices of a parameter are part of. A linear is [out, in] here in every family. */
@@ -102,7 +145,14 @@ static int open_tensors(struct gguf *file, struct pretrained *model) {
     int status = model_describe(&model->config, &views->table);
     THEN(status, gguf_weights_open(file, &model->config, &views->table, &views->weights));
     THEN(status, list_views(views, &list));
-    const struct tensor_source source = {.read = read_view, .close = close_views, .context = views, .is_out_in = true};
+    find_quantization(views);
+    const struct tensor_source source = {.read = read_view,
+                                         .close = close_views,
+                                         .context = views,
+                                         .is_out_in = true,
+                                         .describe = describe,
+                                         .read_encoded = read_encoded,
+                                         .quantization = views->quantization.method ? &views->quantization : NULL};
     THEN(status, ckpt_open_source(model->directory, list, views->count, &source, &model->tensors));
     free(list);
     if (status)

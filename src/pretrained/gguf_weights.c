@@ -181,6 +181,44 @@ int gguf_weights_read(const struct gguf_weights *weights, const struct ckpt_bloc
     return status;
 }
 
+/* Returns the source that has all rows of a block, and its first row; NULL: several have them. */
+static const struct gguf_source *source_of(const struct gguf_weights *weights, const struct ckpt_block *block,
+                                           int64_t *first) {
+    const struct gguf_sources *sources = &weights->sources[block->param];
+    *first = 0;
+    for (int i = 0; i < sources->count; i++) {
+        if (block->row >= *first && block->row + block->rows <= *first + sources->items[i].rows)
+            return &sources->items[i];
+        *first += sources->items[i].rows;
+    }
+    return NULL;
+}
+
+bool gguf_weights_describe(const struct gguf_weights *weights, const struct ckpt_block *block,
+                           struct encoding *encoding) {
+    int64_t first;
+    const struct gguf_source *source = source_of(weights, block, &first);
+    return source && gguf_describe(source->tensor, block->column, block->columns, encoding);
+}
+
+int gguf_weights_read_encoded(const struct gguf_weights *weights, const struct ckpt_block *block,
+                              const struct encoded_rows *to) {
+    int64_t first, failed = block->rows;
+    const struct gguf_source *source = source_of(weights, block, &first);
+#pragma omp parallel for num_threads(usable_cores()) schedule(static) reduction(min : failed) if (block->rows > 64)
+    for (int64_t i = 0; i < block->rows; i++) {
+        int64_t row = file_row(source, block->row + i - first);
+        if (gguf_read_encoded(source->tensor, row * source->columns + block->column, i, to))
+            failed = i < failed ? i : failed;
+    }
+    /* An error's text belongs to its thread, so this thread repeats the read that failed. */
+    return failed == block->rows
+               ? STATUS_OK
+               : gguf_read_encoded(source->tensor,
+                                   file_row(source, block->row + failed - first) * source->columns + block->column,
+                                   failed, to);
+}
+
 int gguf_is_equal(const struct gguf_tensor *a, const struct gguf_tensor *b, bool *is_equal) {
     float values[2][4096];
     int64_t at_once = sizeof values[0] / sizeof *values[0];
