@@ -229,7 +229,7 @@ static int write_model(const struct merge *m) {
     struct ckpt_array weights = {.prefix = "", .dtype = writing.dtype, .get = get, .context = &writing};
     struct tokenizer_files tokenizer;
     char *fresh = NULL;
-    int status = tokenizer_files_read(m->model.directory, &tokenizer);
+    int status = pretrained_read_tokenizer(m->model.directory, &tokenizer);
     TRY(status);
     if (writing.dtype != found) {
         log_info("%s is %s; the merged model is %s", m->model.directory, dtype_name(found), dtype_name(writing.dtype));

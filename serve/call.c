@@ -341,7 +341,7 @@ struct answer_encoding {
 /* Takes what came of the order; a refusal names the field. */
 static void take_grammar(struct call_loop *self) {
     const struct grammar_order *order = &self->grammar;
-    const char *field = self->constraint.field;
+    const char *field = *order->report.field ? order->report.field : self->constraint.source.field;
     self->shared->asked.grammar = order->grammar;
     self->call->ignored = order->report.ignored;
     if (!order->status || self->failure.which)
@@ -386,12 +386,12 @@ static int order_grammar(struct call_loop *self, struct call_prompt *prompt) {
     int status = call_request_constrain(&call->request, prompt, constraint);
     if (status)
         fail_status(self, ERROR_OVERLOADED, NULL);
-    self->call->constraint = constraint->field;
-    prompt->is_constrained = constraint->field != NULL;
-    if (status || !constraint->field)
+    self->call->constraint = constraint->source.field;
+    prompt->is_constrained = constraint->source.field != NULL;
+    if (status || !constraint->source.field)
         return status;
     if (!call->server->grammars) {
-        error_set(&self->failure, ERROR_ARGUMENT, constraint->field,
+        error_set(&self->failure, ERROR_ARGUMENT, constraint->source.field,
                   "a constraint needs a tokenizer, and the model has none");
         return STATUS_INVALID;
     }

@@ -222,8 +222,7 @@ static void on_end(void *context, int64_t choice, enum scheduler_end reason) {
     else if (reason == SCHEDULER_FAILED)
         fail_with(self, ERROR_INTERNAL, ENGINE_NO_PROBABILITY);
     else if (reason == SCHEDULER_MASK && !self->error.which)
-        error_set(&self->error, ERROR_CONSTRAINT_TOO_LARGE, self->call->request.ask.constraint.field,
-                  SCHEDULER_NO_MASK);
+        error_set(&self->error, ERROR_CONSTRAINT_TOO_LARGE, self->call->constraint, SCHEDULER_NO_MASK);
     else if (reason == SCHEDULER_CANCELLED)
         fail_cancelled(self);
     if (reason != SCHEDULER_STOP && reason != SCHEDULER_LENGTH)

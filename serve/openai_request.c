@@ -81,7 +81,7 @@ static void on_update(struct call *call, const struct call_update *update) {
         self->request.completion_tokens += update->ends[i].completion_tokens;
     self->exchange->request->is_accepted |= update->is_accepted;
     if (update->is_accepted)
-        openai_add_ignored(&self->request, call->constraint, call->ignored);
+        openai_add_ignored(&self->request, call->ignored);
     openai_take_prompts(&self->request, update);
     if (update->is_done && update->error.which) {
         /* Each kind has its own name for the prompt. */

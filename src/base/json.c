@@ -118,6 +118,13 @@ int json_read(const char *text, size_t length, size_t flags, json_t **root, json
     return *root ? STATUS_OK : STATUS_INVALID;
 }
 
+int json_read_wide(const char *text, size_t length, size_t flags, json_t **root, json_error_t *error) {
+    int status = json_read(text, length, flags, root, error);
+    if (status == STATUS_INVALID && json_error_code(error) == json_error_numeric_overflow)
+        status = json_read(text, length, flags | JSON_DECODE_INT_AS_REAL, root, error);
+    return status;
+}
+
 void json_begin(void) {
     has_failed = false;
 }

@@ -10,6 +10,8 @@
 /* Parses a text as json_loadb does. Puts a new reference into *root, or NULL. Returns STATUS_MEMORY with its text, or
  * STATUS_INVALID; then the caller makes the text from `error`. */
 int json_read(const char *text, size_t length, size_t flags, json_t **root, json_error_t *error);
+/* The same for a text whose integers may exceed 64 bits: all of its numbers are then reals. */
+int json_read_wide(const char *text, size_t length, size_t flags, json_t **root, json_error_t *error);
 
 /* Makes a text. Call json_begin, then any of jansson's functions without checking their results, then json_end.
  * json_end is json_dumps of `root`; it takes that reference and sets *text for free(). On failure *text is NULL. It

@@ -92,7 +92,7 @@ static const struct config_row receipt_rows[] = {
 
 static const struct config_command receipt_command = {
     .name = "adapter receipt",
-    .synopsis = "cambium adapter receipt DIR... --model DIR [OPTIONS]",
+    .synopsis = "cambium adapter receipt DIR... --model PATH [OPTIONS]",
     .description = "Writes " PEFT_RECEIPT_FILE " into directories of adapters that have none: digests of the base and "
                    "of the adapter, and golden log-probabilities, which are compared at each load from then on. "
                    "Receipts are never overwritten.",

@@ -41,6 +41,7 @@ static const struct config_row rows[] = {
     ROW_BOOL("history", AT(keeps_history), "true",
              "keep the lines for later conversations, in ~/.local/state/cambium/chat_history or in $XDG_STATE_HOME"),
     MODEL_DEVICE_ROW(AT(base)),
+    MODEL_LOAD_IN_ROW(AT(base)),
     MODEL_PRECISION_ROW(AT(base)),
     MODEL_THREADS_ROW(AT(base)),
     MODEL_MAX_LEN_ROW(AT(base)),
@@ -51,10 +52,11 @@ static const struct config_row rows[] = {
 
 static const struct config_command command = {
     .name = "chat",
-    .synopsis = "cambium chat --model DIR [--adapter DIR] [--system TEXT] [OPTIONS]",
+    .synopsis = "cambium chat --model PATH [--adapter DIR] [--system TEXT] [OPTIONS]",
     .description =
         "Answers questions from a terminal, each with the conversation so far. Answers go to standard output as they "
-        "are written. Ctrl-C ends an answer, and what was written of it stays in the conversation. Ctrl-D ends the "
+        "are written. Reasoning before an answer is dim; unless standard output is a terminal, it goes to standard "
+        "error. Ctrl-C ends an answer, and what was written of it stays in the conversation. Ctrl-D ends the "
         "conversation. A line that ends with \\ continues on the next one. Lines that begin with / are commands: /help "
         "lists them. Input that is not a terminal is one question.",
     .examples = "  cambium chat --model smollm2-135m-instruct\n"
@@ -67,8 +69,26 @@ static const struct config_command command = {
 
 /* ---- answers ---- */
 
-static int print_text(void *context, const char *bytes, size_t length) {
-    return job_print_text(bytes, length);
+/* Reasoning is dim at a terminal, and has marks elsewhere. Standard output gets it only if it is a terminal; otherwise
+ * standard error does. */
+struct shown {
+    FILE *reasoning;
+    bool is_dim, is_reasoning;
+};
+
+static int switch_reasoning(struct shown *shown) {
+    static const char *const marks[2][2] = {{"\n</think>\n\n", "<think>\n"}, {"\x1b[22m\n\n", "\x1b[2m"}};
+    shown->is_reasoning = !shown->is_reasoning;
+    if (fputs(marks[shown->is_dim][shown->is_reasoning], shown->reasoning) < 0 || fflush(shown->reasoning))
+        return status_fail_errno("cannot write the reasoning");
+    return STATUS_OK;
+}
+
+static int print_text(void *context, const char *bytes, size_t length, bool is_reasoning) {
+    struct shown *shown = context;
+    if (is_reasoning != shown->is_reasoning)
+        TRY(switch_reasoning(shown));
+    return job_print_text(is_reasoning ? shown->reasoning : stdout, bytes, length);
 }
 
 static bool is_interrupted(void *context) {
@@ -77,8 +97,13 @@ static bool is_interrupted(void *context) {
 
 /* Prints the answer to a question, and a line end after it. */
 static int ask(struct conversation *conversation, const struct strbuf *question, enum finish_reason *reason) {
-    const struct conversation_output output = {.on_text = print_text, .is_interrupted = is_interrupted};
+    struct shown shown = {.reasoning = isatty(STDOUT_FILENO) ? stdout : stderr};
+    const struct conversation_output output = {
+        .on_text = print_text, .is_interrupted = is_interrupted, .context = &shown};
+    shown.is_dim = isatty(fileno(shown.reasoning));
     int status = conversation_ask(conversation, strbuf_text(question), question->length, &output, reason);
+    if (shown.is_reasoning)
+        switch_reasoning(&shown);
     return status ? status : job_print("\n", 1);
 }
 

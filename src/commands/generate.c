@@ -83,7 +83,7 @@ static const struct config_row rows[] = {
 
 static const struct config_command command = {
     .name = "generate",
-    .synopsis = "cambium generate --model DIR --prompt TEXT | --messages FILE | --requests FILE.jsonl [OPTIONS]",
+    .synopsis = "cambium generate --model PATH --prompt TEXT | --messages FILE | --requests FILE.jsonl [OPTIONS]",
     .description = "Generates text with a trained model and writes it to standard output. Equal seeds give equal "
                    "completions, on any "
                    "number of ranks. Ranks are threads, or processes of mpirun or srun, which share the model.",
@@ -107,14 +107,14 @@ static bool has_text(const struct generate_command *c) {
 /* ---- the output ---- */
 
 static int print_part(void *context, int64_t sample, const char *bytes, size_t length) {
-    return job_print_text(bytes, length);
+    return job_print_text(stdout, bytes, length);
 }
 
 /* Prints what a stream begins with. */
 static int print_prompt(void *context, const struct generate_prompt *prompt) {
     const struct generate_command *c = context;
     bool is_printed = c->stream && c->echo;
-    return is_printed ? job_print_text(strbuf_text(&prompt->text), prompt->text.length) : STATUS_OK;
+    return is_printed ? job_print_text(stdout, strbuf_text(&prompt->text), prompt->text.length) : STATUS_OK;
 }
 
 static int print_json(const struct generate_command *c, const struct generate_prompt *prompt,
@@ -151,8 +151,8 @@ static int print_plain(const struct generate_command *c, const struct generate_p
     int status = STATUS_OK;
     if (has_text(c)) {
         if (c->echo)
-            status = job_print_text(strbuf_text(&prompt->text), prompt->text.length);
-        THEN(status, job_print_text(strbuf_text(&text->text), text->text.length));
+            status = job_print_text(stdout, strbuf_text(&prompt->text), prompt->text.length);
+        THEN(status, job_print_text(stdout, strbuf_text(&text->text), text->text.length));
     } else {
         if (c->echo)
             print_ids(&prompt->ids, "");

@@ -15,8 +15,8 @@ struct options {
 
 #define AT(field) offsetof(struct options, field)
 static const struct config_row rows[] = {
-    ROW_PATH("model", AT(model), "DIR",
-             "model directory, or a directory of checkpoints (the newest is taken); it is not changed",
+    ROW_PATH("model", AT(model), "PATH",
+             "model directory, GGUF file, or a directory of checkpoints (the newest is taken); it is not changed",
              .is_required = true),
     ROW_PATHS("adapter", AT(adapters), "DIR...",
               "adapters to fold into it, in this order: LoRA, also as rsLoRA and DoRA, and IA3", .is_required = true),
@@ -27,7 +27,7 @@ static const struct config_row rows[] = {
 
 static const struct config_command command = {
     .name = "merge",
-    .synopsis = "cambium merge --model DIR --adapter DIR... --output DIR",
+    .synopsis = "cambium merge --model PATH --adapter DIR... --output DIR",
     .description = "Folds adapters into a model. The new model directory gives the same results as the model with the "
                    "adapters. It is computed in fp32 and has the type of the model's files.",
     .examples = "  cambium merge --model out/gpt --adapter out/lora --output out/merged\n",

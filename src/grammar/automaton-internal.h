@@ -21,7 +21,7 @@ struct item {
 enum { PLACE_NONE = 0, PLACE_FIRST = 1 };
 
 struct place_mask {
-    size_t count, bytes; /* bytes: of this struct */
+    size_t count;
     int32_t only;
     uint32_t words[];
 };
@@ -86,8 +86,10 @@ uint32_t automaton_place(struct automaton *automaton, struct item *items, size_t
 void automaton_sweep(struct automaton *automaton);
 /* Takes memory that counts as the automaton's; NULL is a failure, which stays. */
 void *automaton_take(struct automaton *automaton, size_t bytes);
-/* Bytes in use, the terms' included. */
-size_t automaton_bytes(const struct automaton *automaton);
+/* Lets memory that was allocated otherwise count, too. NULL is allowed. */
+void automaton_keep(struct automaton *automaton, void *memory);
+/* Frees memory that counts. NULL is allowed. */
+void automaton_give(struct automaton *automaton, void *memory);
 
 static inline unsigned set_count(const struct byte_set *set) {
     return (unsigned)(__builtin_popcountll(set->bits[0]) + __builtin_popcountll(set->bits[1]) +

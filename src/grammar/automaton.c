@@ -2,6 +2,8 @@
 
 #include "base/base.h"
 
+#include <malloc.h>
+
 enum { FIRST_BUCKETS = 1 << 8, FIRST_SEEN = 1 << 6 };
 
 static bool fail(struct automaton *automaton, int status) {
@@ -14,6 +16,11 @@ static bool is_well(struct automaton *automaton) {
     return !automaton->status && (regexes_work(automaton->regexes) || fail(automaton, automaton->regexes->status));
 }
 
+/* The bytes of an allocation, with those of the allocator. */
+static size_t held(void *memory) {
+    return memory ? malloc_usable_size(memory) + sizeof(size_t) : 0;
+}
+
 void *automaton_take(struct automaton *automaton, size_t bytes) {
     if (automaton->status)
         return NULL;
@@ -21,13 +28,16 @@ void *automaton_take(struct automaton *automaton, size_t bytes) {
     if (!memory)
         fail(automaton, automaton->bytes + bytes > automaton->limit ? STATUS_UNSUPPORTED : STATUS_MEMORY);
     else
-        automaton->bytes += bytes;
+        automaton->bytes += held(memory);
     return memory;
 }
 
-static void give(struct automaton *automaton, void *memory, size_t bytes) {
-    if (memory)
-        automaton->bytes -= bytes;
+void automaton_keep(struct automaton *automaton, void *memory) {
+    automaton->bytes += held(memory);
+}
+
+void automaton_give(struct automaton *automaton, void *memory) {
+    automaton->bytes -= held(memory);
     free(memory);
 }
 
@@ -62,10 +72,6 @@ void automaton_resume(struct automaton *automaton, double deadline) {
     regexes_resume(automaton->regexes, deadline);
 }
 
-size_t automaton_bytes(const struct automaton *automaton) {
-    return automaton->bytes + regexes_bytes(automaton->regexes);
-}
-
 /* ---- places ---- */
 
 static int by_fields(const void *left, const void *right) {
@@ -87,7 +93,7 @@ static bool rehash(struct automaton *automaton) {
     uint32_t *buckets = automaton_take(automaton, count * sizeof *buckets);
     if (!buckets)
         return false;
-    give(automaton, automaton->buckets, automaton->bucket_count * sizeof *buckets);
+    automaton_give(automaton, automaton->buckets);
     automaton->buckets = buckets;
     automaton->bucket_count = count;
     memset(buckets, 0, count * sizeof *buckets);
@@ -137,16 +143,16 @@ uint32_t automaton_place(struct automaton *automaton, struct item *items, size_t
 }
 
 static void drop_mask(struct automaton *automaton, struct place *place) {
-    give(automaton, place->mask, place->mask ? place->mask->bytes : 0);
+    automaton_give(automaton, place->mask);
     place->mask = NULL;
 }
 
 /* Frees what a place has found; its kernel stays. */
 static void open_place(struct automaton *automaton, struct place *place) {
-    give(automaton, place->scans, place->scan_count * sizeof *place->scans);
-    give(automaton, place->calls, place->call_count * sizeof *place->calls);
-    give(automaton, place->specials, place->special_count * sizeof *place->specials);
-    give(automaton, place->after, set_count(&place->live) * sizeof *place->after);
+    automaton_give(automaton, place->scans);
+    automaton_give(automaton, place->calls);
+    automaton_give(automaton, place->specials);
+    automaton_give(automaton, place->after);
     drop_mask(automaton, place);
     place->scans = place->calls = place->specials = NULL;
     place->scan_count = place->call_count = place->special_count = 0;
@@ -224,7 +230,7 @@ static bool grow_seen(struct automaton *automaton) {
     uint32_t *seen = automaton_take(automaton, count * sizeof *seen);
     if (!seen)
         return false;
-    give(automaton, automaton->seen, automaton->seen_count * sizeof *seen);
+    automaton_give(automaton, automaton->seen);
     automaton->seen = seen;
     automaton->seen_count = count;
     memset(seen, 0xff, count * sizeof *seen);
@@ -570,7 +576,7 @@ void automaton_sweep(struct automaton *automaton) {
     for (uint32_t i = PLACE_FIRST; i < automaton->count; i++) {
         struct place *place = &automaton->places[i];
         drop_mask(automaton, place);
-        give(automaton, place->after, set_count(&place->live) * sizeof *place->after);
+        automaton_give(automaton, place->after);
         place->after = NULL;
         if (place->is_marked) {
             uint32_t *head = &automaton->buckets[hash_of(place->kernel, place->kernel_count) % automaton->bucket_count];
@@ -580,7 +586,7 @@ void automaton_sweep(struct automaton *automaton) {
             continue;
         }
         open_place(automaton, place);
-        give(automaton, place->kernel, place->kernel_count * sizeof *place->kernel);
+        automaton_give(automaton, place->kernel);
         *place = (struct place){.is_free = true, .next = automaton->free};
         automaton->free = i;
     }

@@ -9,13 +9,42 @@
 
 struct grammar {
     atomic_int references;
+    void (*on_idle)(void *context);
+    void *context;
+    atomic_size_t bytes, share;
     pthread_mutex_t lock; /* of all that follows */
+    size_t kept;          /* bytes after the last sweep */
     const struct grammar_vocabulary *vocabulary;
     struct rules *rules;
     struct automaton *automaton;
     struct masks masks;
     size_t limit;
 };
+
+/* ---- memory ---- */
+
+/* Notes the bytes, which any thread may then read. */
+static void measure(struct grammar *grammar) {
+    atomic_store_explicit(&grammar->bytes, grammar->automaton->bytes + rules_bytes(grammar->rules),
+                          memory_order_relaxed);
+}
+
+size_t grammar_bytes(const struct grammar *grammar) {
+    return atomic_load_explicit(&grammar->bytes, memory_order_relaxed);
+}
+
+void grammar_set_share(struct grammar *grammar, size_t bytes) {
+    atomic_store_explicit(&grammar->share, bytes, memory_order_relaxed);
+}
+
+/* True when so much is used that caches must leave: of the limits, or of the share, which a sweep could halve. */
+static bool is_full(const struct grammar *grammar) {
+    const struct automaton *automaton = grammar->automaton;
+    size_t bytes = grammar_bytes(grammar);
+    return automaton->bytes > automaton->limit / 4 * 3 ||
+           regexes_bytes(automaton->regexes) > automaton->regexes->limit / 4 * 3 ||
+           (bytes > atomic_load_explicit(&grammar->share, memory_order_relaxed) && bytes > 2 * grammar->kept);
+}
 
 /* ---- compiling ---- */
 
@@ -58,6 +87,7 @@ static int (*const readers[GRAMMAR_KINDS])(struct grammar_reading *reading, rule
     [GRAMMAR_JSON_SCHEMA] = schema_read, [GRAMMAR_JSON_OBJECT] = schema_read_object,
     [GRAMMAR_REGEX] = read_regex,        [GRAMMAR_CHOICE] = read_choice,
     [GRAMMAR_GBNF] = gbnf_read,          [GRAMMAR_TAG] = tag_read,
+    [GRAMMAR_ANSWER] = tag_read,
 };
 
 /* Reads the source into rules that end. */
@@ -85,11 +115,19 @@ int grammar_compile(const struct grammar_source *source, const struct grammar_vo
     *out = NULL;
     TRY(status_allocated(grammar));
     atomic_init(&grammar->references, 1);
+    atomic_init(&grammar->share, SIZE_MAX);
     pthread_mutex_init(&grammar->lock, NULL);
     grammar->vocabulary = vocabulary;
     grammar->limit = limits->bytes;
     int status = rules_open(limits->bytes, deadline, &grammar->rules);
-    struct grammar_reading reading = {source, vocabulary, grammar->rules, report};
+    struct grammar_reading reading = {.source = source,
+                                      .vocabulary = vocabulary,
+                                      .rules = grammar->rules,
+                                      .report = report,
+                                      .is_compact = source->is_compact,
+                                      .is_closed = source->is_closed,
+                                      .is_lenient = source->is_lenient};
+    snprintf(report->field, sizeof report->field, "%s", source->field ? source->field : "");
     THEN(status, read_rules(&reading));
     THEN(status, automaton_open(grammar->rules, rules_regexes(grammar->rules), limits->bytes / 2, &grammar->automaton));
     THEN(status, masks_open(&grammar->masks, vocabulary, grammar->automaton));
@@ -98,11 +136,14 @@ int grammar_compile(const struct grammar_source *source, const struct grammar_vo
     if (status == STATUS_UNSUPPORTED && report->refusal == GRAMMAR_FINE)
         status = grammar_refuse(report, GRAMMAR_TOO_LARGE, "it takes over %g s or %zu bytes to compile",
                                 limits->seconds, limits->bytes);
-    if (status)
+    if (status) {
         grammar_release(grammar);
-    else
-        *out = grammar;
-    return status;
+        return status;
+    }
+    measure(grammar);
+    grammar->kept = grammar_bytes(grammar);
+    *out = grammar;
+    return STATUS_OK;
 }
 
 struct grammar *grammar_share(struct grammar *grammar) {
@@ -110,21 +151,30 @@ struct grammar *grammar_share(struct grammar *grammar) {
     return grammar;
 }
 
+void grammar_watch(struct grammar *grammar, void (*on_idle)(void *context), void *context) {
+    grammar->context = context;
+    grammar->on_idle = on_idle;
+}
+
+bool grammar_is_used(const struct grammar *grammar) {
+    return atomic_load_explicit(&grammar->references, memory_order_relaxed) > 1;
+}
+
 void grammar_release(struct grammar *grammar) {
-    if (!grammar || atomic_fetch_sub_explicit(&grammar->references, 1, memory_order_acq_rel) != 1)
+    if (!grammar)
+        return;
+    void (*on_idle)(void *context) = grammar->on_idle;
+    void *context = grammar->context;
+    int before = atomic_fetch_sub_explicit(&grammar->references, 1, memory_order_acq_rel);
+    if (before == 2 && on_idle)
+        on_idle(context);
+    if (before > 1)
         return;
     masks_close(&grammar->masks);
     automaton_close(grammar->automaton);
     rules_close(grammar->rules);
     pthread_mutex_destroy(&grammar->lock);
     free(grammar);
-}
-
-size_t grammar_bytes(struct grammar *grammar) {
-    pthread_mutex_lock(&grammar->lock);
-    size_t bytes = grammar->automaton->bytes + rules_bytes(grammar->rules);
-    pthread_mutex_unlock(&grammar->lock);
-    return bytes;
 }
 
 /* ---- states ---- */
@@ -134,10 +184,11 @@ static void enter(struct grammar *grammar, double seconds) {
     pthread_mutex_lock(&grammar->lock);
     struct automaton *automaton = grammar->automaton;
     automaton_resume(automaton, seconds > 0 ? clock_seconds() + seconds : 0);
-    if (automaton->bytes > automaton->limit / 4 * 3 ||
-        regexes_bytes(automaton->regexes) > automaton->regexes->limit / 4 * 3) {
+    if (is_full(grammar)) {
         masks_clear(&grammar->masks);
         automaton_sweep(automaton);
+        measure(grammar);
+        grammar->kept = grammar_bytes(grammar);
     }
 }
 
@@ -146,6 +197,7 @@ static int leave(struct grammar *grammar) {
     int status = automaton_status(grammar->automaton);
     if (!status)
         status = regexes_status(grammar->automaton->regexes);
+    measure(grammar);
     pthread_mutex_unlock(&grammar->lock);
     return status;
 }
@@ -246,6 +298,7 @@ bool grammar_is_complete(const struct grammar_state *state) {
     enter(state->grammar, 0);
     struct automaton *automaton = state->grammar->automaton;
     bool is_complete = automaton_close_place(automaton, state->place) && automaton->places[state->place].is_complete;
+    measure(state->grammar);
     pthread_mutex_unlock(&state->grammar->lock);
     return is_complete;
 }

@@ -38,9 +38,18 @@ enum grammar_kind {
     GRAMMAR_CHOICE,      /* text: a JSON array of texts */
     GRAMMAR_GBNF,        /* text: llama.cpp's grammars */
     GRAMMAR_TAG,         /* text: the JSON of a structural tag, in either form */
+    GRAMMAR_ANSWER,      /* text: a structural tag of the new form, made of parts of a request (below) */
     GRAMMAR_KINDS
 };
+/* The structural tag of an answer may also have the format {"type": "part"}, but not within another one. It is a part
+ * of the request, and messages about it name the request's field and the place there:
+ *
+ *     field, place                                the field; the value's place in it, as "$[0].function.parameters"
+ *     json_schema, xml_schema, tag or content     the value: a schema for JSON or for Qwen's XML, a whole structural
+ *                                                 tag, or a format
+ *     is_compact, is_closed, is_lenient           as in the source, whose own do not hold in a part */
 struct grammar_source {
+    const char *field; /* of the request, for the report: a name that lives on, or NULL */
     enum grammar_kind kind;
     const char *text;
     size_t length;
@@ -61,10 +70,14 @@ enum grammar_refusal {
     GRAMMAR_TOO_LARGE,   /* constraint_too_large: time, memory, nodes */
 };
 /* Starts zeroed; grammar_report_free frees it. */
+enum { GRAMMAR_FIELD_BYTES = 64 };
 struct grammar_report {
     enum grammar_refusal refusal;
+    char field[GRAMMAR_FIELD_BYTES]; /* the request's field that is refused; "": the source has none */
     struct strbuf message; /* place and cause, one line: "$.properties.a.pattern: ...", "line 3, column 7: ..." */
-    json_t *ignored;       /* JSON array of texts "/properties/a/format: int64" in document order; NULL: none */
+    /* JSON array of texts "FIELD: /properties/a/format: int64" in document order, without the field where there is
+     * none; NULL: nothing is ignored. */
+    json_t *ignored;
 };
 /* Frees a report, and leaves it zeroed. */
 void grammar_report_free(struct grammar_report *report);
@@ -77,8 +90,18 @@ int grammar_compile(const struct grammar_source *source, const struct grammar_vo
 struct grammar *grammar_share(struct grammar *grammar);
 /* Ends a reference; NULL is allowed. */
 void grammar_release(struct grammar *grammar);
-/* Bytes of the grammar and its caches now. */
-size_t grammar_bytes(struct grammar *grammar);
+/* Lets whoever has the first reference hear, on any thread, when it becomes the only one. The grammar may be gone then.
+ */
+void grammar_watch(struct grammar *grammar, void (*on_idle)(void *context), void *context);
+/* True while there are more references than the first. */
+bool grammar_is_used(const struct grammar *grammar);
+/* Bytes of the grammar and its caches after the last call. */
+size_t grammar_bytes(const struct grammar *grammar);
+/* Bytes of the masks that all grammars of a vocabulary share. */
+size_t grammar_vocabulary_shared_bytes(const struct grammar_vocabulary *vocabulary);
+/* Limits a grammar's bytes from the next mask on: it then begins without its caches, and keeps what it cannot do
+ * without. */
+void grammar_set_share(struct grammar *grammar, size_t bytes);
 
 /* ---- following a text ---- */
 

@@ -30,13 +30,10 @@ int masks_open(struct masks *masks, const struct grammar_vocabulary *vocabulary,
 void masks_clear(struct masks *masks) {
     for (size_t i = 0; i < masks->term_slots; i++)
         if (masks->terms[i].term != REGEX_NOTHING) {
-            masks->automaton->bytes -=
-                (grammar_vocabulary_words(masks->vocabulary) + masks->terms[i].end_count) * sizeof(uint32_t);
-            free(masks->terms[i].within);
-            free(masks->terms[i].ends);
+            automaton_give(masks->automaton, masks->terms[i].within);
+            automaton_give(masks->automaton, masks->terms[i].ends);
         }
-    masks->automaton->bytes -= masks->term_slots * sizeof *masks->terms;
-    free(masks->terms);
+    automaton_give(masks->automaton, masks->terms);
     masks->terms = NULL;
     masks->term_count = masks->term_slots = 0;
 }
@@ -71,8 +68,7 @@ static bool grow_terms(struct masks *masks) {
     for (size_t i = 0; i < old.term_slots; i++)
         if (old.terms[i].term != REGEX_NOTHING)
             *find_slot(masks, old.terms[i].term, old.terms[i].is_deep) = old.terms[i];
-    masks->automaton->bytes -= old.term_slots * sizeof *terms;
-    free(old.terms);
+    automaton_give(masks->automaton, old.terms);
     return true;
 }
 
@@ -229,14 +225,13 @@ static const struct term_mask *mask_of_term(struct masks *masks, regex term, boo
     bool is_found = is_shared || find_mask(masks, term, is_deep, &finding);
     if (!is_found || automaton->regexes->status ||
         (masks->term_count * 2 >= masks->term_slots && !grow_terms(masks))) { /* that of the rest may have come */
-        automaton->bytes -= words * sizeof *finding.words;
-        free(finding.words);
+        automaton_give(automaton, finding.words);
         free(finding.ends);
         return NULL;
     }
     if (!is_shared)
         shared_masks_keep(masks, term, is_deep, &finding);
-    automaton->bytes += finding.end_count * sizeof *finding.ends;
+    automaton_keep(automaton, finding.ends);
     masks->term_count++;
     found = find_slot(masks, term, is_deep);
     *found = (struct term_mask){term, is_deep, finding.words, finding.ends, finding.end_count};
@@ -358,10 +353,8 @@ const struct place_mask *masks_of(struct masks *masks, uint32_t number) {
     if (!mask)
         return NULL;
     memset(mask, 0, bytes);
-    mask->bytes = bytes;
     if (!fill_mask(masks, number, mask->words) || automaton->regexes->status) {
-        automaton->bytes -= bytes;
-        free(mask);
+        automaton_give(automaton, mask);
         return NULL;
     }
     const struct place *place = &automaton->places[number];

@@ -3,6 +3,7 @@
 #include "mask-internal.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 enum { SHARED = 48, LARGEST_TERM = 400 /* nodes */, TERM_BYTES = 1 << 20 };
 struct shared_masks {
@@ -10,6 +11,7 @@ struct shared_masks {
     struct regexes *regexes;
     struct term_mask list[SHARED];
     size_t count; /* in all: the next one takes the place of the oldest */
+    atomic_size_t bytes;
 };
 
 int shared_masks_open(struct shared_masks **out) {
@@ -105,5 +107,14 @@ void shared_masks_keep(struct masks *masks, regex term, bool is_deep, const stru
         free(own.within);
         free(own.ends);
     }
+    size_t bytes = sizeof *shared + regexes_held(shared->regexes);
+    for (size_t i = 0; i < SHARED; i++)
+        if (shared->list[i].within)
+            bytes += (words + shared->list[i].end_count) * sizeof *own.within;
+    atomic_store_explicit(&shared->bytes, bytes, memory_order_relaxed);
     pthread_mutex_unlock(&shared->lock);
+}
+
+size_t grammar_vocabulary_shared_bytes(const struct grammar_vocabulary *vocabulary) {
+    return atomic_load_explicit(&vocabulary->shared->bytes, memory_order_relaxed);
 }

@@ -39,7 +39,7 @@ static int check_keywords(struct parameters *p, const json_t *schema, const char
     json_object_foreach((json_t *)schema, key, value) {
         if (is_in(key, silent, sizeof silent / sizeof *silent) || is_in(key, known, count))
             continue;
-        if (!p->reading->source->is_lenient)
+        if (!p->reading->is_lenient)
             return grammar_refuse(report, GRAMMAR_UNSUPPORTED, "%s.%.64s: not supported in an argument of XML", place,
                                   key);
         struct strbuf text = STRBUF_INIT;
@@ -47,9 +47,8 @@ static int check_keywords(struct parameters *p, const json_t *schema, const char
             if (*at != ']')
                 strbuf_add_char(&text, *at == '.' || *at == '[' ? '/' : *at);
         strbuf_format(&text, "/%s", key);
-        report->ignored = report->ignored ? report->ignored : json_array();
         int status = strbuf_status(&text);
-        THEN(status, status_allocated(!json_array_append_new(report->ignored, json_string(strbuf_text(&text)))));
+        THEN(status, grammar_ignore(report, strbuf_text(&text)));
         strbuf_free(&text);
         TRY(status);
     }

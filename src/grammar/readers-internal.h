@@ -11,10 +11,15 @@ struct grammar_reading {
     const struct grammar_vocabulary *vocabulary; /* for tags that name special tokens; may be NULL in tests */
     struct rules *rules;
     struct grammar_report *report;
+    /* The settings of the part that is being read. Its field is in the report. */
+    bool is_compact, is_closed, is_lenient;
 };
 /* Refuses: sets the report and the error text, and returns STATUS_INVALID or STATUS_UNSUPPORTED. */
 int grammar_refuse(struct grammar_report *report, enum grammar_refusal refusal, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Names something in `ignored`, after the field. STATUS_MEMORY. */
+int grammar_ignore(struct grammar_report *report, const char *text);
 
 /* Returns the language of a pattern over decoded text, as UTF-8 bytes. `is_search`: it may match anywhere in the text
  * (a schema's pattern), else the whole text. `spelled`: characters are spelled as in JSON strings with

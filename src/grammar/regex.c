@@ -25,6 +25,12 @@ size_t regexes_bytes(const struct regexes *regexes) {
            (regexes->list_count + regexes->row_count + regexes->scratch_count) * sizeof(uint32_t);
 }
 
+size_t regexes_held(const struct regexes *regexes) {
+    return sizeof *regexes + regexes->capacity * sizeof *regexes->terms + regexes->bucket_count * sizeof(uint32_t) +
+           regexes->set_capacity * sizeof *regexes->sets + regexes->class_capacity * sizeof *regexes->classes +
+           (regexes->list_capacity + regexes->row_capacity + regexes->scratch_capacity) * sizeof(uint32_t);
+}
+
 bool regexes_reserve(struct regexes *regexes, void *array, size_t *capacity, size_t needed, size_t element) {
     if (regexes->status)
         return false;
@@ -702,5 +708,11 @@ void regexes_sweep_end(struct regexes *regexes) {
     regexes->list_count = list_count;
     regexes->row_count = 1;
     regexes->class_count = 0;
+    free(regexes->classes);
+    regexes->classes = NULL;
+    regexes->class_capacity = 0;
+    uint32_t *rows = realloc(regexes->rows, sizeof *rows); /* it may stay as large as it is */
+    regexes->row_capacity = rows ? 1 : regexes->row_capacity;
+    regexes->rows = rows ? rows : regexes->rows;
     memset(regexes->class_heads, 0xff, sizeof regexes->class_heads);
 }

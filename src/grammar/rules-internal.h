@@ -32,7 +32,7 @@ rule_node rule_repeat(struct rules *rules, rule_node one, int32_t least, int32_t
 /* The text of one special token: its id is allowed there, and no other spelling of it. */
 rule_node rule_special(struct rules *rules, int32_t id);
 
-/* A new rule without a body, which may be called before it is defined. */
+/* A new rule without a body, which may be called before it is defined, once. */
 rule_id rule_declare(struct rules *rules);
 void rule_define(struct rules *rules, rule_id rule, rule_node body);
 rule_node rule_call(struct rules *rules, rule_id rule);

@@ -1,9 +1,11 @@
-/* Rules: nodes as readers build them, and the programs that they become. Children have lower numbers than their
- * parents, so that one pass in order sees them first. Programs are written from their ends to their beginnings, by a
- * stack. */
+/* Rules: nodes as readers build them, and the programs that they become. A node knows the nodes that use it, so that
+ * what it derives is looked at again only where a child has changed. Programs are written from their ends to their
+ * beginnings, by a stack. */
 #include "program-internal.h"
 
 #include "base/base.h"
+
+#include <assert.h>
 
 enum node_kind {
     NODE_NOTHING,
@@ -11,17 +13,20 @@ enum node_kind {
     NODE_TERMINAL,
     NODE_UNIQUE,
     NODE_SPECIAL,
-    NODE_CALL,
-    NODE_SCOPE,
-    NODE_JOIN,
+    NODE_SCOPE, /* a is a node here and below */
+    NODE_REPEAT,
+    NODE_JOIN, /* b is a node here and below */
     NODE_EITHER,
-    NODE_REPEAT
+    NODE_CALL /* a: the rule; b: its body, or RULE_NOTHING until it is defined */
 };
 struct node {
     uint8_t kind;
     bool is_possible; /* it derives a finite text */
     bool is_nullable; /* it derives the empty text */
+    bool is_queued;   /* in rules->work */
     uint32_t a, b;    /* nodes; a: a term, an id or a rule */
+    uint32_t users;   /* the last place that has it, a node * 2 and 1 for its b; 0: none */
+    uint32_t next[2]; /* places that have a, and b */
     int32_t least, most;
 };
 struct rules {
@@ -30,9 +35,10 @@ struct rules {
     int status;
     struct node *nodes;
     size_t count, capacity;
-    rule_node *bodies; /* of the declared rules */
-    size_t body_count, body_capacity;
-    bool is_solved; /* is_possible and is_nullable of the nodes are up to date */
+    rule_node *calls; /* of the declared rules: each has one node */
+    size_t call_count, call_capacity;
+    uint32_t *work; /* nodes whose is_possible and is_nullable may have changed */
+    size_t work_count, work_capacity;
     struct program program;
     size_t step_capacity, rule_capacity;
 };
@@ -57,19 +63,38 @@ static bool reserve(struct rules *rules, void *array, size_t *capacity, size_t n
     return !rules->status;
 }
 
+static void queue(struct rules *rules, rule_node node) {
+    if (!rules->nodes[node].is_queued) /* so there is room: as much as there are nodes */
+        rules->work[rules->work_count++] = node;
+    rules->nodes[node].is_queued = true;
+}
+
+/* Lets a child know that a node has it as `a` or `b`. */
+static void add_user(struct rules *rules, rule_node node, bool is_b) {
+    struct node *parent = &rules->nodes[node], *child = &rules->nodes[is_b ? parent->b : parent->a];
+    parent->next[is_b] = child->users;
+    child->users = node * 2 + is_b;
+}
+
 static rule_node add_node(struct rules *rules, struct node node) {
-    if (!reserve(rules, &rules->nodes, &rules->capacity, rules->count + 1, sizeof node))
+    if (!reserve(rules, &rules->nodes, &rules->capacity, rules->count + 1, sizeof node) ||
+        !reserve(rules, &rules->work, &rules->work_capacity, rules->count + 1, sizeof *rules->work))
         return RULE_NOTHING;
-    rules->is_solved = false;
-    rules->nodes[rules->count] = node;
-    return (rule_node)rules->count++;
+    rule_node number = (rule_node)rules->count++;
+    rules->nodes[number] = node;
+    if (node.kind >= NODE_SCOPE && node.kind != NODE_CALL)
+        add_user(rules, number, false);
+    if (node.kind == NODE_JOIN || node.kind == NODE_EITHER)
+        add_user(rules, number, true);
+    queue(rules, number);
+    return number;
 }
 
 int rules_open(size_t bytes, double deadline, struct rules **out) {
     struct rules *rules = calloc(1, sizeof *rules);
     *out = NULL;
     TRY(status_allocated(rules));
-    rules->limit = bytes / 4;
+    rules->limit = bytes / 2;
     int status = regexes_open(bytes / 2, deadline, &rules->regexes);
     if (!status) {
         add_node(rules, (struct node){.kind = NODE_NOTHING});
@@ -88,7 +113,8 @@ void rules_close(struct rules *rules) {
         return;
     regexes_close(rules->regexes);
     free(rules->nodes);
-    free(rules->bodies);
+    free(rules->calls);
+    free(rules->work);
     free(rules->program.steps);
     free(rules->program.rules);
     free(rules);
@@ -147,44 +173,49 @@ rule_node rule_special(struct rules *rules, int32_t id) {
 }
 
 rule_id rule_declare(struct rules *rules) {
-    if (!reserve(rules, &rules->bodies, &rules->body_capacity, rules->body_count + 1, sizeof *rules->bodies))
+    if (!reserve(rules, &rules->calls, &rules->call_capacity, rules->call_count + 1, sizeof *rules->calls))
         return 0;
-    rules->bodies[rules->body_count] = RULE_NOTHING;
-    return (rule_id)rules->body_count++;
+    rules->calls[rules->call_count] =
+        add_node(rules, (struct node){.kind = NODE_CALL, .a = (uint32_t)rules->call_count});
+    return (rule_id)rules->call_count++;
 }
 
 void rule_define(struct rules *rules, rule_id rule, rule_node body) {
-    if (rules->status || rule >= rules->body_count)
+    if (rules->status || rule >= rules->call_count)
         return; /* it could not be declared */
-    rules->bodies[rule] = body;
-    rules->is_solved = false;
+    rule_node call = rules->calls[rule];
+    assert(!rules->nodes[call].b); /* it is defined once */
+    rules->nodes[call].b = body;
+    add_user(rules, call, true);
+    queue(rules, call);
 }
 
 rule_node rule_call(struct rules *rules, rule_id rule) {
-    return add_node(rules, (struct node){.kind = NODE_CALL, .a = rule});
+    return rule < rules->call_count ? rules->calls[rule] : RULE_NOTHING;
 }
 
 /* ---- what derives a text ---- */
 
 static void solve_node(const struct rules *rules, struct node *node) {
-    bool has_children = node->kind >= NODE_SCOPE; /* a and b are nodes */
-    const struct node *a = &rules->nodes[has_children ? node->a : 0], *b = &rules->nodes[has_children ? node->b : 0];
+    bool is_inner = node->kind >= NODE_SCOPE && node->kind != NODE_CALL;
+    const struct node *a = &rules->nodes[is_inner ? node->a : RULE_NOTHING];
+    const struct node *b = &rules->nodes[node->kind >= NODE_JOIN ? node->b : RULE_NOTHING];
     switch ((enum node_kind)node->kind) {
     case NODE_NOTHING:
     case NODE_EMPTY:
         break;
     case NODE_TERMINAL:
-        node->is_possible = node->is_possible || !regex_is_nothing(rules->regexes, node->a);
+        node->is_possible = !regex_is_nothing(rules->regexes, node->a);
         node->is_nullable = regex_accepts_empty(rules->regexes, node->a);
         break;
     case NODE_UNIQUE:
-        node->is_possible = node->is_possible || !regex_is_nothing(rules->regexes, node->a);
+        node->is_possible = !regex_is_nothing(rules->regexes, node->a);
         break;
     case NODE_SPECIAL:
         node->is_possible = true;
         break;
     case NODE_CALL:
-        a = &rules->nodes[rules->bodies[node->a]];
+        a = b;
         /* fall through */
     case NODE_SCOPE:
         node->is_possible = a->is_possible;
@@ -205,26 +236,24 @@ static void solve_node(const struct rules *rules, struct node *node) {
     }
 }
 
-/* Repeats passes over the nodes until nothing changes: what rules derive only grows. */
+/* Looks at the queued nodes, and at the users of those that change, until nothing changes: what rules derive only
+ * grows. So a node changes at most twice. */
 static bool solve(struct rules *rules) {
-    bool has_changed = !rules->is_solved;
-    while (has_changed && !rules->status) {
-        has_changed = false;
-        for (size_t i = 0; i < rules->count; i++) {
-            struct node *node = &rules->nodes[i], before = *node;
-            solve_node(rules, node);
-            has_changed =
-                has_changed || before.is_possible != node->is_possible || before.is_nullable != node->is_nullable;
-            if (!regexes_work(rules->regexes))
-                rules->status = regexes_status(rules->regexes);
-        }
+    while (rules->work_count && !rules->status) {
+        struct node *node = &rules->nodes[rules->work[--rules->work_count]], before = *node;
+        node->is_queued = false;
+        solve_node(rules, node);
+        if (before.is_possible != node->is_possible || before.is_nullable != node->is_nullable)
+            for (uint32_t user = node->users; user; user = rules->nodes[user / 2].next[user % 2])
+                queue(rules, user / 2);
+        if (!regexes_work(rules->regexes))
+            rules->status = regexes_status(rules->regexes);
     }
-    rules->is_solved = !rules->status;
     return !rules->status;
 }
 
 bool rule_is_nothing(struct rules *rules, rule_id rule) {
-    return !solve(rules) || rule >= rules->body_count || !rules->nodes[rules->bodies[rule]].is_possible;
+    return !solve(rules) || rule >= rules->call_count || !rules->nodes[rules->calls[rule]].is_possible;
 }
 
 /* ---- programs ---- */
@@ -373,8 +402,8 @@ void rules_finish(struct rules *rules, rule_id root) {
     if (!solve(rules))
         return;
     add_step(rules, (struct step){.kind = STEP_FINISH});
-    for (size_t i = 0; i < rules->body_count; i++)
-        add_rule(rules, (struct program_rule){.node = rules->bodies[i]});
+    for (size_t i = 0; i < rules->call_count; i++)
+        add_rule(rules, (struct program_rule){.node = rules->nodes[rules->calls[i]].b});
     program->root = root;
     for (size_t i = 0; i < program->rule_count && !rules->status; i++)
         write_rule(rules, &stack, i);
@@ -390,7 +419,7 @@ const struct program *rules_program(const struct rules *rules) {
 }
 
 size_t rules_bytes(const struct rules *rules) {
-    return regexes_bytes(rules->regexes) + rules->capacity * sizeof *rules->nodes +
-           rules->body_capacity * sizeof *rules->bodies + rules->step_capacity * sizeof *rules->program.steps +
-           rules->rule_capacity * sizeof *rules->program.rules;
+    return regexes_held(rules->regexes) + rules->capacity * sizeof *rules->nodes +
+           rules->call_capacity * sizeof *rules->calls + rules->work_capacity * sizeof *rules->work +
+           rules->step_capacity * sizeof *rules->program.steps + rules->rule_capacity * sizeof *rules->program.rules;
 }

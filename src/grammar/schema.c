@@ -7,7 +7,7 @@ static void prepare_terms(struct schema *schema) {
     struct regexes *r = schema->regexes;
     regex zero = regex_byte(r, '0', '0'), point = regex_byte(r, '.', '.'), digit = regex_byte(r, '0', '9');
     regex last = regex_byte(r, '1', '9'), minus = regex_byte(r, '-', '-'), plus = regex_byte(r, '+', '+');
-    schema->space = spell_space(r, schema->reading->source->is_compact);
+    schema->space = spell_space(r, schema->reading->is_compact);
     schema->quote = regex_byte(r, '"', '"');
     schema->free_string = spell_free_string(r);
     schema->any_number = spell_number(r);
@@ -114,10 +114,7 @@ int schema_read(struct grammar_reading *reading, rule_node *node) {
     if (is_too_deep(text, length))
         return grammar_refuse(reading->report, GRAMMAR_TOO_LARGE, "$: more than %d nested arrays and objects",
                               MAX_DEPTH_OF_TEXT);
-    size_t flags = JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_REJECT_DUPLICATES;
-    int status = json_read(text, length, flags, &root, &error);
-    if (status == STATUS_INVALID && json_error_code(&error) == json_error_numeric_overflow)
-        status = json_read(text, length, flags | JSON_DECODE_INT_AS_REAL, &root, &error);
+    int status = json_read_wide(text, length, JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &root, &error);
     if (status == STATUS_INVALID)
         return grammar_refuse(reading->report, GRAMMAR_INVALID, "$: not JSON: line %d, column %d: %s", error.line,
                               error.column, error.text);

@@ -308,8 +308,8 @@ int schema_ignore(struct schema *schema, const json_t *value, const char *keywor
 
 int schema_drop(struct schema *schema, const json_t *value, const char *keyword, const char *why, bool *is_dropped) {
     *is_dropped = true;
-    return schema->reading->source->is_lenient ? schema_ignore(schema, value, keyword, NULL)
-                                               : schema_refuse(schema, value, keyword, GRAMMAR_UNSUPPORTED, "%s", why);
+    return schema->reading->is_lenient ? schema_ignore(schema, value, keyword, NULL)
+                                       : schema_refuse(schema, value, keyword, GRAMMAR_UNSUPPORTED, "%s", why);
 }
 
 static int compare_ignored(const void *left, const void *right) {
@@ -317,15 +317,12 @@ static int compare_ignored(const void *left, const void *right) {
 }
 
 int schema_report_ignored(struct schema *schema) {
-    struct grammar_report *report = schema->reading->report;
+    int status = STATUS_OK;
     if (!schema->ignored_count)
         return STATUS_OK;
     qsort(schema->ignored, schema->ignored_count, sizeof *schema->ignored, compare_ignored);
-    json_t *list = report->ignored ? report->ignored : json_array();
-    report->ignored = list;
-    int status = status_allocated(list);
     for (size_t i = 0; !status && i < schema->ignored_count; i++)
-        status = status_allocated(!json_array_append_new(list, json_string(schema->ignored[i].text)));
+        status = grammar_ignore(schema->reading->report, schema->ignored[i].text);
     return status;
 }
 

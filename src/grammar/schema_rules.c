@@ -135,7 +135,7 @@ static int read_rest(struct schema *schema, const struct object *object, struct 
         is_known = is_known || !object->cells[i].is_implied;
     for (uint32_t i = 0; i < object->cell_count; i++) {
         struct cell cell = object->cells[i];
-        if (cell.is_implied && is_known && schema->reading->source->is_closed)
+        if (cell.is_implied && is_known && schema->reading->is_closed)
             continue;
         TRY(add_pair(schema, cell.keys, declared, cell.value, &rest->pair));
         if (is_meetable)

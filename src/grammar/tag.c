@@ -22,6 +22,8 @@ struct format {
     const char *key;
     size_t index; /* in the list `key` of its parent; SIZE_MAX: the key's value */
     size_t depth;
+    const json_t *part; /* of the request that it belongs to; NULL: none */
+    const char *place;  /* that messages begin with; NULL: that of its parent, and then its key */
     int (*read)(struct tag *tag, size_t number);
     /* The end of the innermost tag around it, a text or a list; NULL: none. Free text does not hold it. The language of
      * the format includes it where `has_end` is set. */
@@ -53,17 +55,17 @@ struct format_type {
 
 /* Appends the place of a format's key, "$.format.elements[2].begin". */
 static void add_place(const struct tag *tag, size_t number, const char *key, struct strbuf *out) {
-    size_t path[MAX_DEPTH + 2], depth = 0;
-    for (size_t at = number; at != tag->formats[at].parent; at = tag->formats[at].parent)
+    size_t path[MAX_DEPTH + 2], depth = 0, at = number;
+    for (; !tag->formats[at].place; at = tag->formats[at].parent)
         path[depth++] = at;
-    strbuf_add_text(out, "$");
+    strbuf_add_text(out, tag->formats[at].place);
     while (depth > 0) {
         const struct format *format = &tag->formats[path[--depth]];
         strbuf_format(out, ".%s", format->key);
         if (format->index != SIZE_MAX)
             strbuf_format(out, "[%zu]", format->index);
     }
-    if (key)
+    if (key && out->length) /* a text that is the whole field has no place */
         strbuf_format(out, ".%.64s", key);
 }
 
@@ -78,8 +80,11 @@ static int refuse(struct tag *tag, size_t number, const char *key, enum grammar_
     vsnprintf(message, sizeof message, format, list);
     va_end(list);
     add_place(tag, number, key, &place);
-    int status = grammar_refuse(tag->reading->report, refusal, "%.*s%s: %s", SHOWN_PLACE, strbuf_text(&place),
-                                place.length > SHOWN_PLACE ? "..." : "", message);
+    int status = grammar_refuse(tag->reading->report, refusal, "%.*s%s%s", SHOWN_PLACE, strbuf_text(&place),
+                                place.length > SHOWN_PLACE ? "...: "
+                                : place.length             ? ": "
+                                                           : "",
+                                message);
     strbuf_free(&place);
     return status;
 }
@@ -262,7 +267,10 @@ static int check_keys(struct tag *tag, size_t number, const struct format_type *
 
 /* Adds a format, the last one in the list then. */
 static int add_format(struct tag *tag, struct format format) {
-    format.depth = tag->count ? tag->formats[format.parent].depth + 1 : 0;
+    if (tag->count) {
+        format.depth = tag->formats[format.parent].depth + 1;
+        format.part = tag->formats[format.parent].part;
+    }
     if (format.depth > MAX_DEPTH)
         return refuse(tag, format.parent, format.key, GRAMMAR_TOO_LARGE, "more than %d nested formats", MAX_DEPTH);
     if (tag->count == MAX_FORMATS)
@@ -609,6 +617,41 @@ static int read_separated(struct tag *tag, size_t number) {
     return STATUS_OK;
 }
 
+/* ---- parts of a request ---- */
+
+static int read_root(struct tag *tag, size_t number);
+
+static int read_part(struct tag *tag, size_t number) {
+    static const struct {
+        const char *key;
+        int (*read)(struct tag *tag, size_t number);
+    } values[] = {
+        {"json_schema", read_bare_json}, {"xml_schema", read_bare_xml}, {"tag", read_root}, {"content", read_format}};
+    const json_t *part = tag->formats[number].json;
+    rule_node node;
+    size_t i = 0;
+    while (!json_object_get(part, values[i].key))
+        i++;
+    TRY(add_part(tag, number, values[i].key, SIZE_MAX, true, &node));
+    struct format *value = &tag->formats[tag->count - 1];
+    value->read = values[i].read;
+    value->part = part;
+    value->place = json_string_value(json_object_get(part, "place"));
+    value->depth = 0;
+    rule_define(tag->rules, tag->formats[number].rule, node);
+    return STATUS_OK;
+}
+
+/* Lets the reading have the field and the settings of a part, or else its own. */
+static void enter_part(struct grammar_reading *reading, const json_t *part) {
+    const struct grammar_source *source = reading->source;
+    const char *field = part ? json_string_value(json_object_get(part, "field")) : source->field;
+    snprintf(reading->report->field, sizeof reading->report->field, "%s", field ? field : "");
+    reading->is_compact = part ? json_is_true(json_object_get(part, "is_compact")) : source->is_compact;
+    reading->is_closed = part ? json_is_true(json_object_get(part, "is_closed")) : source->is_closed;
+    reading->is_lenient = part ? json_is_true(json_object_get(part, "is_lenient")) : source->is_lenient;
+}
+
 /* ---- types ---- */
 
 static const struct format_type types[] = {
@@ -655,6 +698,8 @@ static int read_format(struct tag *tag, size_t number) {
     if (!json_is_object(tag->formats[number].json))
         return refuse_type(tag, number, NULL, "a format, an object");
     TRY(read_text(tag, number, "type", &type));
+    if (tag->reading->source->kind == GRAMMAR_ANSWER && !tag->formats[number].part && !strcmp(type.bytes, "part"))
+        return read_part(tag, number);
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (!strcmp(types[i].name, type.bytes)) {
             TRY(check_keys(tag, number, &types[i]));
@@ -686,12 +731,14 @@ static int read_root(struct tag *tag, size_t number) {
 }
 
 static int read_formats(struct tag *tag, const json_t *json) {
-    TRY(add_format(tag, (struct format){.json = json, .read = read_root}));
+    TRY(add_format(tag, (struct format){.json = json, .place = "$", .read = read_root}));
     for (size_t i = 0; i < tag->count; i++) {
+        enter_part(tag->reading, tag->formats[i].part);
         TRY(tag->formats[i].read(tag, i));
         TRY(regexes_status(tag->regexes));
         TRY(rules_status(tag->rules));
     }
+    enter_part(tag->reading, NULL);
     return STATUS_OK;
 }
 

@@ -87,8 +87,9 @@ bool regexes_work(struct regexes *regexes);
 /* Makes room in an array of the set; false is a failure that stays. */
 bool regexes_reserve(struct regexes *regexes, void *array, size_t *capacity, size_t needed, size_t element);
 bool regexes_push(struct regexes *regexes, uint32_t one);
-/* Bytes in use. */
+/* Bytes in use, and bytes that are held for it. */
 size_t regexes_bytes(const struct regexes *regexes);
+size_t regexes_held(const struct regexes *regexes);
 /* Forgets a failure and sets a new deadline. */
 void regexes_resume(struct regexes *regexes, double deadline);
 /* One byte out of a set. */

@@ -398,8 +398,9 @@ int ask_check(const struct ask *ask, int64_t vocab, const char **field) {
         return status_fail(STATUS_INVALID, "%lld is more than the max_tokens %lld", (long long)ask->min_tokens,
                            (long long)ask->max_tokens);
     *field = "ignore_eos";
-    if (ask->constraint.field && ask->ignore_eos)
-        return status_fail(STATUS_INVALID, "%s ends a completion where its text is complete", ask->constraint.field);
+    if (ask->constraint.source.field && ask->ignore_eos)
+        return status_fail(STATUS_INVALID, "%s ends a completion where its text is complete",
+                           ask->constraint.source.field);
     *field = NULL;
     return STATUS_OK;
 }
@@ -437,7 +438,7 @@ int ask_ends_open(const struct ask *ask, const struct ask_model *model, struct a
     size_t count = (size_t)ask->stop_count;
     int status = STATUS_OK;
     /* A constraint holds for the bytes of every token, the first one's space among them. */
-    *ends = (struct ask_ends){.is_answer = model->template && !model->continues && !ask->constraint.field};
+    *ends = (struct ask_ends){.is_answer = model->template && !model->continues && !ask->constraint.source.field};
     if (!ask->ignore_eos)
         status = prompt_ends_find(model->tokenizer, model->text->eos, model->text->count, model->template,
                                   model->template_seconds, &ends->prompt);

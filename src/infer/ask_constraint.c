@@ -8,13 +8,13 @@ void ask_constraint_free(struct ask_constraint *constraint) {
 
 int ask_constraint_take(struct ask_constraint *constraint, const char *field, enum grammar_kind kind, const char *text,
                         size_t length) {
-    if (constraint->field)
-        return status_fail(STATUS_INVALID, "the request has another constraint, %s", constraint->field);
+    if (constraint->source.field)
+        return status_fail(STATUS_INVALID, "the request has another constraint, %s", constraint->source.field);
     constraint->text = malloc(length + 1);
     TRY(status_allocated(constraint->text));
     memcpy(constraint->text, text, length);
     constraint->text[length] = '\0';
-    constraint->field = field;
+    constraint->source.field = field;
     constraint->source.kind = kind;
     constraint->source.text = constraint->text;
     constraint->source.length = length;
@@ -113,7 +113,7 @@ static int read_structured(struct ask_constraint *constraint, const char *field,
                                         "disable_additional_properties",
                                         "disable_fallback",
                                         NULL};
-    const char *before = constraint->field;
+    const char *before = constraint->source.field;
     bool unused;
     if (!json_is_object(value))
         return status_fail(STATUS_INVALID, "expected an object");
@@ -122,13 +122,13 @@ static int read_structured(struct ask_constraint *constraint, const char *field,
         const json_t *item = spellings[i].key ? json_object_get(value, spellings[i].key) : NULL;
         if (!item || json_is_null(item))
             continue;
-        if (constraint->field != before)
+        if (constraint->source.field != before)
             return status_fail(STATUS_INVALID, "it has two constraints, one of them %s", spellings[i].key);
         int status = take_value(constraint, field, &spellings[i], item);
         if (status)
             return status_wrap(status, "%s", spellings[i].key);
     }
-    if (constraint->field == before)
+    if (constraint->source.field == before)
         return status_fail(STATUS_INVALID,
                            "expected one of json, json_object, regex, choice, grammar and structural_tag");
     TRY(read_flag(json_object_get(value, known[6]), known[6], &constraint->source.is_compact));

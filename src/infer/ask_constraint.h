@@ -5,8 +5,8 @@
 #include "grammar/grammar.h"
 
 struct ask_constraint {
-    const char *field;            /* the name that the request uses; NULL: there is no constraint */
-    struct grammar_source source; /* its text is `text`; zeroed: none */
+    struct grammar_source
+        source; /* its field is the name that the request uses, and its text is `text`; zeroed: none */
     char *text;
 };
 /* Frees the text. */

@@ -61,7 +61,7 @@ static int make_mask(struct constraint *c, double seconds) {
     TRY(grammar_mask(&c->state, seconds, c->mask, &c->allowed));
     cut_mask(c);
     if (c->pool->options.on_mask)
-        c->pool->options.on_mask(c->pool->options.self, c->grammar, clock_seconds() - start);
+        c->pool->options.on_mask(c->pool->options.self, clock_seconds() - start);
     return c->allowed.count ? STATUS_OK
                             : status_fail(STATUS_UNSUPPORTED, "the model has no token that the constraint allows");
 }

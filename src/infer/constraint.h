@@ -14,7 +14,7 @@ struct constraint_pool;
 struct constraint_pool_options {
     int threads; /* for masks that take no time to speak of; one more is for the others */
     /* Called by the pool's threads for each mask that was made; NULL: no one wants to know. */
-    void (*on_mask)(void *self, struct grammar *grammar, double seconds);
+    void (*on_mask)(void *self, double seconds);
     void *self;
 };
 /* Opens a pool. STATUS_MEMORY, also when a thread cannot start. */

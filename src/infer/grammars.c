@@ -1,5 +1,8 @@
-/* A table of entries by their constraint. An entry waits in the queue of the threads, is compiled, and then lies in a
- * list by its last use. One whose compiling fails is removed. */
+/* A table of entries by their constraint. An entry waits in the queue of the threads, is compiled, waits until there is
+ * room for it, and then lies in a list by its last use. One whose compiling fails is removed.
+ *
+ * The grammars in use have room for what they need, and share the rest of the memory for their caches. Others leave
+ * when the memory is full. Orders get room in their order, so that none waits for ever. */
 #include "infer/grammars.h"
 
 #include "base/clock.h"
@@ -9,21 +12,27 @@
 #include <pthread.h>
 #include <sys/queue.h>
 
-enum { LISTS = 1024, MASKS_BETWEEN = 64 }; /* masks make caches grow, so the memory is checked after this number */
+enum {
+    LISTS = 1024,
+    MASKS_BETWEEN = 8, /* masks make caches grow, so the memory is checked after this number */
+    SPARE_BYTES =
+        1 << 17 /* beyond twice what a grammar has at first, so that it need not drop its caches all the time */
+};
 const double grammars_bounds[GRAMMARS_BUCKETS] = {1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 2e-3, 5e-3, 1e-2,
                                                   2e-2, 5e-2, 0.1,  0.2,  0.5,  1,    2,    5};
 
 struct entry {
     LIST_ENTRY(entry) same; /* the list of its hash */
-    TAILQ_ENTRY(entry) all; /* in the queue; nowhere while it is compiled; then by its last use, the latest first */
+    TAILQ_ENTRY(entry) all; /* in one of the lists of the store; in none while it is compiled */
     uint64_t hash;
     struct grammar_source source;
     const struct grammar_vocabulary *vocabulary;
     uint64_t client, turn;
     struct grammar_order *orders; /* that wait */
-    struct grammar *grammar;      /* NULL: not compiled yet */
+    struct grammar *grammar;
     struct grammar_report report;
-    size_t bytes;
+    size_t needed; /* bytes of the grammar in use; 0: not compiled yet */
+    bool is_ready;
     char text[];
 };
 LIST_HEAD(entry_list, entry);
@@ -35,8 +44,10 @@ struct grammars {
     pthread_mutex_t lock;
     pthread_cond_t has_work, is_done;
     struct entry_list lists[LISTS];
-    struct entry_queue waiting, ready;
-    uint64_t turn; /* of the entry that was compiled last */
+    struct entry_queue waiting; /* for a thread */
+    struct entry_queue full;    /* for room, compiled */
+    struct entry_queue ready;   /* by its last use, the latest first */
+    uint64_t turn;              /* of the entry that was compiled last */
     uint64_t masks;
     struct grammars_figures figures;
     bool is_closing;
@@ -52,18 +63,66 @@ static void free_entry(struct entry *entry) {
     free(entry);
 }
 
-/* Notes the bytes of an entry, and moves the least recently used entries that exceed the memory to `gone`. Under the
- * lock. */
-static void measure(struct grammars *g, struct entry *entry, size_t bytes, struct entry_queue *gone) {
-    bytes += sizeof *entry + entry->source.length;
-    g->figures.bytes += bytes - entry->bytes;
-    entry->bytes = bytes;
-    while (g->figures.bytes > (size_t)g->options.memory && (entry = TAILQ_LAST(&g->ready, entry_queue))) {
-        g->figures.bytes -= entry->bytes;
+static size_t bytes_of(const struct entry *entry) {
+    return sizeof *entry + entry->source.length + grammar_bytes(entry->grammar);
+}
+
+static bool is_urgent(const struct entry *entry) {
+    const struct grammar_order *order = entry->orders;
+    while (order && !order->is_urgent)
+        order = order->next;
+    return order != NULL;
+}
+
+/* Returns what the grammars in use need, and their number. Under the lock. */
+static size_t needed_in_use(const struct grammars *g, size_t *count) {
+    const struct entry *entry;
+    size_t needed = 0;
+    *count = 0;
+    TAILQ_FOREACH(entry, &g->ready, all) {
+        if (grammar_is_used(entry->grammar)) {
+            needed += entry->needed;
+            ++*count;
+        }
+    }
+    return needed;
+}
+
+/* True when an entry can be used beside those that are. Under the lock. */
+static bool has_room(const struct grammars *g, const struct entry *entry) {
+    size_t count, needed = needed_in_use(g, &count);
+    return !count || needed + entry->needed <= (size_t)g->options.memory;
+}
+
+/* Shares the memory among the grammars in use. Under the lock. */
+static void share_room(struct grammars *g) {
+    size_t count, needed = needed_in_use(g, &count), memory = (size_t)g->options.memory;
+    struct entry *entry;
+    TAILQ_FOREACH(entry, &g->ready, all) {
+        if (grammar_is_used(entry->grammar))
+            grammar_set_share(entry->grammar, entry->needed + (memory > needed ? memory - needed : 0) / count);
+    }
+}
+
+/* Adds up the bytes, and moves the least recently used entries that exceed the memory to `gone`, unless they are in
+ * use. Under the lock. */
+static void measure(struct grammars *g, struct entry_queue *gone) {
+    struct entry *entry, *before;
+    size_t bytes = 0, memory = (size_t)g->options.memory;
+    TAILQ_FOREACH(entry, &g->ready, all) bytes += bytes_of(entry);
+    TAILQ_FOREACH(entry, &g->full, all) bytes += bytes_of(entry);
+    if ((entry = TAILQ_FIRST(&g->ready)))
+        bytes += grammar_vocabulary_shared_bytes(entry->vocabulary);
+    for (entry = TAILQ_LAST(&g->ready, entry_queue); entry && bytes > memory; entry = before) {
+        before = TAILQ_PREV(entry, entry_queue, all);
+        if (grammar_is_used(entry->grammar))
+            continue;
+        bytes -= bytes_of(entry);
         LIST_REMOVE(entry, same);
         TAILQ_REMOVE(&g->ready, entry, all);
         TAILQ_INSERT_TAIL(gone, entry, all);
     }
+    g->figures.bytes = TAILQ_EMPTY(&g->ready) ? 0 : bytes;
 }
 
 static void free_all(struct entry_queue *gone) {
@@ -81,26 +140,25 @@ static void count_time(struct grammars_times *times, double seconds) {
     times->sum += seconds;
 }
 
-/* Masks make caches grow. Asking a grammar for its bytes may wait for a mask of another thread. */
-static void on_mask(void *self, struct grammar *grammar, double seconds) {
+static void on_mask(void *self, double seconds) {
     struct grammars *g = self;
     struct entry_queue gone = TAILQ_HEAD_INITIALIZER(gone);
-    struct entry *entry;
     pthread_mutex_lock(&g->lock);
     count_time(&g->figures.mask, seconds);
-    bool is_due = ++g->masks % MASKS_BETWEEN == 0;
-    pthread_mutex_unlock(&g->lock);
-    if (!is_due)
-        return;
-    size_t bytes = grammar_bytes(grammar);
-    pthread_mutex_lock(&g->lock);
-    TAILQ_FOREACH(entry, &g->ready, all)
-    if (entry->grammar == grammar)
-        break;
-    if (entry)
-        measure(g, entry, bytes, &gone);
+    if (++g->masks % MASKS_BETWEEN == 0)
+        measure(g, &gone);
     pthread_mutex_unlock(&g->lock);
     free_all(&gone);
+}
+
+/* A grammar is not used any more: another one may have room. */
+static void on_idle(void *self) {
+    struct grammars *g = self;
+    pthread_mutex_lock(&g->lock);
+    share_room(g);
+    if (!TAILQ_EMPTY(&g->full))
+        pthread_cond_signal(&g->has_work);
+    pthread_mutex_unlock(&g->lock);
 }
 
 /* ---- orders ---- */
@@ -110,14 +168,16 @@ static uint64_t hash_of(const struct grammar_order *order) {
     const unsigned char kind[] = {(unsigned char)s->kind, s->is_compact, s->is_closed, s->is_lenient};
     uint64_t hash = digest_bytes(DIGEST_START, kind, sizeof kind);
     hash = digest_bytes(hash, &order->vocabulary, sizeof(void *));
+    hash = s->field ? digest_bytes(hash, s->field, strlen(s->field)) : hash;
     return s->length ? digest_bytes(hash, s->text, s->length) : hash;
 }
 
 static bool is_of(const struct entry *entry, const struct grammar_order *order, uint64_t hash) {
     const struct grammar_source *a = &entry->source, *b = &order->source;
     return entry->hash == hash && entry->vocabulary == order->vocabulary && a->kind == b->kind &&
-           a->is_compact == b->is_compact && a->is_closed == b->is_closed && a->is_lenient == b->is_lenient &&
-           a->length == b->length && (!a->length || !memcmp(a->text, b->text, a->length));
+           !strcmp(a->field ? a->field : "", b->field ? b->field : "") && a->is_compact == b->is_compact &&
+           a->is_closed == b->is_closed && a->is_lenient == b->is_lenient && a->length == b->length &&
+           (!a->length || !memcmp(a->text, b->text, a->length));
 }
 
 /* Gives an order what came of its entry. Under the lock. */
@@ -125,6 +185,7 @@ static void answer(const struct entry *entry, int status, struct grammar_order *
     const struct grammar_report *from = &entry->report;
     order->grammar = NULL;
     order->report.refusal = from->refusal;
+    memcpy(order->report.field, from->field, sizeof from->field);
     strbuf_add(&order->report.message, strbuf_text(&from->message), from->message.length);
     order->report.ignored = from->ignored ? json_deep_copy(from->ignored) : NULL;
     order->status = status                                    ? status
@@ -171,11 +232,22 @@ bool grammars_order(struct grammars *g, struct grammar_order *order) {
     if (is_of(entry, order, hash))
         break;
     *(entry ? &g->figures.hits : &g->figures.misses) += 1;
-    bool is_ready = entry && entry->grammar;
-    if (is_ready) {
+    bool is_used = entry && entry->is_ready && grammar_is_used(entry->grammar);
+    bool is_ready = entry && entry->is_ready;
+    if (is_ready && !is_used && !g->is_closing)
+        is_ready = TAILQ_EMPTY(&g->full) && has_room(g, entry);
+    if (entry && entry->is_ready) {
         TAILQ_REMOVE(&g->ready, entry, all);
-        TAILQ_INSERT_HEAD(&g->ready, entry, all);
+        entry->is_ready = is_ready;
+        if (is_ready)
+            TAILQ_INSERT_HEAD(&g->ready, entry, all);
+        else
+            TAILQ_INSERT_TAIL(&g->full, entry, all);
+    }
+    if (is_ready) {
         answer(entry, STATUS_OK, order);
+        if (!is_used)
+            share_room(g);
     } else if (g->is_closing) {
         order->status = STATUS_INTERRUPTED;
         is_ready = true;
@@ -230,9 +302,8 @@ static bool is_wanted(const struct entry *entry) {
     return order != NULL;
 }
 
-/* Answers the orders of an entry, after its compiling or without. `bytes`: of its grammar. The lock is held, and
- * released meanwhile. */
-static void finish(struct grammars *g, struct entry *entry, int status, size_t bytes) {
+/* Answers the orders of an entry, which is in no list. The lock is held, and released meanwhile. */
+static void finish(struct grammars *g, struct entry *entry, int status) {
     struct entry_queue gone = TAILQ_HEAD_INITIALIZER(gone);
     struct grammar_order *orders = entry->orders, *next;
     entry->orders = NULL;
@@ -242,8 +313,10 @@ static void finish(struct grammars *g, struct entry *entry, int status, size_t b
         LIST_REMOVE(entry, same);
         TAILQ_INSERT_TAIL(&gone, entry, all);
     } else {
+        entry->is_ready = true;
         TAILQ_INSERT_HEAD(&g->ready, entry, all);
-        measure(g, entry, bytes, &gone);
+        share_room(g);
+        measure(g, &gone);
     }
     pthread_mutex_unlock(&g->lock);
     for (struct grammar_order *order = orders; order; order = next) {
@@ -254,11 +327,54 @@ static void finish(struct grammars *g, struct entry *entry, int status, size_t b
     pthread_mutex_lock(&g->lock);
 }
 
+/* Compiles an entry, which then waits for room. The lock is held, and released meanwhile. */
+static void try_entry(struct grammars *g, struct entry *entry) {
+    g->turn = entry->turn;
+    if (!is_wanted(entry) || g->is_closing) {
+        finish(g, entry, STATUS_INTERRUPTED);
+        return;
+    }
+    pthread_mutex_unlock(&g->lock);
+    double start = clock_seconds();
+    int status = compile(g, entry);
+    double seconds = clock_seconds() - start;
+    pthread_mutex_lock(&g->lock);
+    count_time(&g->figures.compile, seconds);
+    if (status) {
+        finish(g, entry, status);
+        return;
+    }
+    entry->needed = 2 * grammar_bytes(entry->grammar) + SPARE_BYTES;
+    grammar_watch(entry->grammar, on_idle, g);
+    TAILQ_INSERT_TAIL(&g->full, entry, all);
+}
+
+/* Returns the first urgent entry of a list. */
+static struct entry *first_urgent(struct entry_queue *list) {
+    struct entry *entry = TAILQ_FIRST(list);
+    while (entry && !is_urgent(entry))
+        entry = TAILQ_NEXT(entry, all);
+    return entry;
+}
+
+/* Gives room to an entry that waits for it. Returns false where none can have it. */
+static bool give_room(struct grammars *g) {
+    struct entry *entry = first_urgent(&g->full);
+    entry = entry ? entry : TAILQ_FIRST(&g->full);
+    if (!entry || !(g->is_closing || !is_wanted(entry) || is_urgent(entry) || has_room(g, entry)))
+        return false;
+    TAILQ_REMOVE(&g->full, entry, all);
+    finish(g, entry, g->is_closing || !is_wanted(entry) ? STATUS_INTERRUPTED : STATUS_OK);
+    return true;
+}
+
 static void *work(void *self) {
     struct grammars *g = self;
     pthread_mutex_lock(&g->lock);
     for (;;) {
-        struct entry *entry = TAILQ_FIRST(&g->waiting);
+        if (give_room(g))
+            continue;
+        struct entry *entry = TAILQ_EMPTY(&g->full) ? TAILQ_FIRST(&g->waiting) : first_urgent(&g->waiting);
         if (!entry && g->is_closing)
             break;
         if (!entry) {
@@ -266,19 +382,7 @@ static void *work(void *self) {
             continue;
         }
         TAILQ_REMOVE(&g->waiting, entry, all);
-        g->turn = entry->turn;
-        int status = STATUS_INTERRUPTED;
-        size_t bytes = 0;
-        if (is_wanted(entry) && !g->is_closing) {
-            pthread_mutex_unlock(&g->lock);
-            double start = clock_seconds();
-            status = compile(g, entry);
-            double seconds = clock_seconds() - start;
-            bytes = status ? 0 : grammar_bytes(entry->grammar);
-            pthread_mutex_lock(&g->lock);
-            count_time(&g->figures.compile, seconds);
-        }
-        finish(g, entry, status, bytes);
+        try_entry(g, entry);
     }
     pthread_mutex_unlock(&g->lock);
     return NULL;
@@ -302,6 +406,9 @@ bool grammars_begin(struct grammars *g, struct grammar_order *order) {
 
 bool grammars_end(struct grammars *g, struct grammar_order *order, bool waits) {
     pthread_mutex_lock(&g->lock);
+    order->is_urgent |= waits;
+    if (waits)
+        pthread_cond_broadcast(&g->has_work);
     while (waits && !order->is_done)
         pthread_cond_wait(&g->is_done, &g->lock);
     bool is_done = order->is_done;
@@ -324,6 +431,7 @@ int grammars_open(const struct grammars_options *options, struct grammars **out)
     TRY(status_allocated(g));
     g->options = *options;
     TAILQ_INIT(&g->waiting);
+    TAILQ_INIT(&g->full);
     TAILQ_INIT(&g->ready);
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->has_work, NULL);

@@ -1,8 +1,8 @@
 /* The store of compiled grammars.
  *
  * Equal constraints share one grammar. The store's own threads compile new ones. Clients take turns: one with many
- * constraints delays another by at most one of them. Grammars and their
- * caches stay within the memory: the least recently used ones go first, and live on in the completions that use them.
+ * constraints delays another by at most one of them. Grammars and their caches stay within the memory. Unused ones make
+ * room, the least recently used ones first. Where those in use leave no room, an order waits until one is released.
  * Any thread may call these functions. */
 #pragma once
 
@@ -47,13 +47,15 @@ struct grammar_order {
     struct grammar *grammar;
     struct grammar_order *next; /* of the store */
     bool is_done;               /* with grammars_begin */
+    bool is_urgent;             /* somebody waits for it in grammars_end */
 };
 /* Orders a grammar. Returns true when the result is there at once; on_done is then not called. */
 bool grammars_order(struct grammars *grammars, struct grammar_order *order);
 /* For a caller that looks now and then: orders a grammar, with on_done of these functions. Returns true when it is
  * done. */
 bool grammars_begin(struct grammars *grammars, struct grammar_order *order);
-/* Returns true when the order is done; waits for that if asked to. */
+/* Returns true when the order is done; waits for that if asked to. It then gets room in any case: whoever waits may
+ * have what would make room. */
 bool grammars_end(struct grammars *grammars, struct grammar_order *order, bool waits);
 /* Returns the status of an order that is done, with its text. */
 int grammars_verdict(const struct grammar_order *order);

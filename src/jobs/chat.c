@@ -3,6 +3,8 @@
 
 #include "base/utf8.h"
 #include "infer/slots.h"
+#include "pretrained/pretrained.h"
+#include "openai/call_parser.h"
 
 enum { PREFILL_ROWS = 512 };
 
@@ -148,31 +150,65 @@ int conversation_save(struct conversation *c, const char *path) {
 
 /* ---- answers ---- */
 
+/* An answer on its way: its reasoning is read out of its text. */
+struct hearing {
+    const struct conversation_output *output;
+    struct call_parser *parser;
+    struct strbuf text, reasoning;
+};
+
+static int on_event(void *context, const struct call_event *event) {
+    struct hearing *h = context;
+    bool is_reasoning = event->kind == CALL_REASONING;
+    struct strbuf *out = is_reasoning ? &h->reasoning : &h->text;
+    strbuf_add(out, event->text, event->length);
+    TRY(strbuf_status(out));
+    return h->output->on_text(h->output->context, event->text, event->length, is_reasoning);
+}
+
 static int pass_text(void *context, int64_t sample, const char *bytes, size_t length) {
-    const struct conversation_output *output = context;
-    return output->on_text(output->context, bytes, length);
+    return call_parser_add(((struct hearing *)context)->parser, bytes, length);
 }
 
 static bool pass_interruption(void *context) {
-    const struct conversation_output *output = context;
+    const struct conversation_output *output = ((struct hearing *)context)->output;
     return output->is_interrupted(output->context);
 }
 
-static int make_prompt(struct conversation *c, struct token_buffer *ids) {
+static int open_hearing(struct conversation *c, const struct strbuf *prompt, struct hearing *h) {
+    bool may_think = chat_may_think(c->used.template);
+    return call_parser_open(
+        &(struct call_parser_options){.thought = may_think ? chat_thought_of_text(strbuf_text(prompt), prompt->length)
+                                                           : THOUGHT_NEVER,
+                                      .on_event = on_event,
+                                      .context = h},
+        &h->parser);
+}
+
+static void close_hearing(struct hearing *h) {
+    call_parser_close(h->parser);
+    strbuf_free(&h->text);
+    strbuf_free(&h->reasoning);
+}
+
+static int make_prompt(struct conversation *c, struct strbuf *text, struct token_buffer *ids) {
     const struct model_text_ends ends = engine_text_ends(c->engine, c->tokenizer);
     const struct prompt_room room = prompt_room_of(c->tokenizer, engine_max_positions(c->engine));
     const struct chat_request request = {.messages = c->messages,
                                          .tokenizer = c->tokenizer,
                                          .eos = model_first_eos(&ends),
                                          .seconds = c->job->template_timeout};
-    return prompt_encode_messages(&request, c->encoder, c->used.template, &room, NULL, ids);
+    return prompt_encode_messages(&request, c->encoder, c->used.template, &room, text, ids);
 }
 
-static int answer(struct conversation *c, const struct conversation_output *output, struct generated *out) {
+static int answer(struct conversation *c, struct hearing *hearing, enum finish_reason *reason) {
     const struct model_text_ends text = engine_text_ends(c->engine, c->tokenizer);
+    struct generated generated = {.tokens = TOKEN_BUFFER_INIT, .text = STRBUF_INIT};
     struct token_buffer ids = TOKEN_BUFFER_INIT;
+    struct strbuf prompt = STRBUF_INIT;
     struct ask_ends ends = {0};
-    int status = make_prompt(c, &ids);
+    int status = make_prompt(c, &prompt, &ids);
+    THEN(status, open_hearing(c, &prompt, hearing));
     THEN(status, ask_ends_open(c->job->ask,
                                &(struct ask_model){.tokenizer = c->tokenizer,
                                                    .text = &text,
@@ -188,36 +224,47 @@ static int answer(struct conversation *c, const struct conversation_output *outp
                                                      .ends = &ends,
                                                      .on_text = pass_text,
                                                      .is_interrupted = pass_interruption,
-                                                     .context = (void *)output},
-                          out));
+                                                     .context = hearing},
+                          &generated));
+    THEN(status, call_parser_end(hearing->parser, generated.reason == FINISH_STOP));
+    *reason = generated.reason;
+    generated_free(&generated);
     ask_ends_close(&ends);
+    strbuf_free(&prompt);
     token_buffer_free(&ids);
     return status;
 }
 
-/* Adds the answer, whose bytes need not be characters. */
-static int keep_answer(struct conversation *c, const struct generated *text) {
-    struct strbuf characters = STRBUF_INIT;
-    utf8_add_repaired(&characters, strbuf_text(&text->text), text->text.length);
-    int status = strbuf_status(&characters);
-    THEN(status, add_message(c, "assistant", strbuf_text(&characters), characters.length));
-    strbuf_free(&characters);
+/* Adds the answer, whose bytes need not be characters. The template decides what becomes of its reasoning. */
+static int keep_answer(struct conversation *c, const struct hearing *hearing) {
+    struct strbuf text = STRBUF_INIT, reasoning = STRBUF_INIT;
+    utf8_add_repaired(&text, strbuf_text(&hearing->text), hearing->text.length);
+    utf8_add_repaired(&reasoning, strbuf_text(&hearing->reasoning), hearing->reasoning.length);
+    int status = strbuf_status(&text);
+    THEN(status, strbuf_status(&reasoning));
+    THEN(status, add_message(c, "assistant", strbuf_text(&text), text.length));
+    if (!status && reasoning.length) {
+        json_t *message = json_array_get(c->messages, json_array_size(c->messages) - 1);
+        json_t *value = json_stringn(strbuf_text(&reasoning), reasoning.length);
+        status = json_object_set_new(message, "reasoning_content", value) ? status_no_memory() : STATUS_OK;
+    }
+    strbuf_free(&text);
+    strbuf_free(&reasoning);
     return status;
 }
 
 int conversation_ask(struct conversation *c, const char *text, size_t length, const struct conversation_output *output,
                      enum finish_reason *reason) {
-    struct generated generated = {.tokens = TOKEN_BUFFER_INIT, .text = STRBUF_INIT};
+    struct hearing hearing = {.output = output};
     size_t count = json_array_size(c->messages);
     if (utf8_valid_length((const unsigned char *)text, length) != length)
         return status_fail(STATUS_INVALID, "the question is not UTF-8");
     int status = add_message(c, "user", text, length);
-    THEN(status, answer(c, output, &generated));
-    THEN(status, keep_answer(c, &generated));
+    THEN(status, answer(c, &hearing, reason));
+    THEN(status, keep_answer(c, &hearing));
     if (status)
         cut_messages(c, count);
-    *reason = generated.reason;
-    generated_free(&generated);
+    close_hearing(&hearing);
     return status;
 }
 
@@ -268,7 +315,7 @@ static int open_conversation(struct conversation *c, struct comm *world) {
                                            .adapter_memory = (size_t)job->names->memory};
     TRY(job_model_open(&model, world, options, &c->memory, &c->engine));
     c->tokenizer_directory = model.tokenizer ? model.tokenizer : engine_directory(c->engine);
-    int status = tokenizer_open(c->tokenizer_directory, &c->tokenizer);
+    int status = pretrained_open_tokenizer(c->tokenizer_directory, &c->tokenizer);
     THEN(status, tokenizer_encoder_new(c->tokenizer, &c->encoder));
     THEN(status, adapter_names_open(job->names, c->engine, &c->adapters));
     THEN(status, use_given(c));

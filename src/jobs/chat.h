@@ -31,8 +31,8 @@ int chat_job_run(struct comm *world, void *job);
 /* ---- for talk ---- */
 
 struct conversation_output {
-    /* Gets new bytes of the answer. A status other than 0 ends the answer. */
-    int (*on_text)(void *context, const char *bytes, size_t length);
+    /* Gets new bytes of the answer, or of the reasoning before it. A status other than 0 ends the answer. */
+    int (*on_text)(void *context, const char *bytes, size_t length, bool is_reasoning);
     bool (*is_interrupted)(void *context); /* true ends the answer here; asked between steps */
     void *context;
 };

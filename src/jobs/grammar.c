@@ -6,6 +6,7 @@
 #include "model/family.h"
 #include "openai/error.h"
 #include "openai/json_out.h"
+#include "pretrained/pretrained.h"
 #include "text/text.h"
 
 #include <errno.h>
@@ -111,7 +112,7 @@ static int read_fields(struct check *c, const json_t *root) {
         return refuse(c, ERROR_CONSTRAINT_INVALID, "texts", "expected a list of texts");
     if (!are_tokens(c->tokens))
         return refuse(c, ERROR_CONSTRAINT_INVALID, "tokens", "expected a list of lists of token ids");
-    if (!c->constraint.field)
+    if (!c->constraint.source.field)
         return refuse(c, ERROR_CONSTRAINT_INVALID, "structured_outputs", "the line has no constraint");
     return STATUS_OK;
 }
@@ -126,7 +127,7 @@ static int make_mask(struct check *c, struct grammar_state *state, bool is_measu
     if (is_measured && !status)
         c->seconds[c->mask_count++] = clock_seconds() - begin;
     if (status == STATUS_UNSUPPORTED) {
-        refuse(c, ERROR_CONSTRAINT_TOO_LARGE, c->constraint.field, status_text());
+        refuse(c, ERROR_CONSTRAINT_TOO_LARGE, c->constraint.source.field, status_text());
         *allowed = (struct grammar_allowed){0, -1};
         return STATUS_OK;
     }
@@ -259,12 +260,8 @@ static int write_answer(struct check *c, const json_t *id, struct strbuf *out) {
     add_error(c, out);
     strbuf_add_text(out, ",\"ignored\":[");
     for (size_t i = 0; i < json_array_size(c->report.ignored); i++) {
-        struct strbuf text = STRBUF_INIT;
-        strbuf_format(&text, "%s: %s", c->constraint.field, json_string_value(json_array_get(c->report.ignored, i)));
         strbuf_add_text(out, i ? "," : "");
-        json_out_text(out, strbuf_text(&text));
-        out->failed |= text.failed;
-        strbuf_free(&text);
+        json_out_text(out, json_string_value(json_array_get(c->report.ignored, i)));
     }
     strbuf_format(out, "],\"compile_us\":%.1f,\"bytes\":%zu,\"texts\":[%s],\"mask_us\":", c->compile_seconds * 1e6,
                   c->grammar ? grammar_bytes(c->grammar) : 0, strbuf_text(&c->texts_out));
@@ -283,7 +280,7 @@ static int compile(struct check *c) {
     c->compile_seconds = clock_seconds() - begin;
     if (!status || status == STATUS_MEMORY)
         return status;
-    return refuse(c, error_of_refusal(c->report.refusal), c->constraint.field,
+    return refuse(c, error_of_refusal(c->report.refusal), c->constraint.source.field,
                   c->report.message.length ? strbuf_text(&c->report.message) : status_text());
 }
 
@@ -383,7 +380,7 @@ static int find_ends(struct checker *checker, const struct tokenizer_files *file
 
 static int open_tokenizer(struct checker *checker) {
     struct tokenizer_files files;
-    TRY(tokenizer_files_read(checker->job->tokenizer, &files));
+    TRY(pretrained_read_tokenizer(checker->job->tokenizer, &files));
     int status = tokenizer_open_files(&files, &checker->tokenizer);
     THEN(status, find_ends(checker, &files));
     THEN(status, tokenizer_vocabulary(checker->tokenizer, checker->ends.eos, (size_t)checker->ends.count,

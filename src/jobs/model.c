@@ -44,6 +44,7 @@ int job_model_plan(const struct job_model *job, struct comm *world, bool is_aske
     options->adapter_count = job->adapters.count;
     options->first_layers = job->first_layers;
     options->last_layers = job->last_layers;
+    options->load_in = job->load_in;
     options->precision = job->precision - 1;
     options->has_no_graphs = job->cuda_graphs == 1;
     options->receipts = job->receipts;
@@ -93,7 +94,7 @@ int job_chat_template(const char *option, const char *const *directories, size_t
         status = peft_chat_template(directories[i], template);
     if (status || *template)
         return status;
-    status = tokenizer_files_read(tokenizer, &files);
+    status = pretrained_read_tokenizer(tokenizer, &files);
     THEN(status, chat_template_of_tokenizer(&files, template));
     tokenizer_files_free(&files);
     return status;
@@ -125,17 +126,21 @@ int job_read_input(struct strbuf *text) {
     return status ? status : beginning_check("standard input", strbuf_text(text), text->length, false);
 }
 
-int job_print(const char *bytes, size_t length) {
-    if (fwrite(bytes, 1, length, stdout) != length || fflush(stdout))
-        return status_fail_errno("cannot write to standard output");
+static int print(FILE *stream, const char *bytes, size_t length) {
+    if (fwrite(bytes, 1, length, stream) != length || fflush(stream))
+        return status_fail_errno("cannot write to standard %s", stream == stdout ? "output" : "error");
     return STATUS_OK;
 }
 
-int job_print_text(const char *bytes, size_t length) {
+int job_print(const char *bytes, size_t length) {
+    return print(stdout, bytes, length);
+}
+
+int job_print_text(FILE *stream, const char *bytes, size_t length) {
     const unsigned char *at = (const unsigned char *)bytes, *end = at + length;
     struct strbuf shown = STRBUF_INIT;
-    if (!isatty(STDOUT_FILENO) || comm_mpi_is_launched()) /* a terminal between mpirun and its ranks */
-        return job_print(bytes, length);
+    if (!isatty(fileno(stream)) || comm_mpi_is_launched()) /* a terminal between mpirun and its ranks */
+        return print(stream, bytes, length);
     for (size_t step; at < end; at += step) {
         uint32_t point = *at;
         step = *at < 0x80 ? 1 : utf8_decode(at, end, &point);
@@ -181,6 +186,7 @@ struct job_model job_model_of_run(const struct train_run *run, int tensor) {
                               .gemm_algorithms = c->gemm_algorithms,
                               .batch_invariant = c->batch_invariant,
                               .threads = c->parallel.threads_per_rank,
+                              .load_in = run->load_in,
                               .precision = precision + 1,
                               .grid = {.tensor = tensor, .context = 1, .expert = 1, .data = 1, .pipeline = 1}};
 }

@@ -23,6 +23,7 @@ struct job_model {
     int cuda_graphs;       /* index into model_on_off */
     int batch_invariant;   /* 1: on */
     int receipts;          /* enum receipt_mode */
+    int load_in;           /* index into load_in_names (pretrained/encodings.h) */
     int precision;         /* index into model_precisions; one less is engine_options.precision */
     struct rank_grid grid; /* set when the number of ranks is known */
 };
@@ -59,9 +60,10 @@ int job_template_of(const struct job_model *job, const char *option, const char 
 int job_read_input(struct strbuf *text);
 /* Writes bytes to standard output at once. STATUS_IO. */
 int job_print(const char *bytes, size_t length);
-/* The same for a text of a model. At a terminal, control characters except line ends and tabs are shown as ^[ or
- * <U+009B>, so that a model cannot command the terminal. The bytes are whole characters. STATUS_IO, STATUS_MEMORY. */
-int job_print_text(const char *bytes, size_t length);
+/* The same for a text of a model, to a stream. At a terminal, control characters except line ends and tabs are shown as
+ * ^[ or <U+009B>, so that a model cannot command the terminal. The bytes are whole characters. STATUS_IO,
+ * STATUS_MEMORY. */
+int job_print_text(FILE *stream, const char *bytes, size_t length);
 /* Copies the first rank's data[count] to all ranks. STATUS_PEER. */
 int job_share(struct comm *world, void *data, int64_t count, enum dtype dtype);
 /* Copies the first rank's `ids` to the buffers of all ranks. STATUS_MEMORY, STATUS_PEER. */

@@ -2,6 +2,7 @@
 #include "requests.h"
 
 #include "infer/slots.h"
+#include "pretrained/pretrained.h"
 
 /* ---- errors and memory ---- */
 
@@ -51,8 +52,8 @@ int answer_order(struct answer *answer, struct requests_model *model) {
     if (answer->state != ANSWER_WAITS || (prompt->chat.messages && !prompt->ids.count))
         return STATUS_OK;
     TRY(call_request_constrain(&answer->line.request, prompt, &answer->constraint));
-    prompt->is_constrained = constraint->field != NULL;
-    if (!constraint->field || !model->grammars)
+    prompt->is_constrained = constraint->source.field != NULL;
+    if (!constraint->source.field || !model->grammars)
         return STATUS_OK;
     answer->grammar = (struct grammar_order){.source = constraint->source, .vocabulary = model->vocabulary};
     answer->is_ordering = !grammars_begin(model->grammars, &answer->grammar);
@@ -94,7 +95,7 @@ static int find_template(const struct answer *answer, struct requests_model *mod
         return status;
     if (!model->has_tokenizers_template) {
         struct tokenizer_files files;
-        status = tokenizer_files_read(model->tokenizer_directory, &files);
+        status = pretrained_read_tokenizer(model->tokenizer_directory, &files);
         THEN(status, chat_template_of_tokenizer(&files, &model->tokenizers_template));
         tokenizer_files_free(&files);
         model->has_tokenizers_template = !status;
@@ -233,8 +234,8 @@ int answer_prepare(struct answer *answer, struct requests_model *model, bool *mu
         if (status == STATUS_MEMORY)
             return status;
     }
-    if (!status && answer->constraint.field) {
-        field = answer->constraint.field;
+    if (!status && answer->constraint.source.field) {
+        field = answer->constraint.source.field;
         *must_wait = !take_grammar(answer, !model->is_busy);
         if (*must_wait)
             return STATUS_OK;
@@ -244,6 +245,8 @@ int answer_prepare(struct answer *answer, struct requests_model *model, bool *mu
         THEN(status, grammars_verdict(&answer->grammar));
         if (status == STATUS_MEMORY)
             return status;
+        if (*answer->grammar.report.field)
+            field = answer->grammar.report.field;
         if (status)
             status = status_wrap(status, "%s", field);
     }
@@ -369,7 +372,7 @@ void answer_request(struct answer *answer, const struct requests_model *model, s
     request->calls = (struct scheduler_calls){on_start, on_token, on_prompt_logprob, on_end, on_done};
     request->context = answer;
     request->grammar = answer->grammar.grammar;
-    openai_add_ignored(&answer->line.openai, answer->line.request.ask.constraint.field, answer->grammar.report.ignored);
+    openai_add_ignored(&answer->line.openai, answer->grammar.report.ignored);
 }
 
 /* ---- after it ran ---- */
@@ -383,7 +386,7 @@ int answer_finish(struct answer *answer, struct requests_model *model) {
         status = answer_fail(answer, ERROR_INTERNAL, NULL);
     } else if (!status && answer->state == ANSWER_IS_DONE && answer->is_too_slow) {
         status_fail(STATUS_UNSUPPORTED, SCHEDULER_NO_MASK);
-        status = answer_fail(answer, ERROR_CONSTRAINT_TOO_LARGE, answer->line.request.ask.constraint.field);
+        status = answer_fail(answer, ERROR_CONSTRAINT_TOO_LARGE, answer->constraint.source.field);
     } else if (!status && answer->state == ANSWER_IS_DONE) {
         answer->line.form->write(answer, &answer->out);
         answer->state = ANSWER_IS_WRITTEN;

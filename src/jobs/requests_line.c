@@ -86,7 +86,6 @@ static int read_tools(struct request_line *line, const char **field) {
     const json_t *choice = json_object_get(line->root, "tool_choice");
     const json_t *parallel = json_object_get(line->root, "parallel_tool_calls");
     line->request.tools = &line->openai.calls;
-    line->request.tools = &line->openai.calls;
     if (openai_tools_read(&line->openai.calls, line->request.prompts[0].chat.tools, choice, parallel, &line->error))
         return STATUS_OK;
     *field = line->error.param;

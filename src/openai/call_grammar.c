@@ -31,9 +31,13 @@ static json_t *arguments_schema(const struct call_tool *tool) {
     return schema;
 }
 
-static json_t *arguments_format(const struct tool_format *format, const struct call_tool *tool) {
-    const char *type = strstr(format->call, "%P") ? "qwen_xml_parameter" : "json_schema";
-    return json_pack("{s:s, s:o}", "type", type, "json_schema", arguments_schema(tool));
+static json_t *arguments_format(const struct call_grammar *grammar, size_t number) {
+    const struct openai_tools *tools = grammar->tools;
+    const char *key = strstr(grammar->format->call, "%P") ? "xml_schema" : "json_schema";
+    char place[64];
+    snprintf(place, sizeof place, "$[%zu].%s", tools->items[number].number, tools->schema);
+    return json_pack("{s:s, s:s, s:s, s:o, s:b}", "type", "part", "field", "tools", "place", place, key,
+                     arguments_schema(&tools->items[number]), "is_lenient", !tools->items[number].is_strict);
 }
 
 /* Writes the texts of a call before and after its arguments. */
@@ -58,17 +62,18 @@ static void write_around(const struct tool_format *format, const char *name, str
 }
 
 /* Returns a call as a tag, with the texts around it where each call has them. */
-static json_t *call_tag(const struct tool_format *format, const struct call_tool *tool) {
+static json_t *call_tag(const struct call_grammar *grammar, size_t number) {
+    const struct tool_format *format = grammar->format;
     bool is_each = format->grouping == TOOL_EACH;
     struct strbuf before = STRBUF_INIT, after = STRBUF_INIT;
     if (is_each)
         strbuf_add_text(&before, format->begin);
-    write_around(format, tool->name, &before, &after);
+    write_around(format, grammar->tools->items[number].name, &before, &after);
     if (is_each)
         strbuf_add_text(&after, format->end);
     json_t *tag = before.failed || after.failed
                       ? NULL
-                      : tag_format(before.data, arguments_format(format, tool), strbuf_text(&after));
+                      : tag_format(before.data, arguments_format(grammar, number), strbuf_text(&after));
     strbuf_free(&before);
     strbuf_free(&after);
     return tag;
@@ -77,7 +82,7 @@ static json_t *call_tag(const struct tool_format *format, const struct call_tool
 static json_t *call_tags(const struct call_grammar *grammar) {
     json_t *tags = json_array();
     for (size_t i = 0; i < grammar->tools->count; i++)
-        json_array_append_new(tags, call_tag(grammar->format, &grammar->tools->items[i]));
+        json_array_append_new(tags, call_tag(grammar, i));
     return tags;
 }
 
@@ -128,38 +133,29 @@ static json_t *choice_format(const json_t *choices) {
     return list_format("or", elements);
 }
 
-/* The old form of tags has no place in another tag; the new one says the same. */
-static json_t *old_tags(const json_t *root) {
-    json_t *tags = json_array(), *structure;
-    size_t i;
-    json_array_foreach(json_object_get(root, "structures"), i, structure) {
-        json_t *tag = json_copy(structure);
-        json_object_set_new(
-            tag, "content",
-            json_pack("{s:s, s:O}", "type", "json_schema", "json_schema", json_object_get(structure, "schema")));
-        json_object_set_new(tag, "type", json_string("tag"));
-        json_object_del(tag, "schema");
-        json_array_append_new(tags, tag);
-    }
-    return json_pack("{s:s, s:O, s:o}", "type", "triggered_tags", "triggers", json_object_get(root, "triggers"), "tags",
-                     tags);
-}
-
-static json_t *format_of(const struct grammar_source *source, const json_t *json) {
+/* Returns a constraint as a part of an answer: the value's key, its place and the value. */
+static json_t *part_of(const struct ask_constraint *given, const json_t *json) {
+    const struct grammar_source *source = &given->source;
+    const char *key = "content", *place = "";
+    json_t *value;
     switch (source->kind) {
-    case GRAMMAR_JSON_SCHEMA:
-        return json_pack("{s:s, s:O}", "type", "json_schema", "json_schema", json);
-    case GRAMMAR_JSON_OBJECT:
-        return json_pack("{s:s, s:{s:s}}", "type", "json_schema", "json_schema", "type", "object");
     case GRAMMAR_REGEX:
-        return json_pack("{s:s, s:s%}", "type", "regex", "pattern", source->text, source->length);
+        value = json_pack("{s:s, s:s%}", "type", "regex", "pattern", source->text, source->length);
+        break;
     case GRAMMAR_GBNF:
-        return json_pack("{s:s, s:s%}", "type", "grammar", "grammar", source->text, source->length);
+        value = json_pack("{s:s, s:s%}", "type", "grammar", "grammar", source->text, source->length);
+        break;
     case GRAMMAR_CHOICE:
-        return choice_format(json);
+        value = choice_format(json);
+        break;
     default:
-        return json_object_get(json, "format") ? json_incref(json_object_get(json, "format")) : old_tags(json);
+        key = source->kind == GRAMMAR_TAG ? "tag" : "json_schema";
+        place = "$";
+        value = json ? json_incref((json_t *)json) : json_pack("{s:s}", "type", "object");
     }
+    return json_pack("{s:s, s:s, s:s, s:o, s:b, s:b, s:b}", "type", "part", "field", source->field, "place", place, key,
+                     value, "is_compact", source->is_compact, "is_closed", source->is_closed, "is_lenient",
+                     source->is_lenient);
 }
 
 /* Reads the JSON of a constraint that is JSON; *json is NULL for others, and when it is none. STATUS_MEMORY. */
@@ -170,8 +166,8 @@ static int read_source(const struct grammar_source *source, json_t **json, bool 
     *is_right = true;
     if (!is_json)
         return STATUS_OK;
-    int status = json_read(source->text, source->length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY,
-                           json, &error);
+    int status = json_read_wide(source->text, source->length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY,
+                                json, &error);
     *is_right = !status && (source->kind != GRAMMAR_TAG || json_is_object(*json)) &&
                 (source->kind != GRAMMAR_CHOICE || json_is_array(*json));
     return status == STATUS_MEMORY ? status : STATUS_OK;
@@ -191,7 +187,7 @@ static json_t *after_reasoning(const struct call_grammar *grammar, json_t *answe
 static json_t *answer_format(const struct call_grammar *grammar, const struct ask_constraint *constraint,
                              const json_t *json) {
     const struct openai_tools *tools = grammar->tools;
-    json_t *given = constraint->field && tools->choice != TOOLS_REQUIRED ? format_of(&constraint->source, json) : NULL;
+    json_t *given = constraint->source.field && tools->choice != TOOLS_REQUIRED ? part_of(constraint, json) : NULL;
     if (tools->choice == TOOLS_NONE)
         return given;
     if (given)
@@ -199,17 +195,15 @@ static json_t *answer_format(const struct call_grammar *grammar, const struct as
     return tools->choice == TOOLS_REQUIRED ? required(grammar) : allowed(grammar);
 }
 
-static bool has_strict(const struct openai_tools *tools) {
-    bool found = false;
-    for (size_t i = 0; i < tools->count; i++)
-        found |= tools->is_strict[i];
-    return found;
-}
-
 static int copy(const struct ask_constraint *given, struct ask_constraint *made) {
     const struct grammar_source *source = &given->source;
-    return given->field ? ask_constraint_take(made, given->field, source->kind, source->text, source->length)
-                        : STATUS_OK;
+    if (!source->field)
+        return STATUS_OK;
+    TRY(ask_constraint_take(made, source->field, source->kind, source->text, source->length));
+    made->source.is_compact = source->is_compact;
+    made->source.is_closed = source->is_closed;
+    made->source.is_lenient = source->is_lenient;
+    return STATUS_OK;
 }
 
 static int make(const struct call_grammar *grammar, const struct ask_constraint *given, const json_t *json,
@@ -220,7 +214,8 @@ static int make(const struct call_grammar *grammar, const struct ask_constraint 
     if (grammar->thought != THOUGHT_NEVER)
         answer = after_reasoning(grammar, answer);
     int status = json_end(json_pack("{s:s, s:o}", "type", "structural_tag", "format", answer), JSON_COMPACT, &text);
-    THEN(status, ask_constraint_take(made, given->field ? given->field : "tools", GRAMMAR_TAG, text, strlen(text)));
+    const char *field = given->source.field ? given->source.field : "tools";
+    THEN(status, ask_constraint_take(made, field, GRAMMAR_ANSWER, text, strlen(text)));
     free(text);
     return status;
 }
@@ -228,15 +223,12 @@ static int make(const struct call_grammar *grammar, const struct ask_constraint 
 int call_grammar_make(const struct call_grammar *grammar, const struct ask_constraint *given,
                       struct ask_constraint *made) {
     bool has_calls = grammar->tools->choice != TOOLS_NONE;
-    bool is_made = has_calls || (given->field && grammar->thought != THOUGHT_NEVER);
+    bool is_made = has_calls || (given->source.field && grammar->thought != THOUGHT_NEVER);
     json_t *json = NULL;
     *made = (struct ask_constraint){0};
-    if (is_made && given->field)
+    if (is_made && given->source.field)
         TRY(read_source(&given->source, &json, &is_made));
     int status = is_made ? make(grammar, given, json, made) : copy(given, made);
     json_decref(json);
-    made->source.is_compact = given->source.is_compact;
-    made->source.is_closed = given->source.is_closed;
-    made->source.is_lenient = !has_strict(grammar->tools) && (!given->field || given->source.is_lenient);
     return status;
 }

@@ -16,6 +16,8 @@ enum { TOOL_NAME_BYTES = 64, TOOL_ID_BYTES = 32, TOOL_MOST = 4096 };
 struct call_tool {
     const char *name;
     const json_t *parameters; /* a JSON schema; NULL: none */
+    bool is_strict;           /* what cannot be enforced in it is refused */
+    size_t number;            /* in the request's list */
 };
 
 enum call_event_kind {

@@ -15,16 +15,12 @@ static bool fail_memory(struct error *error) {
     return error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
 }
 
-static bool has_role(const json_t *message, const char *role) {
-    return json_in_is(json_object_get(message, "role"), role);
-}
-
 /* Templates know a developer's message as a system message. They decide about the order of roles. */
 static bool check_role(json_t *message, size_t number, struct error *error) {
-    if (has_role(message, "developer") && json_object_set_new(message, "role", json_string("system")))
+    if (chat_has_role(message, "developer") && json_object_set_new(message, "role", json_string("system")))
         return fail_memory(error);
-    if (!has_role(message, "system") && !has_role(message, "user") && !has_role(message, "assistant") &&
-        !has_role(message, "tool"))
+    if (!chat_has_role(message, "system") && !chat_has_role(message, "user") && !chat_has_role(message, "assistant") &&
+        !chat_has_role(message, "tool"))
         return refuse(error, number, "expected the role system, developer, user, assistant or tool");
     return true;
 }
@@ -67,7 +63,7 @@ static bool check_calls(const json_t *message, size_t number, struct error *erro
     const json_t *calls = json_object_get(message, "tool_calls");
     if (!calls || json_is_null(calls))
         return true;
-    if (!json_is_array(calls) || !has_role(message, "assistant"))
+    if (!json_is_array(calls) || !chat_has_role(message, "assistant"))
         return refuse(error, number, "tool_calls: expected a list, in a message of the assistant");
     for (size_t i = 0; i < json_array_size(calls); i++)
         if (!check_call(json_array_get(calls, i), number, error))
@@ -99,8 +95,6 @@ static bool read_all(struct openai *request, const json_t *value, struct error *
     struct call_prompt *prompt = &request->asked->prompts[0];
     for (size_t i = 0; i < json_array_size(value); i++) {
         const json_t *given = json_array_get(value, i);
-        if (!json_is_object(given))
-            return refuse(error, i, "expected an object {\"role\", \"content\"}");
         json_t *message = json_copy((json_t *)given);
         bool is_whole =
             json_object_size(message) == json_object_size(given); /* it may lack a member that found no memory */
@@ -121,8 +115,11 @@ static bool read_all(struct openai *request, const json_t *value, struct error *
 
 bool openai_take_messages(struct openai *request, json_t *list, struct error *error) {
     request->messages = json_array();
-    bool is_right = list && request->messages && !call_request_begin(request->asked, 1) ? read_all(request, list, error)
-                                                                                        : fail_memory(error);
+    bool is_right = (list && request->messages && !call_request_begin(request->asked, 1)) || fail_memory(error);
+    int status = is_right ? chat_check_messages(list) : STATUS_OK;
+    if (status)
+        json_in_fail(status, "messages", error);
+    is_right = is_right && !status && read_all(request, list, error);
     if (is_right)
         request->asked->prompts[0].chat.messages = request->messages;
     json_decref(list);
@@ -131,9 +128,7 @@ bool openai_take_messages(struct openai *request, json_t *list, struct error *er
 
 static bool open_chat(struct openai *request, struct error *error) {
     json_t *value = json_object_get(request->root, "messages");
-    if (!json_is_array(value) || !json_array_size(value))
-        return error_set(error, ERROR_ARGUMENT, "messages", "messages: expected a list of messages, at least one");
-    if (!openai_take_messages(request, json_incref(value), error))
+    if (!openai_take_messages(request, value ? json_incref(value) : json_null(), error))
         return false;
     json_object_del(request->root, "messages");
     return true;
@@ -193,7 +188,11 @@ bool openai_read_parallel(struct openai *request, const char *name, const json_t
 
 /* The template sees the tools in any case. */
 static bool check_tools(struct openai *request, struct error *error) {
-    return openai_tools_read(&request->calls, request->tools, request->tool_choice, request->parallel_calls, error);
+    if (!openai_tools_read(&request->calls, request->tools, request->tool_choice, request->parallel_calls, error))
+        return false;
+    if (request->tool_schema)
+        request->calls.schema = request->tool_schema;
+    return true;
 }
 
 /* Checks a field that the template already decides: a chat has the special tokens of its template. */

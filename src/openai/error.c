@@ -47,6 +47,7 @@ static void set(struct error *error, enum error_case which, const char *param, c
     *error = (struct error){.which = which, .retry_after_ms = which == ERROR_OVERLOADED ? 1000 : 0};
     snprintf(error->param, sizeof error->param, "%s", param ? param : "");
     vsnprintf(error->text, sizeof error->text, format, list);
+    text_make_line(error->text); /* it may quote a request */
 }
 
 bool error_set(struct error *error, enum error_case which, const char *param, const char *format, ...) {

@@ -158,16 +158,12 @@ static void add_ignored(struct openai *request, const char *name, size_t most) {
     json_out_string(&request->ignored_names, name, length < most ? length : most);
 }
 
-void openai_add_ignored(struct openai *request, const char *field, const json_t *ignored) {
+void openai_add_ignored(struct openai *request, const json_t *ignored) {
     size_t index;
     json_t *at;
     json_array_foreach((json_t *)ignored, index, at) {
-        struct strbuf name = STRBUF_INIT;
-        strbuf_format(&name, "%s: %s", field, json_string_value(at));
-        add_ignored(request, strbuf_text(&name), name.length);
-        request->ignored_names.failed |= name.failed;
+        add_ignored(request, json_string_value(at), json_string_length(at));
         request->ignored_count++;
-        strbuf_free(&name);
     }
 }
 

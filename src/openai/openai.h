@@ -121,6 +121,7 @@ struct openai {
     int64_t longest;                                  /* max_completion_tokens; -1: not given */
     json_t *messages, *tools, *documents, *variables; /* for a chat; NULL: none */
     json_t *tool_choice, *parallel_calls;             /* the same, until the tools are read */
+    const char *tool_schema;                          /* the name of a tool's parameters; NULL: that of a chat */
     struct openai_tools calls;                        /* that the answer may have */
     struct strbuf ignored;                            /* names of unknown fields, for the log */
     struct strbuf ignored_names;                      /* all of them, as elements of a JSON array */
@@ -222,9 +223,8 @@ bool openai_read_variables(struct openai *request, const char *name, const json_
 bool openai_check_chat(struct openai *request, struct error *error);
 /* Refuses a field that is neither null nor false. */
 bool openai_refuse_field(struct openai *request, const char *name, const json_t *value, struct error *error);
-/* Names keywords of a constraint that are not enforced in the answer: the field and each element of `ignored`, a JSON
- * array of texts or NULL. */
-void openai_add_ignored(struct openai *request, const char *field, const json_t *ignored);
+/* Names keywords of a constraint that are not enforced in the answer: `ignored`, a JSON array of texts or NULL. */
+void openai_add_ignored(struct openai *request, const json_t *ignored);
 
 /* ---- its answer ---- */
 

@@ -28,8 +28,10 @@ static bool read_tool(struct openai_tools *tools, size_t number, const json_t *t
         return refuse(error, number, "parameters: expected an object, a JSON schema");
     if (is_given(strict) && !json_is_boolean(strict))
         return refuse(error, number, "strict: expected true or false");
-    tools->items[number] = (struct call_tool){json_string_value(name), is_given(parameters) ? parameters : NULL};
-    tools->is_strict[number] = json_is_true(strict);
+    tools->items[number] = (struct call_tool){.name = json_string_value(name),
+                                              .parameters = is_given(parameters) ? parameters : NULL,
+                                              .is_strict = json_is_true(strict),
+                                              .number = number};
     return true;
 }
 
@@ -58,8 +60,7 @@ static bool read_list(struct openai_tools *tools, const json_t *list, struct err
     if (!json_is_array(list) || count > TOOL_MOST)
         return error_set(error, ERROR_ARGUMENT, "tools", "tools: expected a list of at most %d tools", TOOL_MOST);
     tools->items = calloc(count + 1, sizeof *tools->items);
-    tools->is_strict = calloc(count + 1, sizeof *tools->is_strict);
-    if (!tools->items || !tools->is_strict)
+    if (!tools->items)
         return error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
     for (; tools->count < count; tools->count++)
         if (!read_tool(tools, tools->count, json_array_get(list, tools->count), error))
@@ -83,12 +84,6 @@ static bool find_tool(const struct openai_tools *tools, const json_t *entry, siz
         }
     return error_set(error, ERROR_ARGUMENT, "tool_choice", "tool_choice: there is no tool \"%.64s\"",
                      json_string_value(name));
-}
-
-/* Moves a tool to a place before it. */
-static void keep(struct openai_tools *tools, size_t number, size_t kept) {
-    tools->items[kept] = tools->items[number];
-    tools->is_strict[kept] = tools->is_strict[number];
 }
 
 static bool read_mode(struct openai_tools *tools, const json_t *mode, struct error *error) {
@@ -116,7 +111,7 @@ static bool read_allowed(struct openai_tools *tools, const json_t *choice, struc
     }
     for (i = 0; i < tools->count; i++)
         if (is_allowed[i])
-            keep(tools, i, kept++);
+            tools->items[kept++] = tools->items[i];
     free(is_allowed);
     tools->count = kept;
     return is_right;
@@ -137,7 +132,7 @@ static bool read_choice(struct openai_tools *tools, const json_t *choice, struct
         return read_allowed(tools, choice, error);
     if (!find_tool(tools, choice, &number, error))
         return false;
-    keep(tools, number, 0);
+    tools->items[0] = tools->items[number];
     tools->count = 1;
     tools->choice = TOOLS_REQUIRED;
     tools->is_single = true;
@@ -147,7 +142,7 @@ static bool read_choice(struct openai_tools *tools, const json_t *choice, struct
 bool openai_tools_read(struct openai_tools *tools, const json_t *list, const json_t *choice, const json_t *parallel,
                        struct error *error) {
     bool may_repeat = true;
-    *tools = (struct openai_tools){.choice = TOOLS_AUTO};
+    *tools = (struct openai_tools){.choice = TOOLS_AUTO, .schema = "function.parameters"};
     if (is_given(list) && !read_list(tools, list, error))
         return false;
     if (!json_in_bool(parallel, "parallel_tool_calls", &may_repeat, error))
@@ -164,6 +159,5 @@ bool openai_tools_read(struct openai_tools *tools, const json_t *list, const jso
 
 void openai_tools_free(struct openai_tools *tools) {
     free(tools->items);
-    free(tools->is_strict);
     *tools = (struct openai_tools){0};
 }

@@ -14,7 +14,7 @@ enum tool_choice {
 struct openai_tools {
     struct call_tool *items; /* [count] those that may be called; names and schemas belong to the list that was read */
     size_t count;
-    bool *is_strict; /* [count] what cannot be enforced in their parameters is refused */
+    const char *schema; /* the place of a tool's parameters in it, for messages */
     enum tool_choice choice;
     bool is_single; /* nothing follows the first call */
 };

@@ -91,7 +91,7 @@ static json_t *make_parameters(void) {
 static int read_text(const struct tool_format *format, const struct strbuf *text, const json_t *calls, bool *agrees) {
     json_t *parameters = make_parameters();
     struct found found = {.calls = json_array()};
-    const struct call_tool tool = {"get_weather", parameters};
+    const struct call_tool tool = {.name = "get_weather", .parameters = parameters};
     struct call_parser *parser = NULL;
     int status = status_allocated(parameters && found.calls);
     THEN(status, call_parser_open(&(struct call_parser_options){.format = format,

@@ -90,6 +90,7 @@ bool translate_tools(struct openai *request, const json_t *list, const char *typ
                                                      error),
                                       error);
     }
+    request->tool_schema = schema;
     is_right = is_right && openai_read_tools(request, "tools", tools, error);
     json_decref(tools);
     return is_right;
@@ -113,8 +114,8 @@ bool translate_format(struct openai *request, const char *field, const json_t *f
         json_in_fail(status, field, error);
     if (status == STATUS_INVALID)
         error->which = ERROR_CONSTRAINT_INVALID;
-    if (!status && ask->constraint.field)
-        ask->constraint.field = field;
+    if (!status && ask->constraint.source.field)
+        ask->constraint.source.field = field;
     return !status;
 }
 

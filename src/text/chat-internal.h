@@ -38,6 +38,9 @@ int chat_normalize_messages(const json_t *messages, json_t **normalized);
  * the template's. STATUS_INVALID. */
 int chat_check_plain(const struct chat_request *request, const char *name);
 
+/* True when the template's texts have a name, such as that of a variable. */
+bool chat_mentions(const struct chat_template *template, const char *name);
+
 /* Returns the value of a message's reasoning under any of its names; NULL: it has none. */
 const json_t *chat_find_reasoning(const json_t *message);
 /* Checks the weights of messages for a row: "weight" 0 or 1, and "train", of which false is weight 0. STATUS_INVALID.

@@ -52,6 +52,7 @@ bool chat_template_is_same(const struct chat_template *a, const struct chat_temp
 /* chat_check_messages checks a list of at least one message {"role": a string, ...}. The template handles everything
  * else: the role tool, "tool_calls", and contents that are null or absent. STATUS_INVALID. */
 int chat_check_messages(const json_t *messages);
+bool chat_has_role(const json_t *message, const char *role);
 bool chat_is_assistants(const json_t *message);
 struct chat_request;
 /* Reads a text: a list of messages, or an object {"messages", "tools", "documents", "chat_template_kwargs"} of which

@@ -1,5 +1,6 @@
 /* Training rows: finds the answers in a rendering. */
 #include "chat-internal.h"
+#include "tool_format.h"
 
 #include "text-internal.h"
 
@@ -201,9 +202,6 @@ static int find_answer(struct row *row, size_t i, size_t *end, bool *is_found) {
 
 /* ---- thoughts ---- */
 
-#define THINK     "<think>"
-#define THINK_END "</think>"
-
 /* An answer as it was given: <think> or nothing in the first bytes, then thoughts up to `end`, where </think> is; with
  * `end` 0 there are none. */
 struct given {
@@ -216,14 +214,14 @@ static int find_given(const json_t *message, struct given *given) {
     const char *text = json_is_string(content) ? json_string_value(content) : "", *mark;
     struct strbuf *out = &given->text;
     if (json_string_length(reasoning) && !strstr(text, THINK_END)) {
-        strbuf_add_text(out, THINK "\n");
+        strbuf_add_text(out, THINK_BEGIN "\n");
         strbuf_add(out, json_string_value(reasoning), json_string_length(reasoning));
         strbuf_add_text(out, "\n" THINK_END "\n\n");
     }
     strbuf_add(out, text, json_is_string(content) ? json_string_length(content) : 0);
     mark = memmem(strbuf_text(out), out->length, THINK_END, strlen(THINK_END));
     given->end = mark ? (size_t)(mark - out->data) : 0;
-    given->begin = given->end && !strncmp(out->data, THINK, strlen(THINK)) ? strlen(THINK) : 0;
+    given->begin = given->end && !strncmp(out->data, THINK_BEGIN, strlen(THINK_BEGIN)) ? strlen(THINK_BEGIN) : 0;
     return strbuf_status(out);
 }
 
@@ -258,8 +256,8 @@ static int write_given(struct row *row, const struct given *given) {
     size_t after = after_words(row->pieces), words = after_words(&row->ask), length = row->ask.text.length;
     struct words first = {0};
     after = after > row->head ? after : row->head;
-    bool is_open =
-        given->end && !given->begin && memmem(row->ask.text.data + words, length - words, THINK, strlen(THINK));
+    bool is_open = given->end && !given->begin &&
+                   memmem(row->ask.text.data + words, length - words, THINK_BEGIN, strlen(THINK_BEGIN));
     if (row->is_asked && !is_open) {
         length = row->head;
         if (next_words(row->pieces, words, &first) && first.begin < length)
@@ -432,10 +430,6 @@ static bool has_name(const struct strbuf *text, const json_t *call) {
     return !name || memmem(strbuf_text(text), text->length, name, strlen(name));
 }
 
-static bool mentions(const struct chat_template *template, const char *variable) {
-    return strstr(strbuf_text(&template->text), variable) || strstr(strbuf_text(&template->tools_text), variable);
-}
-
 /* Refuses tools and calls that the template leaves out. A call without text is refused before it is rendered, as the
  * template may expect a text: `pieces` is then NULL. */
 static int check_tools(const struct chat_template *template, const struct chat_request *request,
@@ -443,13 +437,13 @@ static int check_tools(const struct chat_template *template, const struct chat_r
     const json_t *message;
     size_t i;
     if (json_array_size(request->tools) &&
-        (!mentions(template, "tools") || (pieces && !has_name(&pieces->text, json_array_get(request->tools, 0)))))
+        (!chat_mentions(template, "tools") || (pieces && !has_name(&pieces->text, json_array_get(request->tools, 0)))))
         return status_fail(STATUS_UNSUPPORTED, "field \"tools\": " NO_TOOLS);
     json_array_foreach(request->messages, i, message) {
         const json_t *calls = json_object_get(message, "tool_calls");
         bool is_left_out = pieces ? !has_name(&pieces->text, json_array_get(calls, 0))
                                   : !json_is_string(json_object_get(message, "content"));
-        if (json_array_size(calls) && !mentions(template, "tool_calls") &&
+        if (json_array_size(calls) && !chat_mentions(template, "tool_calls") &&
             (json_array_size(request->tools) || is_left_out))
             return status_fail(STATUS_UNSUPPORTED, "message %zu: field \"tool_calls\": " NO_TOOLS, i + 1);
     }

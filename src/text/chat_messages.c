@@ -11,28 +11,37 @@ static int check_string(const json_t *object, const char *key) {
     return json_is_string(value) ? STATUS_OK : status_fail(STATUS_INVALID, "field \"%s\" is not a string", key);
 }
 
-int chat_check_messages(const json_t *messages) {
+/* Checks each message; the first failure names its number. */
+static int check_each(const json_t *messages, int (*check)(const json_t *message, size_t number, const char *name),
+                      const char *name) {
     const json_t *message;
     size_t i;
-    if (!json_is_array(messages) || !json_array_size(messages))
-        return status_fail(STATUS_INVALID, "expected a list of messages {\"role\", \"content\"}, at least one");
     json_array_foreach(messages, i, message) {
-        int status = json_is_object(message)
-                         ? check_string(message, "role")
-                         : status_fail(STATUS_INVALID, "expected an object {\"role\", \"content\"}");
+        int status = check(message, i, name);
         if (status)
             return status_wrap(status, "message %zu", i + 1);
     }
     return STATUS_OK;
 }
 
-static bool has_role(const json_t *message, const char *role) {
+static int check_form(const json_t *message, size_t number, const char *name) {
+    return json_is_object(message) ? check_string(message, "role")
+                                   : status_fail(STATUS_INVALID, "expected an object {\"role\", \"content\"}");
+}
+
+int chat_check_messages(const json_t *messages) {
+    if (!json_is_array(messages) || !json_array_size(messages))
+        return status_fail(STATUS_INVALID, "expected a list of messages {\"role\", \"content\"}, at least one");
+    return check_each(messages, check_form, NULL);
+}
+
+bool chat_has_role(const json_t *message, const char *role) {
     const json_t *value = json_object_get(message, "role");
     return json_string_length(value) == strlen(role) && !memcmp(json_string_value(value), role, strlen(role));
 }
 
 bool chat_is_assistants(const json_t *message) {
-    return has_role(message, "assistant");
+    return chat_has_role(message, "assistant");
 }
 
 static bool is_given(const json_t *object, const char *key) {
@@ -42,44 +51,37 @@ static bool is_given(const json_t *object, const char *key) {
 
 /* Returns the part of a message that belongs to tools: a role or a field. NULL: none. */
 static const char *find_tools(const json_t *message) {
-    if (has_role(message, "tool"))
+    if (chat_has_role(message, "tool"))
         return "\"role\" tool";
-    if (has_role(message, "function"))
+    if (chat_has_role(message, "function"))
         return "\"role\" function";
     if (is_given(message, "function_call"))
         return "field \"function_call\"";
     return json_array_size(json_object_get(message, "tool_calls")) ? "field \"tool_calls\"" : NULL;
 }
 
-static int check_plain(const json_t *message, bool is_first) {
-    TRY(check_string(message, "content"));
-    if (!has_role(message, "system") && !has_role(message, "user") && !has_role(message, "assistant"))
-        return status_fail(STATUS_INVALID, "\"role\" is none of system, user, assistant");
-    return has_role(message, "system") && !is_first
-               ? status_fail(STATUS_INVALID, "the system's message is not the first")
-               : STATUS_OK;
-}
-
 #define KNOWS_NO_TOOLS "the chat template %s knows no tools: name one that does"
 
+static int check_plain(const json_t *message, size_t number, const char *name) {
+    const char *tools = find_tools(message);
+    bool is_system = chat_has_role(message, "system");
+    if (tools)
+        return status_fail(STATUS_INVALID, "%s: " KNOWS_NO_TOOLS, tools, name);
+    TRY(check_string(message, "content"));
+    if (!is_system && !chat_has_role(message, "user") && !chat_is_assistants(message))
+        return status_fail(STATUS_INVALID, "\"role\" is none of system, user, assistant");
+    return is_system && number ? status_fail(STATUS_INVALID, "the system's message is not the first") : STATUS_OK;
+}
+
 int chat_check_plain(const struct chat_request *request, const char *name) {
-    const json_t *message;
-    size_t i;
     if (json_array_size(request->tools))
         return status_fail(STATUS_INVALID, "field \"tools\": " KNOWS_NO_TOOLS, name);
     if (request->documents)
         return status_fail(STATUS_INVALID, "field \"documents\" is not supported by chatml, alpaca and plain");
-    json_array_foreach(request->messages, i, message) {
-        const char *tools = find_tools(message);
-        int status =
-            tools ? status_fail(STATUS_INVALID, "%s: " KNOWS_NO_TOOLS, tools, name) : check_plain(message, i == 0);
-        if (status)
-            return status_wrap(status, "message %zu", i + 1);
-    }
-    return STATUS_OK;
+    return check_each(request->messages, check_plain, name);
 }
 
-static int check_weight(const json_t *message) {
+static int check_weight(const json_t *message, size_t number, const char *name) {
     static const char *const refused[] = {"weights", "loss_weight", "sample_weight", "train_detail"};
     const json_t *weight = json_object_get(message, "weight"), *train = json_object_get(message, "train");
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
@@ -102,14 +104,7 @@ static int check_weight(const json_t *message) {
 }
 
 int chat_check_weights(const json_t *messages) {
-    const json_t *message;
-    size_t i;
-    json_array_foreach(messages, i, message) {
-        int status = check_weight(message);
-        if (status)
-            return status_wrap(status, "message %zu", i + 1);
-    }
-    return STATUS_OK;
+    return check_each(messages, check_weight, NULL);
 }
 
 bool chat_is_silent(const json_t *message) {

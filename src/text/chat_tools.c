@@ -10,12 +10,12 @@ static const char tools_end[] =
     "<tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": <function-name>, \"arguments\": "
     "<args-json-object>}\n</tool_call>";
 
-static bool mentions(const struct chat_template *template, const char *variable) {
-    return strstr(strbuf_text(&template->text), variable) || strstr(strbuf_text(&template->tools_text), variable);
+bool chat_mentions(const struct chat_template *template, const char *name) {
+    return strstr(strbuf_text(&template->text), name) || strstr(strbuf_text(&template->tools_text), name);
 }
 
 bool chat_knows_tools(const struct chat_template *template) {
-    return mentions(template, "tools") || mentions(template, "tool_calls");
+    return chat_mentions(template, "tools") || chat_mentions(template, "tool_calls");
 }
 
 static int add_text(struct strbuf *out, const json_t *value) {
@@ -68,16 +68,11 @@ static int add_calls(json_t *list, const json_t *message, const json_t *calls) {
     return status;
 }
 
-static bool has_role(const json_t *message, const char *role) {
-    const char *given = json_string_value(json_object_get(message, "role"));
-    return given && !strcmp(given, role);
-}
-
 /* Adds the results from message `*at` on as one message of the user; *at becomes the last of them. */
 static int add_results(json_t *list, const json_t *messages, size_t *at) {
     struct strbuf text = STRBUF_INIT;
     int status = STATUS_OK;
-    for (size_t first = *at; !status && has_role(json_array_get(messages, *at), "tool"); ++*at) {
+    for (size_t first = *at; !status && chat_has_role(json_array_get(messages, *at), "tool"); ++*at) {
         strbuf_add_text(&text, *at > first ? "\n<tool_response>\n" : "<tool_response>\n");
         status = add_text(&text, json_object_get(json_array_get(messages, *at), "content"));
         strbuf_add_text(&text, "\n</tool_response>");
@@ -92,12 +87,12 @@ static int write_messages(const json_t *messages, const json_t *tools, json_t *l
     size_t first = 0, count = json_array_size(messages);
     int status = STATUS_OK;
     if (json_array_size(tools)) {
-        first = has_role(json_array_get(messages, 0), "system");
+        first = chat_has_role(json_array_get(messages, 0), "system");
         TRY(add_system(list, first ? json_array_get(messages, 0) : NULL, tools));
     }
     for (size_t i = first; i < count; i++) {
         json_t *message = json_array_get(messages, i), *calls = json_object_get(message, "tool_calls");
-        if (has_role(message, "tool"))
+        if (chat_has_role(message, "tool"))
             status = add_results(list, messages, &i);
         else if (chat_is_assistants(message) && json_array_size(calls))
             status = add_calls(list, message, calls);

@@ -100,6 +100,8 @@ struct train_run {
     struct run_config config;            /* resolved; the caller owns its strings */
     struct tokenizer_files *tokenizer;   /* as read when the run was prepared; copied into checkpoints; NULL: none */
     struct model_text_ends ends;         /* the first one ends a document */
+    bool is_quantised;                   /* the files of the weights are in few bits */
+    int load_in;                         /* of the base: index into load_in_names (pretrained/encodings.h) */
     char model_directory[PATH_MAX];      /* the directory of the weights (of the base); "": initial values */
     char checkpoint[PATH_MAX];           /* the checkpoint to resume from; "": a fresh run */
     int64_t iteration;                   /* finished before this process */

@@ -142,6 +142,46 @@ class ControlCharacters(Talk):
             self.assertEqual(shown.decode(), ("^[2i" if "--echo" in more else "") + self.SHOWN + "\r\n")
 
 
+class Reasoning(Talk):
+    TEXT = "<think>\nHm.\n</think>\n\nYes."
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.model = cls.root / "thinker"
+        write_reciting_model(cls.model, [*cls.TEXT.encode(), EOS], positions=100)
+        cls.template = cls.root / "template"
+        cls.template.write_text("{# <think> #}p")  # a prompt of one token
+
+    def words(self, *more):
+        return super().words("--chat-template", self.template, *more)
+
+    def test_standard_output_has_the_answer_only(self):
+        done = subprocess.run(self.words(), input=b"Hi\n", capture_output=True, timeout=120)
+        self.assertEqual((done.returncode, done.stdout), (0, b"Yes.\n"), done.stderr)
+        self.assertIn(b"<think>\nHm.\n</think>\n\n", done.stderr)
+        done = subprocess.run(self.words("--max-new-tokens", "10"), input=b"Hi\n", capture_output=True, timeout=120)
+        self.assertEqual((done.returncode, done.stdout), (0, b"\n"), done.stderr)
+        self.assertIn(b"<think>\nHm\n</think>\n\n", done.stderr)
+
+    def test_a_prompt_may_begin_it(self):
+        self.template.write_text("<think>")
+        self.addCleanup(self.template.write_text, "{# <think> #}p")
+        write_reciting_model(self.model, [*b"......Hm.\n</think>\n\nYes.", EOS], positions=100)
+        self.addCleanup(write_reciting_model, self.model, [*self.TEXT.encode(), EOS], positions=100)
+        done = subprocess.run(self.words(), input=b"Hi\n", capture_output=True, timeout=120)
+        self.assertEqual((done.returncode, done.stdout), (0, b"Yes.\n"), done.stderr)
+
+    def test_it_is_dim_at_a_terminal_and_kept_apart(self):
+        self.begin("--line-editor=false")
+        self.assertEqual(self.type("Hi\r", "> "), "Hi\r\n\x1b[2mHm.\x1b[22m\r\n\r\nYes.\r\n")
+        saved = self.root / "thought.jsonl"
+        self.type(f"/save {saved}\r", "> ")
+        self.assertEqual(json.loads(saved.read_text())["messages"][1], {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."})
+        self.type("/quit\r", "\n")
+        self.assertEqual(self.end(), 0)
+
+
 class Terminal(Talk):
     EDITOR = "--line-editor=false"
 

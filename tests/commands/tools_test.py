@@ -267,18 +267,29 @@ class Constraints(Calls):
                 self.assertEqual((message["content"], calls_of(message)), (content, calls))
 
     def test_keywords_that_cannot_be_kept(self):
+        """Each tool by itself, and each message and name with its place in the request."""
         parameters = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?=a)b"}}}
-        def tool(strict):
-            return [{"type": "function", "function": {"name": "f", "parameters": parameters, "strict": strict}}]
+        def tool(name, strict, parameters=parameters):
+            return {"type": "function", "function": {"name": name, "parameters": parameters, "strict": strict}}
         self.recite("x", "<tool_call>")
         with self.serve() as server:
             request = {"messages": HELLO, "temperature": 0, "max_tokens": 3}
-            answer = server.ask("POST", "/v1/chat/completions", request | {"tools": tool(True)})
-            self.assertEqual(answer.status, 400, answer.body)
+            answer = server.ask("POST", "/v1/chat/completions", request | {"tools": [tool("f", False), tool("g", True)]})
             self.assertEqual((answer.status, answer.json["error"]["param"], answer.code), (400, "tools", "constraint_unsupported"))
-            answer = server.ask("POST", "/v1/chat/completions", request | {"tools": tool(False)})
+            self.assertIn("tools: $[1].function.parameters.properties.a.pattern: ", answer.json["error"]["message"])
+            answer = server.ask("POST", "/v1/chat/completions", request | {"tools": [tool("f", False), tool("g", True, {})]})
             self.assertEqual(answer.status, 200, answer.body)
-            self.assertIn("pattern", " ".join(answer.json["ignored"]))
+            self.assertEqual(answer.json["ignored"], ["tools: /0/function/parameters/properties/a/pattern"])
+            schema = {"type": "json_schema", "json_schema": {"schema": {"$ref": "x"}}}
+            answer = server.ask("POST", "/v1/chat/completions", request | {"tools": [tool("f", False)], "response_format": schema})
+            self.assertEqual((answer.status, answer.json["error"]["param"]), (400, "response_format"))
+            self.assertIn("response_format: $.$ref: ", answer.json["error"]["message"])
+            for path, tools, place in (("messages", {"name": "f", "input_schema": parameters, "strict": True}, "input_schema"),
+                                       ("responses", {"type": "function", "name": "f", "parameters": parameters, "strict": True}, "parameters")):
+                body = {"max_tokens": 3, "messages": HELLO} if path == "messages" else {"max_output_tokens": 3, "input": "Hi"}
+                answer = server.ask("POST", "/v1/" + path, body | {"tools": [tools]})
+                self.assertEqual(answer.status, 400, answer.body)
+                self.assertIn(f"tools: $[0].{place}.properties.a.pattern: ", answer.json["error"]["message"])
 
 
 class Reasoning(Calls):

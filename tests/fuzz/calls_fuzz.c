@@ -91,7 +91,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         parameters = json_loads(schema, 0, NULL);
     if (size < 2)
         return 0;
-    const struct call_tool tools[] = {{"f", parameters}, {"g.h", NULL}};
+    const struct call_tool tools[] = {{.name = "f", .parameters = parameters}, {.name = "g.h"}};
     const struct call_parser_options options = {
         .format = &tool_formats[data[0] % TOOL_FORMAT_COUNT],
         .tools = tools,

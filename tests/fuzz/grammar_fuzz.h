@@ -44,16 +44,21 @@ static void grammar_fuzz_follow(struct grammar *grammar, const uint8_t *data, si
     grammar_end(&state);
 }
 
-static void grammar_fuzz_one(enum grammar_kind kind, const uint8_t *data, size_t size) {
-    struct grammar_source source = {.kind = kind, .text = (const char *)data, .length = size};
+/* Compiles a source, and follows a text that the bytes choose. */
+static void grammar_fuzz_source(const struct grammar_source *source, const uint8_t *data, size_t size) {
     const struct grammar_limits limits = {.seconds = 10, .bytes = 16 << 20};
     struct grammar_report report = {0};
     struct grammar *grammar = NULL;
-    int status = grammar_compile(&source, grammar_fuzz_vocabulary(), &limits, &report, &grammar);
+    int status = grammar_compile(source, grammar_fuzz_vocabulary(), &limits, &report, &grammar);
     assert(!status == (report.refusal == GRAMMAR_FINE));
+    assert(!source->field == !*report.field);
     assert(!status || (report.message.length && !strchr(strbuf_text(&report.message), '\n')));
     if (!status)
         grammar_fuzz_follow(grammar, data, size);
     grammar_release(grammar);
     grammar_report_free(&report);
+}
+
+static inline void grammar_fuzz_one(enum grammar_kind kind, const uint8_t *data, size_t size) {
+    grammar_fuzz_source(&(struct grammar_source){.kind = kind, .text = (const char *)data, .length = size}, data, size);
 }

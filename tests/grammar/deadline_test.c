@@ -36,7 +36,10 @@ static void open_fixture(struct fixture *fixture, const struct grammar_vocabular
     struct grammar_report report = {0};
     rule_node node;
     test_ok(rules_open(1 << 24, 0, &fixture->rules));
-    test_ok(schema_read(&(struct grammar_reading){&source, vocabulary, fixture->rules, &report}, &node));
+    test_ok(schema_read(
+        &(struct grammar_reading){
+            .source = &source, .vocabulary = vocabulary, .rules = fixture->rules, .report = &report},
+        &node));
     rule_id root = rule_declare(fixture->rules);
     rule_define(fixture->rules, root, node);
     rules_finish(fixture->rules, root);

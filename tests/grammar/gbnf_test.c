@@ -86,11 +86,25 @@ static void groups_nest_to_a_limit_and_never_recurse(void **state) {
     strbuf_free(&text);
 }
 
+/* Each rule derives a text because the next one does. Passes over all of them would take hours, not the minute that
+ * texts_compile allows. */
+static void a_long_chain_of_rules_compiles(void **state) {
+    enum { RULES = 200000 };
+    struct strbuf text = STRBUF_INIT;
+    strbuf_add_text(&text, "root ::= r0\n");
+    for (int i = 0; i < RULES; i++)
+        strbuf_format(&text, "r%d ::= r%d\n", i, i + 1);
+    strbuf_format(&text, "r%d ::= \"a\"\n", RULES);
+    texts_check(GRAMMAR_GBNF, &(struct texts_case){strbuf_text(&text), {"a"}, {"", "b"}}, 1);
+    strbuf_free(&text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grammars_allow_what_they_derive),
         cmocka_unit_test(what_is_no_grammar_is_refused_with_its_place),
         cmocka_unit_test(groups_nest_to_a_limit_and_never_recurse),
+        cmocka_unit_test(a_long_chain_of_rules_compiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -187,10 +187,66 @@ static void what_is_no_tag_is_refused_with_its_place(void **state) {
     texts_check_refusals(GRAMMAR_TAG, refusals, sizeof refusals / sizeof *refusals);
 }
 
+#define PART(members) "{\"type\": \"part\", \"field\": \"tools\", \"place\": " members "}"
+#define DROPPED       "\"json_schema\": {\"properties\": {\"a\": {\"pattern\": \"(?=a)\"}}}"
+#define ROOT(format)  "{\"format\": " format "}"
+#define BOTH(a, b)    ROOT("{\"type\": \"sequence\", \"elements\": [" a ", " b "]}")
+#define CONST         "{\"type\": \"const_string\", \"value\": \"\"}"
+
+/* A part's messages name the request's own field, and the place in it as it was written. */
+static void parts_of_a_request_are_named_as_it_has_them(void **state) {
+    static const struct {
+        const char *constraint, *field, *message;
+        const char *ignored;
+    } parts[] = {
+        {ROOT(PART("\"$[1].function.parameters\", " DROPPED)), "tools",
+         "$[1].function.parameters.properties.a.pattern: a lookahead other than a negative one after ^ at column 2 of "
+         "the pattern",
+         NULL},
+        {ROOT(PART("\"$[1].function.parameters\", \"is_lenient\": true, " DROPPED)), "f", NULL,
+         "[\"tools: /1/function/parameters/properties/a/pattern\"]"},
+        {BOTH(PART("\"$[0]\", \"is_lenient\": true, " DROPPED), PART("\"$[1]\", " DROPPED)), "tools",
+         "$[1].properties.a.pattern: a lookahead other than a negative one after ^ at column 2 of the pattern",
+         "[\"tools: /0/properties/a/pattern\"]"},
+        {ROOT(PART("\"$\", \"tag\": {\"structures\": [{\"begin\": \"a\", \"schema\": 1, \"end\": \"b\"}], "
+                   "\"triggers\": [\"a\"]}")),
+         "tools", "$.structures[0].schema: expected a schema", NULL},
+        {ROOT(PART("\"$\", \"tag\": " ROOT("{\"type\": \"x\"}"))), "tools", "$.format.type: no format is named \"x\"",
+         NULL},
+        {ROOT(PART("\"\", \"content\": {\"type\": \"regex\", \"pattern\": \"(a\"}")), "tools",
+         "a ( without ) at column 3 of the pattern", NULL},
+        {ROOT(PART("\"\", \"content\": {\"type\": \"grammar\", \"grammar\": \"root ::= a\"}")), "tools",
+         "line 1, column 10: no rule is named a", NULL},
+        {BOTH(PART("\"\", \"content\": " CONST), "{\"type\": \"x\"}"), "f",
+         "$.format.elements[1].type: no format is named \"x\"", NULL},
+        /* A request cannot write one itself. */
+        {ROOT(PART("\"\", \"content\": " PART("\"\", \"content\": " CONST))), "tools", "no format is named \"part\"",
+         NULL},
+    };
+    struct grammar_vocabulary *vocabulary = texts_vocabulary();
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const struct grammar_source source = {
+            .field = "f", .kind = GRAMMAR_ANSWER, .text = parts[i].constraint, .length = strlen(parts[i].constraint)};
+        struct grammar_report report = {0};
+        struct grammar *grammar;
+        int status = grammar_compile(&source, vocabulary, &(struct grammar_limits){10, 64 << 20}, &report, &grammar);
+        assert_string_equal(strbuf_text(&report.message), parts[i].message ? parts[i].message : "");
+        assert_string_equal(report.field, parts[i].field);
+        assert_int_equal(status == STATUS_OK, !parts[i].message);
+        char *ignored = report.ignored ? json_dumps(report.ignored, 0) : NULL;
+        assert_string_equal(ignored ? ignored : "", parts[i].ignored ? parts[i].ignored : "");
+        free(ignored);
+        grammar_release(grammar);
+        grammar_report_free(&report);
+    }
+    grammar_vocabulary_close(vocabulary);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tags_allow_what_they_say),
         cmocka_unit_test(what_is_no_tag_is_refused_with_its_place),
+        cmocka_unit_test(parts_of_a_request_are_named_as_it_has_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

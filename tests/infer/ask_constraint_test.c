@@ -66,9 +66,9 @@ static void every_spelling_is_one_meaning(void **state) {
         assert_int_equal(read(&ask, row->field, row->value), 0);
         const struct grammar_source *source = &ask.constraint.source;
         if (row->kind < 0) {
-            assert_null(ask.constraint.field);
+            assert_null(ask.constraint.source.field);
         } else {
-            assert_string_equal(ask.constraint.field, row->field);
+            assert_string_equal(ask.constraint.source.field, row->field);
             assert_int_equal(source->kind, row->kind);
             assert_string_equal(source->text, row->text);
             assert_true(source->length >= strlen(row->text));

@@ -238,6 +238,119 @@ static void dropped_keywords_are_named_each_time(void **state) {
     grammars_close(grammars);
 }
 
+/* ---- room ---- */
+
+static void begin(struct grammars *grammars, struct grammar_order *order, const char *text) {
+    *order = order_of(GRAMMAR_CHOICE, text, 0);
+    assert_false(grammars_begin(grammars, order));
+}
+
+static void wait_until_compiled(struct grammars *grammars, uint64_t count) {
+    while (count_of(&((struct grammars_figures[]){figures_of(grammars)})->compile) < count)
+        sched_yield();
+}
+
+/* A store in which one grammar has room, and a second one beside it has not: each needs 128 KB beyond twice its first
+ * bytes. */
+static struct grammars *open_for_one(void) {
+    struct grammars *grammars = open(1 << 26);
+    struct grammar *grammar = get_text(grammars, "[\"a\"]");
+    size_t needed = 2 * grammar_bytes(grammar) + (1 << 17);
+    grammar_release(grammar);
+    grammars_close(grammars);
+    return open((int64_t)(2 * needed) - 1);
+}
+
+static void an_order_waits_until_a_grammar_in_use_makes_room(void **state) {
+    (void)state;
+    struct grammars *grammars = open_for_one();
+    struct grammar *first = get_text(grammars, "[\"a\"]");
+    struct grammar_order second, third;
+    begin(grammars, &second, "[\"b\"]");
+    wait_until_compiled(grammars, 2);
+    begin(grammars, &third, "[\"c\"]");             /* not even compiled, so that what waits does not fill the memory */
+    grammar_release(get_text(grammars, "[\"a\"]")); /* the grammar in use has room */
+    assert_false(grammars_end(grammars, &second, false));
+    assert_int_equal(count_of(&((struct grammars_figures[]){figures_of(grammars)})->compile), 2);
+    grammar_release(first);
+    assert_true(grammars_end(grammars, &second, true));
+    wait_until_compiled(grammars, 3);
+    assert_false(grammars_end(grammars, &third, false));
+    /* The one that was first is compiled, but waits for its room like any other. */
+    struct grammar_order again;
+    begin(grammars, &again, "[\"a\"]");
+    grammar_release(second.grammar);
+    while (!grammars_end(grammars, &third, false))
+        sched_yield();
+    assert_false(grammars_end(grammars, &again, false));
+    grammar_release(third.grammar);
+    while (!grammars_end(grammars, &again, false))
+        sched_yield();
+    grammar_release(again.grammar);
+    grammars_close(grammars);
+}
+
+/* Whoever waits may have what would make room. */
+static void somebody_who_waits_gets_room_in_any_case(void **state) {
+    (void)state;
+    struct grammars *grammars = open_for_one();
+    struct grammar *first = get_text(grammars, "[\"a\"]");
+    struct grammar_order second, third;
+    begin(grammars, &second, "[\"b\"]");
+    wait_until_compiled(grammars, 2);
+    begin(grammars, &third, "[\"c\"]");
+    assert_true(grammars_end(grammars, &third, true));
+    assert_false(grammars_end(grammars, &second, false));
+    grammar_release(third.grammar);
+    grammar_release(first);
+    assert_true(grammars_end(grammars, &second, true));
+    grammar_release(second.grammar);
+    grammars_close(grammars);
+}
+
+static void an_end_answers_what_waits_for_room(void **state) {
+    (void)state;
+    struct grammars *grammars = open_for_one();
+    struct grammar *first = get_text(grammars, "[\"a\"]");
+    struct grammar_order second;
+    begin(grammars, &second, "[\"b\"]");
+    wait_until_compiled(grammars, 2);
+    grammars_stop(grammars);
+    assert_true(grammars_end(grammars, &second, true));
+    assert_int_equal(grammars_verdict(&second), STATUS_INTERRUPTED);
+    grammar_release(first);
+    grammars_close(grammars);
+}
+
+/* A share that is too small drops caches before each mask, and no mask changes. */
+static void a_share_bounds_the_caches(void **state) {
+    (void)state;
+    enum { LETTERS = 1000 };
+    struct grammars *grammars = open(1 << 26);
+    struct grammar_order order = order_of(GRAMMAR_REGEX, "a{1000}", 0);
+    test_ok(get(grammars, &order));
+    size_t least = grammar_bytes(order.grammar), bytes[2];
+    for (int is_large = 0; is_large < 2; is_large++) {
+        struct grammar_state text;
+        grammar_set_share(order.grammar, is_large ? 1 << 20 : 1);
+        test_ok(grammar_begin(order.grammar, &text));
+        for (int i = 0; i < LETTERS; i++) {
+            struct grammar_allowed allowed;
+            uint32_t mask;
+            test_ok(grammar_mask(&text, 10, &mask, &allowed));
+            assert_int_equal(mask, 1);
+            test_ok(grammar_accept(&text, 0, NULL));
+        }
+        assert_true(text.is_over);
+        bytes[is_large] = grammar_bytes(order.grammar);
+        grammar_end(&text);
+    }
+    assert_true(bytes[0] < 3 * least);
+    assert_true(bytes[1] > 4 * least);
+    grammar_release(order.grammar);
+    grammars_close(grammars);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_constraints_share_a_grammar),
@@ -248,6 +361,10 @@ int main(void) {
         cmocka_unit_test(a_store_that_stops_answers_all_orders),
         cmocka_unit_test(refusals_have_a_reason_and_are_not_kept),
         cmocka_unit_test(dropped_keywords_are_named_each_time),
+        cmocka_unit_test(an_order_waits_until_a_grammar_in_use_makes_room),
+        cmocka_unit_test(somebody_who_waits_gets_room_in_any_case),
+        cmocka_unit_test(an_end_answers_what_waits_for_room),
+        cmocka_unit_test(a_share_bounds_the_caches),
     };
     return cmocka_run_group_tests(tests, open_vocabulary, close_vocabulary);
 }

@@ -36,7 +36,7 @@ static struct grammar *grammars[GRAMMARS];
 /* Masks that take longer than a step, while it is set. */
 static atomic_bool is_slow;
 
-static void on_mask(void *self, struct grammar *grammar, double seconds) {
+static void on_mask(void *self, double seconds) {
     if (atomic_load(&is_slow))
         nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
 }

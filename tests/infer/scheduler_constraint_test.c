@@ -17,7 +17,7 @@ static struct scheduler_stats stats;
 static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
 static double mask_seconds;
 
-static void on_mask(void *self, struct grammar *grammar, double seconds) {
+static void on_mask(void *self, double seconds) {
     pthread_mutex_lock(&gate);
     mask_seconds += seconds;
     pthread_mutex_unlock(&gate);

@@ -4,13 +4,12 @@
 #include "support/test.h"
 
 static struct call_tool items[2];
-static bool strict[2];
 static json_t *parameters;
 
 static int make_tools(void **state) {
     parameters = json_pack("{s:{s:{s:s}}}", "properties", "a", "type", "string");
-    items[0] = (struct call_tool){"f", parameters};
-    items[1] = (struct call_tool){"g", NULL};
+    items[0] = (struct call_tool){.name = "f", .parameters = parameters};
+    items[1] = (struct call_tool){.name = "g", .is_strict = true, .number = 2};
     return 0;
 }
 
@@ -19,11 +18,14 @@ static int free_tools(void **state) {
     return 0;
 }
 
-#define F                                                                                                              \
-    "{\"type\":\"json_schema\",\"json_schema\":{\"properties\":{\"a\":{\"type\":\"string\"}},\"type\":\"object\"}}"
-#define G                                                                                                              \
-    "{\"type\":\"json_schema\",\"json_schema\":{\"type\":\"object\",\"properties\":{},\"additionalProperties\":false}" \
-    "}"
+#define TOOL(number, schema, is_lenient)                                                                               \
+    "{\"type\":\"part\",\"field\":\"tools\",\"place\":\"$[" number "].function.parameters\",\"json_schema\":" schema   \
+    ",\"is_lenient\":" is_lenient "}"
+#define F TOOL("0", "{\"properties\":{\"a\":{\"type\":\"string\"}},\"type\":\"object\"}", "true")
+#define G TOOL("2", "{\"type\":\"object\",\"properties\":{},\"additionalProperties\":false}", "false")
+#define GIVEN(place, value)                                                                                            \
+    "{\"type\":\"part\",\"field\":\"response_format\",\"place\":\"" place "\"," value                                  \
+    ",\"is_compact\":false,\"is_closed\":false,\"is_lenient\":false}"
 #define OBJECT(name, key, content, before, after)                                                                      \
     "{\"type\":\"tag\",\"begin\":\"" before "{\\\"name\\\": \\\"" name "\\\", \\\"" key                                \
     "\\\": \",\"content\":" content ",\"end\":\"}" after "\"}"
@@ -65,16 +67,16 @@ static void formats_are_structural_tags(void **state) {
                         ",\"end\":\"\"}]"))},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct openai_tools tools = {.items = items, .count = 2, .is_strict = strict, .choice = cases[i].choice};
+        struct openai_tools tools = {
+            .items = items, .count = 2, .schema = "function.parameters", .choice = cases[i].choice};
         struct ask_constraint constraint, none = {0};
         test_ok(call_grammar_make(&(struct call_grammar){.format = tool_format_named(cases[i].format),
                                                          .tools = &tools,
                                                          .thought = cases[i].thought},
                                   &none, &constraint));
         assert_string_equal(constraint.text, cases[i].expected);
-        assert_string_equal(constraint.field, "tools");
-        assert_int_equal(constraint.source.kind, GRAMMAR_TAG);
-        assert_true(constraint.source.is_lenient);
+        assert_string_equal(constraint.source.field, "tools");
+        assert_int_equal(constraint.source.kind, GRAMMAR_ANSWER);
         ask_constraint_free(&constraint);
     }
 }
@@ -83,8 +85,10 @@ static void formats_are_structural_tags(void **state) {
 static void each_row_has_a_tag(void **state) {
     for (int i = 0; i < TOOL_FORMAT_COUNT; i++)
         for (int k = 0; k < 6; k++) {
-            struct openai_tools tools = {
-                .items = items, .count = 2, .is_strict = strict, .choice = k & 1 ? TOOLS_AUTO : TOOLS_REQUIRED};
+            struct openai_tools tools = {.items = items,
+                                         .count = 2,
+                                         .schema = "function.parameters",
+                                         .choice = k & 1 ? TOOLS_AUTO : TOOLS_REQUIRED};
             struct ask_constraint constraint, none = {0};
             json_error_t error;
             test_ok(call_grammar_make(&(struct call_grammar){.format = &tool_formats[i],
@@ -104,22 +108,24 @@ static void a_constraint_comes_after_the_reasoning_or_beside_calls(void **state)
         enum grammar_kind kind;
         const char *text, *format; /* NULL: it stays as it is */
     } cases[] = {
-        {GRAMMAR_JSON_SCHEMA, "{\"type\":\"null\"}", "{\"type\":\"json_schema\",\"json_schema\":{\"type\":\"null\"}}"},
-        {GRAMMAR_JSON_OBJECT, "", "{\"type\":\"json_schema\",\"json_schema\":{\"type\":\"object\"}}"},
-        {GRAMMAR_REGEX, "a+", "{\"type\":\"regex\",\"pattern\":\"a+\"}"},
-        {GRAMMAR_GBNF, "root ::= \"a\"", "{\"type\":\"grammar\",\"grammar\":\"root ::= \\\"a\\\"\"}"},
-        {GRAMMAR_CHOICE, "[\"a\"]", "{\"type\":\"or\",\"elements\":[{\"type\":\"const_string\",\"value\":\"a\"}]}"},
-        {GRAMMAR_TAG, "{\"format\":{\"type\":\"any_text\"}}", "{\"type\":\"any_text\"}"},
-        {GRAMMAR_TAG, "{\"structures\":[{\"begin\":\"a\",\"schema\":true,\"end\":\"b\"}],\"triggers\":[\"a\"]}",
-         "{\"type\":\"triggered_tags\",\"triggers\":[\"a\"],\"tags\":[{\"begin\":\"a\",\"end\":\"b\",\"content\":{"
-         "\"type\":"
-         "\"json_schema\",\"json_schema\":true},\"type\":\"tag\"}]}"},
+        {GRAMMAR_JSON_SCHEMA, "{\"type\":\"null\"}", GIVEN("$", "\"json_schema\":{\"type\":\"null\"}")},
+        {GRAMMAR_JSON_OBJECT, "", GIVEN("$", "\"json_schema\":{\"type\":\"object\"}")},
+        {GRAMMAR_REGEX, "a+", GIVEN("", "\"content\":{\"type\":\"regex\",\"pattern\":\"a+\"}")},
+        {GRAMMAR_GBNF, "root ::= \"a\"",
+         GIVEN("", "\"content\":{\"type\":\"grammar\",\"grammar\":\"root ::= \\\"a\\\"\"}")},
+        {GRAMMAR_CHOICE, "[\"a\"]",
+         GIVEN("", "\"content\":{\"type\":\"or\",\"elements\":[{\"type\":\"const_string\",\"value\":\"a\"}]}")},
+        {GRAMMAR_TAG, "{\"format\":{\"type\":\"any_text\"}}",
+         GIVEN("$", "\"tag\":{\"format\":{\"type\":\"any_text\"}}")},
+        {GRAMMAR_JSON_SCHEMA, "{\"maximum\":99999999999999999999}", GIVEN("$", "\"json_schema\":{\"maximum\":1e20}")},
         {GRAMMAR_JSON_SCHEMA, "{", NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int has_tools = 0; has_tools < 2; has_tools++) {
-            struct openai_tools tools = {
-                .items = items, .count = 2, .is_strict = strict, .choice = has_tools ? TOOLS_AUTO : TOOLS_NONE};
+            struct openai_tools tools = {.items = items,
+                                         .count = 2,
+                                         .schema = "function.parameters",
+                                         .choice = has_tools ? TOOLS_AUTO : TOOLS_NONE};
             struct ask_constraint constraint, given = {0};
             struct strbuf expected = STRBUF_INIT;
             test_ok(
@@ -136,7 +142,7 @@ static void a_constraint_comes_after_the_reasoning_or_beside_calls(void **state)
             else
                 strbuf_format(&expected, ROOT(SEQUENCE(THOUGHT("") ",%s")), cases[i].format);
             assert_string_equal(constraint.text, expected.data);
-            assert_string_equal(constraint.field, "response_format");
+            assert_string_equal(constraint.source.field, "response_format");
             strbuf_free(&expected);
             ask_constraint_free(&constraint);
             ask_constraint_free(&given);

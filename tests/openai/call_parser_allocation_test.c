@@ -13,7 +13,7 @@ static int keep(void *context, const struct call_event *event) {
 static int read_calls(void *context) {
     json_t *parameters =
         json_pack("{s:{s:{s:s}, s:{s:s}}}", "properties", "city", "type", "string", "days", "type", "integer");
-    const struct call_tool tools[] = {{"f", parameters}, {"g", NULL}};
+    const struct call_tool tools[] = {{.name = "f", .parameters = parameters}, {.name = "g"}};
     struct strbuf out = STRBUF_INIT;
     struct call_parser *parser = NULL;
     const char *text = context;

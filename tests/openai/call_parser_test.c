@@ -104,7 +104,7 @@ static struct heard listen(const struct asked *asked, const char *bytes, size_t 
     static const int32_t prompt[] = {1, 2, 3};
     const struct tokenizer *tokenizer = tokenizers[asked->is_special];
     json_t *parameters = json_loads(schema, 0, NULL);
-    const struct call_tool tools[] = {{"get_weather", parameters}, {"f", NULL}};
+    const struct call_tool tools[] = {{.name = "get_weather", .parameters = parameters}, {.name = "f"}};
     struct token_buffer ids = TOKEN_BUFFER_INIT;
     struct heard heard = {0};
     const struct call_parser_options options = {

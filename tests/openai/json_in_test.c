@@ -10,6 +10,7 @@ static void refuses(const char *text, size_t length, const char *part) {
     assert_false(json_in_read(text, length, false, &root, &error));
     assert_null(root);
     assert_int_equal(error.which, ERROR_ARGUMENT);
+    assert_null(strchr(error.text, '\n'));
     if (!strstr(error.text, part))
         fail_msg("\"%s\" does not say \"%s\"", error.text, part);
 }
@@ -35,6 +36,7 @@ static void what_is_no_object_is_refused(void **state) {
                                         "{\"a\":1e999}",
                                         "{\"a\":\"\xff\"}",
                                         "{\"a\":\"\\ud800\"}",
+                                        "{\"a\":\"\\\n\"}",
                                         "{\"a\":99999999999999999999}"};
     (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
