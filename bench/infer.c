@@ -25,8 +25,10 @@ struct decoded {
     double seconds;
     double operation_seconds; /* without graphs, while phases are timed; 0: the device records nothing */
     struct step_cost cost;    /* of the step in the middle */
-    struct bench_ceiling before,
-        after; /* measured just around them, because other programs' use of memory changes within a run */
+    double gemm;              /* the ceiling of products, measured just before and after */
+    /* The median read of all pairs of a step and a read of its bytes, and the pairs' shares of the floor. Each read is
+     * just before its step, because other programs' use of memory changes within seconds. */
+    double read_seconds, ratio, best, worst;
 };
 
 struct inference {
@@ -35,6 +37,10 @@ struct inference {
     struct engine_row *rows;
     struct engine_result *results;
     double *seconds;
+    struct pair {
+        double step, read; /* seconds of a step, and of the read before it */
+    } * pairs;
+    void *read_memory;
     enum dtype ceiling_dtype; /* in which the products of ceilings are measured */
     double total;             /* seconds of all measured steps */
     json_t *phases;           /* of what was measured first */
@@ -66,7 +72,8 @@ static int open_inference(struct inference *t, int64_t rows, int64_t sequences) 
     t->rows = calloc((size_t)rows, sizeof *t->rows);
     t->results = calloc((size_t)rows, sizeof *t->results);
     t->seconds = calloc((size_t)o->steps, sizeof *t->seconds);
-    THEN(status, status_allocated(t->rows && t->results && t->seconds));
+    t->pairs = calloc((size_t)o->steps, sizeof *t->pairs);
+    THEN(status, status_allocated(t->rows && t->results && t->seconds && t->pairs));
     return status;
 }
 
@@ -104,6 +111,7 @@ static void close_inference(struct inference *t) {
     free(t->rows);
     free(t->results);
     free(t->seconds);
+    free(t->pairs);
 }
 
 static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1};
@@ -222,30 +230,32 @@ int bench_prefill(const struct bench_options *options) {
     return status;
 }
 
-/* Time of such a step at the ceilings: its bytes at the streaming read, or its operations at the GEMM ceiling. */
-static double decode_floor(const struct inference *t, int c) {
+/* Time of such a step at the ceilings: a read of its bytes, or its operations at the GEMM ceiling. */
+static double decode_floor(const struct decoded *decoded, double read_seconds) {
+    return fmax(read_seconds, decoded->cost.flops / decoded->gemm);
+}
+
+static json_t *decoded_figures(const struct inference *t, int c) {
     const struct decoded *decoded = &t->decoded[c];
-    struct bench_ceiling ceiling = bench_mean(decoded->before, decoded->after);
-    return fmax(decoded->cost.bytes / ceiling.read, decoded->cost.flops / ceiling.gemm);
+    double B = (double)t->options->micro_batch_size;
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "seconds", decoded->seconds, "tokens_per_s",
+                     B / decoded->seconds, "ceiling", decoded->cost.bytes / decoded->read_seconds, "floor_seconds",
+                     decode_floor(decoded, decoded->read_seconds), "ratio", decoded->ratio, "best_ratio", decoded->best,
+                     "worst_ratio", decoded->worst);
 }
 
 static int finish_decode(struct inference *t, size_t peak) {
-    struct bench_ceiling ceiling = bench_mean(t->decoded[0].before, t->decoded[0].after);
-    double B = (double)t->options->micro_batch_size, step = t->decoded[0].seconds;
-    json_t *object = summary(t, "decode", step, B), *contexts = json_array();
+    double step = t->decoded[0].seconds;
+    json_t *object = summary(t, "decode", step, (double)t->options->micro_batch_size), *contexts = json_array();
     json_object_set_new(object, "bytes_per_s", json_real(t->decoded[0].cost.bytes / step));
-    json_object_set_new(object, "ceiling", json_real(ceiling.read));
-    json_object_set_new(object, "gemm_ceiling_tflops", json_real(ceiling.gemm / 1e12));
-    json_object_set_new(object, "floor_seconds", json_real(decode_floor(t, 0)));
-    json_object_set_new(object, "ratio", json_real(decode_floor(t, 0) / step));
+    json_object_set_new(object, "gemm_ceiling_tflops", json_real(t->decoded[0].gemm / 1e12));
     for (int c = 0; c < CONTEXT_COUNT && t->decoded[c].steps; c++) {
         const struct decoded *decoded = &t->decoded[c];
-        double floor = decode_floor(t, c);
-        double read = bench_mean(decoded->before, decoded->after).read;
-        json_t *line =
-            json_pack("{s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "context", (json_int_t)decode_contexts[c], "steps",
-                      (json_int_t)decoded->steps, "seconds", decoded->seconds, "tokens_per_s", B / decoded->seconds,
-                      "ceiling", read, "floor_seconds", floor, "ratio", floor / decoded->seconds);
+        json_t *line = decoded_figures(t, c);
+        if (c == 0)
+            json_object_update(object, line);
+        json_object_set_new(line, "context", json_integer((json_int_t)decode_contexts[c]));
+        json_object_set_new(line, "steps", json_integer((json_int_t)decoded->steps));
         if (decoded->operation_seconds > 0)
             json_object_set_new(line, "seconds_without_graphs", json_real(decoded->operation_seconds));
         json_array_append_new(contexts, line);
@@ -292,33 +302,62 @@ static int open_sequences(struct inference *t, int64_t context, int *first) {
     return status;
 }
 
-/* Takes as many steps as the model has positions for, then closes the sequences. *seconds is the median. */
-static int take_steps(struct inference *t, int c, int first, double *seconds) {
+/* Takes as many steps as the model has positions for, perhaps each after a read of as many bytes. Then closes the
+ * sequences. *seconds is the median. */
+static int take_steps(struct inference *t, int c, int first, bool has_reads, double *seconds) {
+    struct decoded *decoded = &t->decoded[c];
+    struct device *device = engine_rank(t->engine)->device;
     int64_t context = decode_contexts[c], remaining = model_positions(engine_config(t->engine)) - context;
     int64_t steps = t->options->steps < remaining ? t->options->steps : remaining;
-    int status = STATUS_OK;
+    double tokens = (double)context + (double)steps / 2; /* in the middle of the measured steps */
+    int status = find_cost(t, t->options->micro_batch_size, tokens, &decoded->cost);
     for (int64_t i = 0; i < steps && !status; i++) {
-        status = decode_once(t, first, context + i, &t->seconds[i]);
+        for (int round = i == 0 ? 0 : 1; round < 2 && has_reads && !status; round++) /* the first read warms up */
+            status = device_time_read(device, (size_t)decoded->cost.bytes, &t->read_memory, &t->pairs[i].read);
+        THEN(status, decode_once(t, first, context + i, &t->seconds[i]));
         t->total += t->seconds[i];
+        if (has_reads)
+            t->pairs[i].step = t->seconds[i];
     }
     for (int64_t b = 0; b < t->options->micro_batch_size; b++)
         engine_sequence_close(t->engine, first + (int)b);
-    t->decoded[c].steps = steps;
+    decoded->steps = steps;
     *seconds = bench_median(t->seconds, steps);
+    device_free(device, t->read_memory); /* the next context reads more */
+    t->read_memory = NULL;
+    return status;
+}
+
+/* Prints the pairs, and finds what is reported of them. */
+static int compare_with_reads(struct inference *t, int c) {
+    struct decoded *decoded = &t->decoded[c];
+    int64_t count = decoded->steps;
+    int status = STATUS_OK;
+    for (int64_t i = 0; i < count && !status; i++) {
+        t->seconds[i] = t->pairs[i].read;
+        status =
+            bench_print(json_pack("{s:I, s:I, s:f, s:f}", "context", (json_int_t)decode_contexts[c], "step",
+                                  (json_int_t)i + 1, "seconds", t->pairs[i].step, "read_seconds", t->pairs[i].read));
+    }
+    decoded->read_seconds = bench_median(t->seconds, count);
+    for (int64_t i = 0; i < count; i++)
+        t->seconds[i] = decode_floor(decoded, t->pairs[i].read) / t->pairs[i].step;
+    decoded->ratio = bench_median(t->seconds, count); /* which sorts them */
+    decoded->worst = t->seconds[0];
+    decoded->best = t->seconds[count - 1];
     return status;
 }
 
 /* A device that records takes the steps twice: as the engine does, by graphs, and then without them. */
-static int decode_steps(struct inference *t, int c, int first) {
+static int decode_steps(struct inference *t, int c, int first, bool has_reads) {
     struct decoded *decoded = &t->decoded[c];
     bool is_recorded = engine_graphs(t->engine).count > 0;
-    int status = is_recorded ? take_steps(t, c, first, &decoded->seconds) : STATUS_OK;
+    int status = is_recorded ? take_steps(t, c, first, has_reads, &decoded->seconds) : STATUS_OK;
     THEN(status, is_recorded ? open_sequences(t, decode_contexts[c], &first) : STATUS_OK);
     THEN(status, begin_measuring(t)); /* while phases are timed, steps run operation by operation */
-    THEN(status, take_steps(t, c, first, is_recorded ? &decoded->operation_seconds : &decoded->seconds));
-    THEN(status, end_measuring(t, t->decoded[c].steps));
-    double tokens = (double)decode_contexts[c] + (double)decoded->steps / 2; /* in the middle of the measured steps */
-    return status ? status : find_cost(t, t->options->micro_batch_size, tokens, &decoded->cost);
+    THEN(status, take_steps(t, c, first, has_reads && !is_recorded,
+                            is_recorded ? &decoded->operation_seconds : &decoded->seconds));
+    return status ? status : end_measuring(t, decoded->steps);
 }
 
 static int open_decoding(struct inference *t) {
@@ -331,13 +370,14 @@ static int decode_alone(const void *options) {
     struct inference t = {.options = options};
     int first = 0, status = open_decoding(&t);
     THEN(status, open_sequences(&t, decode_contexts[0], &first));
-    THEN(status, decode_steps(&t, 0, first));
+    THEN(status, decode_steps(&t, 0, first, false));
     close_inference(&t);
     return status;
 }
 
 static int decode_behind_contexts(struct inference *t) {
     int64_t positions = model_positions(engine_config(t->engine));
+    struct bench_ceiling before = {0}, after = {0};
     char word[32];
     snprintf(word, sizeof word, "decode %lld", (long long)decode_contexts[0]);
     int status = bench_transformers_warm_up(&t->peer, word);
@@ -345,9 +385,11 @@ static int decode_behind_contexts(struct inference *t) {
     for (int c = 0; c < CONTEXT_COUNT && !status && decode_contexts[c] < positions; c++) {
         int first = 0;
         status = open_sequences(t, decode_contexts[c], &first);
-        THEN(status, measure_ceiling(t, &t->decoded[c].before));
-        THEN(status, decode_steps(t, c, first));
-        THEN(status, measure_ceiling(t, &t->decoded[c].after));
+        THEN(status, measure_ceiling(t, &before));
+        THEN(status, decode_steps(t, c, first, true));
+        THEN(status, measure_ceiling(t, &after));
+        t->decoded[c].gemm = bench_mean(before, after).gemm;
+        THEN(status, compare_with_reads(t, c));
         if (c == 0 && !status)
             status = bench_transformers_measure(&t->peer, word);
     }

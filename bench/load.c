@@ -50,9 +50,11 @@ static int read_file(const char *path, char *at, int64_t *bytes) {
 static int read_files(const char *directory, char *memory, int64_t *bytes) {
     char path[PATH_MAX], **names;
     size_t count;
-    int status = file_list(directory, &names, &count);
     *bytes = 0;
-    TRY(status);
+    if (!file_is_directory(directory))
+        return read_file(directory, memory, bytes);
+    TRY(file_list(directory, &names, &count));
+    int status = STATUS_OK;
     for (size_t i = 0; i < count && !status; i++) {
         const char *ending = strrchr(names[i], '.');
         if (ending && !strcmp(ending, ".safetensors") && !(status = file_join(path, sizeof path, directory, names[i])))
@@ -87,34 +89,40 @@ static int take_turns(const struct bench_options *o, struct device *device, int6
                                           "read_seconds", *read));
 }
 
-static int print_summary(const struct bench_options *o, int64_t bytes, size_t peak, double *reads, double *loads) {
+static int print_summary(const struct bench_options *o, int64_t bytes, size_t peak, double *reads, double *loads,
+                         double *ratios) {
     const struct engine_options options = options_of(o);
     struct engine_plan plan;
     struct engine *engine = NULL;
     TRY(engine_open(&options, &engine));
     engine_read_plan(engine, &plan);
     engine_close(engine);
+    int64_t last = o->steps - 1;
+    for (int64_t i = 0; i <= last; i++)
+        ratios[i] = loads[i] / reads[i];
     double read = bench_median(reads, o->steps), load = bench_median(loads, o->steps);
-    return bench_print(json_pack("{s:s, s:s, s:f, s:I, s:f, s:f, s:I, s:I, s:f}", "bench", "load", "precision",
-                                 precision_names[o->precision], "seconds", load, "file_bytes", (json_int_t)bytes,
-                                 "read_seconds", read, "seconds_over_read", load / read, "packed_bytes",
-                                 (json_int_t)plan.weights, "peak_rss_bytes", (json_int_t)peak, "peak_over_packed",
+    double ratio = bench_median(ratios, o->steps); /* which sorts them */
+    return bench_print(json_pack("{s:s, s:s, s:f, s:I, s:f, s:f, s:f, s:f, s:I, s:I, s:f}", "bench", "load",
+                                 "precision", precision_names[o->precision], "seconds", load, "file_bytes",
+                                 (json_int_t)bytes, "read_seconds", read, "seconds_over_read", ratio, "best_over_read",
+                                 ratios[0], "worst_over_read", ratios[last], "packed_bytes", (json_int_t)plan.weights,
+                                 "peak_rss_bytes", (json_int_t)peak, "peak_over_packed",
                                  (double)peak / (double)plan.weights));
 }
 
 int bench_load(const struct bench_options *options) {
-    double *seconds = calloc((size_t)(2 * options->steps), sizeof *seconds);
+    double *seconds = calloc((size_t)(3 * options->steps), sizeof *seconds);
     int64_t bytes = 0;
     size_t peak;
     struct device *device = NULL;
     int status = status_allocated(seconds);
     if (!status && bench_is_shape(options->model))
-        status = status_fail(STATUS_USAGE, "bench load wants --model DIR: %s has no files", options->model);
+        status = status_fail(STATUS_USAGE, "bench load wants --model PATH: %s has no files", options->model);
     THEN(status, bench_peak_of(load_once, options, &peak));
     THEN(status, device_open(options->device, DEVICE_FIRST, 1, &device));
     for (int64_t i = 0; i < options->steps && !status; i++)
         status = take_turns(options, device, i, &bytes, &seconds[i], &seconds[options->steps + i]);
-    THEN(status, print_summary(options, bytes, peak, seconds, seconds + options->steps));
+    THEN(status, print_summary(options, bytes, peak, seconds, seconds + options->steps, seconds + 2 * options->steps));
     device_close(device);
     free(seconds);
     return status;

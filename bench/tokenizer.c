@@ -3,6 +3,7 @@
 #include "bench.h"
 #include "peer.h"
 
+#include "pretrained/pretrained.h"
 #include "text/text.h"
 
 enum { LEARNED = 8192, PEERS = 2 };
@@ -164,7 +165,7 @@ int bench_tokenizer(const struct bench_options *options) {
     if (!options->tokenizer || !options->input)
         return status_fail(STATUS_USAGE, "bench tokenizer wants --tokenizer DIR and --input FILE");
     struct measurement m = {.options = options, .text = STRBUF_INIT, .ids = TOKEN_BUFFER_INIT};
-    int status = tokenizer_open(options->tokenizer, &m.tokenizer);
+    int status = pretrained_open_tokenizer(options->tokenizer, &m.tokenizer);
     THEN(status, file_read(options->input, (size_t)1 << 30, &m.text));
     THEN(status, device_open(m.options->device, DEVICE_FIRST, 1, &m.device));
     THEN(status, measure(&m));

@@ -61,10 +61,11 @@ struct backend {
 
     /* ---- ceilings ---- */
 
-    /* Measure as device_measure_gemm and device_measure_read say, with their own memory and streams, which they free
-     * after a failure too. STATUS_UNSUPPORTED for a type without products. */
+    /* Measures as device_measure_gemm says, with its own memory and streams, which it frees after a failure too.
+     * STATUS_UNSUPPORTED for a type without products. */
     int (*measure_gemm)(struct device *device, enum dtype dtype, bool is_tf32, double max_seconds, double *flops);
-    int (*measure_read)(struct device *device, double max_seconds, double *bytes_per_s);
+    /* As device_time_read. */
+    int (*time_read)(struct device *device, size_t bytes, void **memory, double *seconds);
 
     /* ---- streams ---- */
 

@@ -100,7 +100,11 @@ void device_host_free(struct device *device, void *memory);
  * the best of several runs. They are in fp32, in TF32 or in bf16. It takes about `max_seconds`, and frees the memory
  * that it uses. STATUS_UNSUPPORTED, STATUS_MEMORY. */
 int device_measure_gemm(struct device *device, enum dtype dtype, bool is_tf32, double max_seconds, double *flops);
-/* Measures the bytes/s of a streaming read, in the same way. */
+/* Measures the seconds of one streaming read of device memory: of *memory, which has `bytes` bytes, or if it is NULL of
+ * fresh memory, which the caller frees. A GPU copies one half to the other instead. STATUS_MEMORY. */
+int device_time_read(struct device *device, size_t bytes, void **memory, double *seconds);
+/* Measures the bytes/s of a streaming read of 256 MiB, the best of at least two. It takes about `max_seconds`, and
+ * frees the memory that it uses. STATUS_MEMORY. */
 int device_measure_read(struct device *device, double max_seconds, double *bytes_per_s);
 
 /* ---- streams ---- */

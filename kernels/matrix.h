@@ -8,7 +8,7 @@
 
 enum matrix_form {
     MATRIX_PLAIN,  /* row-major: element [i, j] is at i * stride + j */
-    MATRIX_PACKED, /* the backend's order, made by `pack` (ops.h); only gemm's `b` and row_squares may have it */
+    MATRIX_PACKED, /* the backend's order, made by `pack` (ops.h); gemm's `b`, row_squares and embeddings may have it */
     MATRIX_FP8     /* the backend's form of FP8 numbers, made by fp8_cast (ops.h); only gemm's `a` and `b`, together */
 };
 

@@ -435,7 +435,7 @@ struct embedding {
     int64_t first_token, token_count;      /* token_count 0: every token is in the table */
     const int32_t *tokens;                 /* [N] */
     const int32_t *positions;              /* [N] */
-    const void *token_table;               /* [V,C] */
+    struct matrix_view token_table;        /* [V,C] without gaps between rows; forward: or packed, on the CPU */
     const void *position_table;            /* [T,C] or NULL */
     void *x;                               /* [N,C] forward out */
     const void *dx;                        /* [N,C] backward in */
@@ -643,7 +643,7 @@ struct clip_factor {
         a->prefix_k, a->prefix_v, a->dout, a->dq, a->dk, a->dv, a->dprefix_k, a->dprefix_v)                            \
     ROW(kv_append, a->k, a->v, a->pages, a->place)                                                                     \
     ROW(paged_attention, a->q, a->pages, a->page_table, a->sequence, a->position, a->out)                              \
-    ROW(embedding, a->tokens, a->positions, a->token_table, a->position_table, a->x, a->dx, a->dtoken_table,           \
+    ROW(embedding, a->tokens, a->positions, a->token_table.data, a->position_table, a->x, a->dx, a->dtoken_table,      \
         a->dposition_table, a->virtual_table, a->dvirtual_table)                                                       \
     ROW(cross_entropy, a->logits, a->labels, a->loss, a->lse, a->dloss, a->part, a->is_greedy)                         \
     ROW(cross_entropy_join, a->call.labels, a->call.loss, a->call.part, a->call.is_greedy, a->parts)                   \

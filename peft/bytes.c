@@ -107,6 +107,7 @@ bool peft_bytes_find(const struct peft_bytes *bytes, const char *name, const cha
 void peft_bytes_free(struct peft_bytes *bytes) {
     free(bytes->directory);
     free(bytes->data);
+    free(bytes->difference);
     *bytes = (struct peft_bytes){0};
 }
 

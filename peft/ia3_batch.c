@@ -49,20 +49,11 @@ int ia3_plan_forward(struct peft_bank *bank, const struct hook_call *hook) {
     bool is_projection = hook->place == ATTACH_QKV || hook->place == ATTACH_PROJECTION || hook->place == ATTACH_FC1;
     int64_t most = is_projection ? bank_piece(bank, input_row_bytes(hook)) : 0;
     int64_t rows = hook->rows < most ? hook->rows : most;
-    struct matrix_view weight = matrix_plain(hook->dtype, NULL, hook->y_stride, hook->in);
-    struct gemm plain = input_product(hook, weight, rows, NULL, NULL), packed = plain;
-    bool is_packed = hook->rank->ops->packed_bytes(hook->rank->device, &weight) > 0;
-    packed.b.form = MATRIX_PACKED;
-    if (!is_projection)
+    if (!is_projection || !hook->base) /* an activation after the projection has a place of its inputs */
         return STATUS_OK;
-    if (is_packed)
-        TRY(rank_multiply(hook->rank, PHASE_GEMM, &packed));
-    if (is_packed && bank->sites) /* a bank's base is packed; a stack's may be */
-        return STATUS_OK;
-    rank_unsure(hook->rank, is_packed, 1);
-    int status = rank_multiply(hook->rank, PHASE_GEMM, &plain);
-    rank_unsure(hook->rank, is_packed, -1);
-    return status;
+    int id = model_find_linear(hook->base->map.table, hook->layer, hook->place, false);
+    struct gemm gemm = input_product(hook, param_view(hook->base, id, PARAM_LINEAR), rows, NULL, NULL);
+    return rank_multiply(hook->rank, PHASE_GEMM, &gemm);
 }
 
 /* Handles rows [first, first + rows) of the list: y += W ((l - 1) x). Rows whose image does not scale an input here add

@@ -229,7 +229,7 @@ static int write_model(const struct merge *m) {
     struct ckpt_array weights = {.prefix = "", .dtype = writing.dtype, .get = get, .context = &writing};
     struct tokenizer_files tokenizer;
     char *fresh = NULL;
-    int status = tokenizer_files_read(m->model.directory, &tokenizer);
+    int status = pretrained_read_tokenizer(m->model.directory, &tokenizer);
     TRY(status);
     if (writing.dtype != found) {
         log_info("%s is %s; the merged model is %s", m->model.directory, dtype_name(found), dtype_name(writing.dtype));
@@ -254,6 +254,7 @@ int peft_merge(const struct peft_merge *request) {
                              request->output);
     THEN(status, peft_files_check_base(request->files, m.model.directory));
     THEN(status, read_adapters(&m));
+    THEN_IF(status, request->prove, request->prove(request, request->context));
     THEN(status, find_changes(&m));
     THEN(status, write_model(&m));
     for (int i = 0; i < m.count; i++) {

@@ -1,16 +1,16 @@
 /* Notes that PEFT's files have no place for: an adapter's base, and the form in which its rows became text. */
 #include "bytes-internal.h"
 
+#include "pretrained/pretrained.h"
+
 #include <inttypes.h>
 
 int peft_base_digest(const char *model, char digest[PEFT_DIGEST_BYTES]) {
-    char directory[PATH_MAX];
-    struct ckpt_tensors *tensors = NULL;
+    struct pretrained base;
     uint64_t number = 0;
-    int status = ckpt_resolve_model(model, directory, sizeof directory);
-    THEN(status, ckpt_open_model(directory, &tensors));
-    THEN(status, ckpt_digest(tensors, &number));
-    ckpt_close(tensors);
+    int status = pretrained_open(model, NULL, &base);
+    THEN(status, ckpt_digest(base.tensors, &number));
+    pretrained_close(&base);
     snprintf(digest, PEFT_DIGEST_BYTES, "%016" PRIx64, number);
     return status;
 }

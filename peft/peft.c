@@ -41,17 +41,14 @@ int peft_add_hook(struct peft *peft, int64_t layer, const struct model_projectio
 
 int peft_multiply_base(const struct peft *peft, int64_t layer, const struct hook_call *call, struct gemm *gemm) {
     struct rank *rank = call->rank;
-    gemm->b = matrix_plain(call->dtype, NULL, call->out, call->in);
+    int id = model_find_linear(call->base->map.table, layer, call->place, false);
     if (rank->is_planning) {
-        if (peft->base_options.base.storage == &storage_packed && rank->ops->packed_bytes(rank->device, &gemm->b))
-            gemm->b.form = MATRIX_PACKED;
-        gemm->b = matrix_rows(gemm->b, call->first, call->out);
+        gemm->b = matrix_rows(param_view(call->base, id, PARAM_LINEAR), call->first, call->out);
         return rank_multiply(rank, PHASE_GEMM, gemm);
     }
-    int id = model_find_linear(peft->weights->map.table, layer, call->place, false);
-    gemm->b = matrix_rows(param_borrow_linear(peft->weights, id), call->first, call->out);
+    gemm->b = matrix_rows(param_borrow_linear(call->base, id), call->first, call->out);
     int status = rank_multiply(rank, PHASE_GEMM, gemm);
-    param_return(peft->weights, id);
+    param_return(call->base, id);
     return status;
 }
 

@@ -131,6 +131,9 @@ struct peft_bytes {
     char *directory; /* for messages */
     void *data;
     size_t length;
+    bool fits_base;   /* peft_files_check_base has passed its files */
+    bool is_compared; /* receipt_compare has compared its files with its receipt: */
+    char *difference; /* the error; NULL: they agree */
 };
 enum { PEFT_SHA256_BYTES = 65 };
 /* The place of an adapter's directory: anywhere, or the directory `path` below `root`. With a root, no link from the
@@ -228,7 +231,10 @@ struct peft_merge {
     const struct peft_files *files;
     const char *output; /* a model directory; the base's directory is not changed */
     const char *device; /* backend; NULL: the first backend that the machine has */
+    /* Proves the adapters, once they fit the base and before anything is computed. NULL: nothing is proved. */
+    int (*prove)(const struct peft_merge *merge, const void *context);
+    const void *context;
 };
 /* Merges LoRA with its variants, and IA3, into a base. The result has the type of the base's files and is computed in
- * fp32. STATUS_UNSUPPORTED for other methods, STATUS_INVALID, STATUS_IO. */
+ * fp32. STATUS_UNSUPPORTED for other methods, STATUS_INVALID, STATUS_IO; errors of `prove`. */
 int peft_merge(const struct peft_merge *merge);

@@ -127,9 +127,9 @@ static int gather_rows(struct peft_adapter *adapter, const struct prompt *prompt
                              .x = param_borrow_to_write(&adapter->peft->store, prompt->table_id)};
     int status = param_unshard(base, PARAM_UNIT_FIRST, PARAM_READ);
     if (!status) {
-        struct matrix_view tokens = param_borrow(base, token_table);
+        struct matrix_view tokens = param_borrow_rows(base, token_table);
         call.type = tokens.type;
-        call.token_table = tokens.data;
+        call.token_table = tokens;
         status = rank_run(rank, PHASE_REST, embedding_forward, &call);
         param_return(base, token_table);
         status = param_reshard_after(base, PARAM_UNIT_FIRST, status);

@@ -75,7 +75,7 @@ static json_t *describe_tensor(const struct ckpt_tensors *tensors, size_t index,
     json_t *shape = json_array();
     *status = digest_tensor(tensors, index, digest);
     for (int i = 0; i < tensor->dims; i++)
-        json_array_append_new(shape, json_integer(tensor->shape[i]));
+        THEN_IF(*status, json_array_append_new(shape, json_integer(tensor->shape[i])), status_no_memory());
     return json_pack("{s:s, s:o, s:s}", "dtype", tensor->type, "shape", shape, "sha256", digest);
 }
 
@@ -83,7 +83,8 @@ static int describe_tensors(const struct ckpt_tensors *tensors, json_t *object) 
     int status = STATUS_OK;
     for (size_t i = 0; i < ckpt_count(tensors) && !status; i++) {
         json_t *described = describe_tensor(tensors, i, &status);
-        json_object_set_new(object, ckpt_tensor_at(tensors, i)->name, described);
+        int is_lost = json_object_set_new(object, ckpt_tensor_at(tensors, i)->name, described);
+        THEN_IF(status, is_lost, status_no_memory());
     }
     return status;
 }
@@ -292,6 +293,8 @@ static int check_config(const json_t *expected, const struct peft_bytes *bytes) 
 }
 
 int receipt_check_adapter(const struct receipt *receipt, const struct peft_bytes *bytes) {
+    if (bytes->is_compared)
+        return bytes->difference ? status_fail(STATUS_INVALID, "%s", bytes->difference) : STATUS_OK;
     const json_t *adapter = json_object_get(receipt->root, "adapter");
     struct peft_files *files;
     const char *first = NULL;
@@ -308,20 +311,35 @@ int receipt_check_adapter(const struct receipt *receipt, const struct peft_bytes
     return status ? status : check_config(json_object_get(adapter, "config"), bytes);
 }
 
+int receipt_compare(struct peft_bytes *bytes) {
+    struct receipt receipt;
+    bool is_there;
+    int status = receipt_read(bytes, &is_there, &receipt);
+    if (status || !is_there)
+        return status == STATUS_INVALID ? STATUS_OK : status;
+    status = receipt_check_adapter(&receipt, bytes);
+    receipt_free(&receipt);
+    bytes->is_compared = !status || status == STATUS_INVALID;
+    if (status != STATUS_INVALID)
+        return status;
+    bytes->difference = strdup(status_text());
+    return status_allocated(bytes->difference);
+}
+
 int receipt_check_base(const struct receipt *receipt, const char *directory, const char *model) {
     const json_t *described = json_object_get(json_object_get(receipt->root, "base"), "tensors");
-    struct ckpt_tensors *tensors = NULL;
+    struct pretrained base;
     const char *first = NULL;
     size_t count = 0;
     if (!described)
         return STATUS_OK;
-    int status = ckpt_open_model(model, &tensors);
-    THEN(status, compare_tensors(tensors, described, &first, &count));
+    int status = pretrained_open(model, NULL, &base);
+    THEN(status, compare_tensors(base.tensors, described, &first, &count));
     if (!status && count)
         status = status_fail(STATUS_INVALID,
                              "%s: tensor '%s' of the base %s is not the one in its receipt (%zu of %zu differ)",
                              directory, first, model, count, json_object_size(described));
-    ckpt_close(tensors);
+    pretrained_close(&base);
     return status;
 }
 
@@ -351,31 +369,19 @@ static json_t *list_golden(const struct receipt *receipt) {
     return golden;
 }
 
-/* Digests the contents of files of the model one after the other; "" when the first does not exist. */
-static int digest_files(const char *model, const char *const *names, char digest[PEFT_SHA256_BYTES]) {
-    struct strbuf text = STRBUF_INIT;
-    char path[PATH_MAX];
-    int status = STATUS_OK;
-    *digest = 0;
-    for (int i = 0; names[i] && !status; i++) {
-        struct strbuf one = STRBUF_INIT;
-        status = file_join(path, sizeof path, model, names[i]);
-        if (!status && i == 0 && !file_exists(path))
-            return STATUS_OK;
-        THEN(status, file_read(path, (size_t)1 << 30, &one));
-        strbuf_add(&text, strbuf_text(&one), one.length);
-        strbuf_free(&one);
-    }
-    THEN(status, strbuf_status(&text));
-    THEN(status, peft_sha256(strbuf_text(&text), text.length, digest));
-    strbuf_free(&text);
-    return status;
-}
-
+/* Digests a tokenizer's contents; "" when the model has none. */
 static int digest_tokenizer(const char *model, char digest[PEFT_SHA256_BYTES]) {
-    static const char *const one[] = {"tokenizer.json", NULL}, *const two[] = {"vocab.json", "merges.txt", NULL};
-    TRY(digest_files(model, one, digest));
-    return *digest ? STATUS_OK : digest_files(model, two, digest);
+    struct tokenizer_files files;
+    TRY(pretrained_read_tokenizer(model, &files));
+    struct strbuf *text = &files.texts[files.is_there[TOKENIZER_JSON] ? TOKENIZER_JSON : TOKENIZER_VOCAB];
+    const struct strbuf *merges = &files.texts[TOKENIZER_MERGES];
+    if (!files.is_there[TOKENIZER_JSON])
+        strbuf_add(text, strbuf_text(merges), merges->length);
+    *digest = 0;
+    int status = strbuf_status(text);
+    THEN_IF(status, text->length, peft_sha256(strbuf_text(text), text->length, digest));
+    tokenizer_files_free(&files);
+    return status;
 }
 
 static json_t *describe_run(const struct receipt_run *run) {
@@ -385,15 +391,14 @@ static json_t *describe_run(const struct receipt_run *run) {
 }
 
 int receipt_describe_base(const char *model, json_t **out) {
-    static const char *const config_names[] = {"config.json", NULL};
     char config[PEFT_SHA256_BYTES], tokenizer[PEFT_SHA256_BYTES];
-    struct ckpt_tensors *base = NULL;
+    struct pretrained base;
     json_t *tensors = json_object();
-    int status = digest_files(model, config_names, config);
+    int status = pretrained_open(model, NULL, &base);
+    THEN(status, peft_sha256(strbuf_text(&base.config_text), base.config_text.length, config));
     THEN(status, digest_tokenizer(model, tokenizer));
-    THEN(status, ckpt_open_model(model, &base));
-    THEN(status, describe_tensors(base, tensors));
-    ckpt_close(base);
+    THEN(status, describe_tensors(base.tensors, tensors));
+    pretrained_close(&base);
     *out = status ? NULL
                   : json_pack("{s:{s:s, s:s, s:O}, s:o}", "base", "name", model, "config_sha256", config, "tensors",
                               tensors, "tokenizer", *tokenizer ? json_pack("{s:s}", "sha256", tokenizer) : json_null());
@@ -435,28 +440,14 @@ int receipt_fail_none(const char *directory) {
     return status_fail(STATUS_INVALID, "%s has no receipt, and --receipts require demands one", directory);
 }
 
-int receipt_check_file(const struct peft_files *files, int index, const char *model, bool *is_there,
-                       struct receipt *receipt) {
-    const char *directory = peft_files_directory(files, index);
+int receipt_check_file(const struct peft_files *files, int index, bool *is_there, struct receipt *receipt) {
     struct peft_bytes bytes;
-    TRY(peft_bytes_read(directory, SIZE_MAX, &bytes));
+    TRY(peft_bytes_read(peft_files_directory(files, index), SIZE_MAX, &bytes));
     int status = receipt_read(&bytes, is_there, receipt);
     if (!status && *is_there) {
-        status = model ? receipt_check_base(receipt, directory, model) : STATUS_OK;
-        THEN(status, receipt_check_adapter(receipt, &bytes));
+        status = receipt_check_adapter(receipt, &bytes);
         receipt_free(receipt);
     }
     peft_bytes_free(&bytes);
-    return status;
-}
-
-int receipt_check_files(const struct peft_files *files, const char *model, enum receipt_mode mode) {
-    struct receipt receipt;
-    bool is_there;
-    int status = STATUS_OK;
-    for (int i = 0; i < peft_files_count(files) && !status && mode != RECEIPTS_OFF; i++) {
-        status = receipt_check_file(files, i, model, &is_there, &receipt);
-        THEN_IF(status, !is_there && mode == RECEIPTS_REQUIRE, receipt_fail_none(peft_files_directory(files, i)));
-    }
     return status;
 }

@@ -44,18 +44,19 @@ void receipt_draw(int64_t vocab, struct receipt_text golden[RECEIPT_TEXTS]);
 int receipt_read(const struct peft_bytes *bytes, bool *is_there, struct receipt *receipt);
 void receipt_free(struct receipt *receipt);
 
+/* Compares the adapter's tensors and configuration with those of its receipt, if it has one, for a later
+ * receipt_check_adapter: digests take long, and any thread may compute them. A difference, or a damaged receipt, is no
+ * failure. STATUS_MEMORY, STATUS_IO. */
+int receipt_compare(struct peft_bytes *bytes);
 /* Checks that the adapter's tensors and configuration are those of a receipt that was read. STATUS_INVALID names the
  * first tensor, or the first key, that differs. */
 int receipt_check_adapter(const struct receipt *receipt, const struct peft_bytes *bytes);
 /* The same for the tensors of the base in directory `model`; also counts those that differ. Reads the whole base. */
 int receipt_check_base(const struct receipt *receipt, const char *directory, const char *model);
 
-/* Checks an adapter of open directories by the digests in its receipt, if it has one; those of the base, too, unless
- * `model` is NULL. No model runs. The caller gets the receipt without its root. Errors of the functions above. */
-int receipt_check_file(const struct peft_files *files, int index, const char *model, bool *is_there,
-                       struct receipt *receipt);
-/* The same for all adapters, by a mode. STATUS_INVALID also for an adapter without the receipt that it demands. */
-int receipt_check_files(const struct peft_files *files, const char *model, enum receipt_mode mode);
+/* Checks an adapter of open directories by its digests in its receipt, if it has one. No model runs. The caller gets
+ * the receipt without its root. Errors of the functions above. */
+int receipt_check_file(const struct peft_files *files, int index, bool *is_there, struct receipt *receipt);
 /* The failure of an adapter without a receipt in mode `require`: STATUS_INVALID. */
 int receipt_fail_none(const char *directory);
 

@@ -1,7 +1,7 @@
 /* Chooses the projections of the base that an adapter changes, by PEFT's rules for target_modules, exclude_modules and
  * layers_to_transform, applied to the module paths of the base's family. */
 #include "method-internal.h"
-#include "peft/expression.h"
+#include "text/expression.h"
 
 /* True for the last names of the path, or for the whole path. */
 static bool is_suffix(const char *path, const char *suffix) {
@@ -46,22 +46,22 @@ int peft_layers_check(const struct peft_adapter *adapter) {
 /* Names matched by suffix. A single name may also be an expression. */
 struct names {
     const struct config_list *list;
-    struct peft_expression *expression; /* or NULL */
+    struct text_expression *expression; /* or NULL */
 };
 
 static int open_names(const char *what, const struct config_list *list, struct names *names) {
     names->list = list;
-    return list->count == 1 ? peft_expression_open(what, list->items[0], false, &names->expression) : STATUS_OK;
+    return list->count == 1 ? text_expression_open(what, list->items[0], false, &names->expression) : STATUS_OK;
 }
 
 static int match_names(const struct names *names, const char *path, bool *is_match) {
     *is_match = is_listed(names->list, path);
-    return *is_match || !names->expression ? STATUS_OK : peft_expression_match(names->expression, path, is_match);
+    return *is_match || !names->expression ? STATUS_OK : text_expression_match(names->expression, path, is_match);
 }
 
 /* "KEY=VALUE". The first key that matches counts, as in PEFT's get_pattern_key. */
 struct pattern {
-    struct peft_expression *key;
+    struct text_expression *key;
     double value;
 };
 struct patterns {
@@ -74,10 +74,10 @@ static int open_pattern(const char *what, const char *item, double least, struct
     char *end = NULL, *key;
     pattern->value = equals ? strtod(equals + 1, &end) : 0;
     if (!equals || equals == item || end == equals + 1 || *end || !(pattern->value >= least) || pattern->value > 1e9)
-        return status_fail(STATUS_USAGE, "peft.%s \"%s\": expected KEY=VALUE, and a value of at least %g", what, item,
+        return status_fail(STATUS_USAGE, "%s \"%s\": expected KEY=VALUE, and a value of at least %g", what, item,
                            least);
     key = strndup(item, (size_t)(equals - item));
-    int status = key ? peft_expression_open(what, key, true, &pattern->key) : status_no_memory();
+    int status = key ? text_expression_open(what, key, true, &pattern->key) : status_no_memory();
     free(key);
     return status;
 }
@@ -97,7 +97,7 @@ static int match_patterns(const struct patterns *patterns, const char *path, dou
     bool is_match = false;
     int status = STATUS_OK;
     for (size_t i = 0; i < patterns->count && !is_match && !status; i++) {
-        status = peft_expression_match(patterns->items[i].key, path, &is_match);
+        status = text_expression_match(patterns->items[i].key, path, &is_match);
         if (is_match)
             *value = patterns->items[i].value;
     }
@@ -116,39 +116,39 @@ struct chooser {
 /* The expressions may be hostile. Each is matched with every path of the model, so all expressions of the adapter share
  * the steps. */
 static void share_steps(struct chooser *c) {
-    struct peft_expression *single[] = {c->targets.expression, c->excluded.expression, c->forwards.expression};
+    struct text_expression *single[] = {c->targets.expression, c->excluded.expression, c->forwards.expression};
     size_t sharers = c->ranks.count + c->alphas.count;
     for (int i = 0; i < 3; i++)
         sharers += single[i] != NULL;
     for (int i = 0; i < 3; i++)
         if (single[i])
-            peft_expression_share(single[i], sharers);
+            text_expression_share(single[i], sharers);
     for (size_t i = 0; i < c->ranks.count; i++)
-        peft_expression_share(c->ranks.items[i].key, sharers);
+        text_expression_share(c->ranks.items[i].key, sharers);
     for (size_t i = 0; i < c->alphas.count; i++)
-        peft_expression_share(c->alphas.items[i].key, sharers);
+        text_expression_share(c->alphas.items[i].key, sharers);
 }
 
 static int open_chooser(struct chooser *c) {
     const struct peft_config *config = c->config;
-    int status = open_names("target_modules", &config->target_modules, &c->targets);
-    THEN(status, open_names("exclude_modules", &config->exclude_modules, &c->excluded));
-    THEN(status, open_names("feedforward_modules", &config->feedforward_modules, &c->forwards));
-    THEN(status, open_patterns("rank_pattern", &config->rank_pattern, 1, &c->ranks));
-    THEN(status, open_patterns("alpha_pattern", &config->alpha_pattern, 0, &c->alphas));
+    int status = open_names("peft.target_modules", &config->target_modules, &c->targets);
+    THEN(status, open_names("peft.exclude_modules", &config->exclude_modules, &c->excluded));
+    THEN(status, open_names("peft.feedforward_modules", &config->feedforward_modules, &c->forwards));
+    THEN(status, open_patterns("peft.rank_pattern", &config->rank_pattern, 1, &c->ranks));
+    THEN(status, open_patterns("peft.alpha_pattern", &config->alpha_pattern, 0, &c->alphas));
     if (!status)
         share_steps(c);
     return status;
 }
 
 static void close_chooser(struct chooser *c) {
-    peft_expression_close(c->targets.expression);
-    peft_expression_close(c->excluded.expression);
-    peft_expression_close(c->forwards.expression);
+    text_expression_close(c->targets.expression);
+    text_expression_close(c->excluded.expression);
+    text_expression_close(c->forwards.expression);
     for (size_t i = 0; i < c->ranks.count; i++)
-        peft_expression_close(c->ranks.items[i].key);
+        text_expression_close(c->ranks.items[i].key);
     for (size_t i = 0; i < c->alphas.count; i++)
-        peft_expression_close(c->alphas.items[i].key);
+        text_expression_close(c->alphas.items[i].key);
     free(c->ranks.items);
     free(c->alphas.items);
 }
@@ -185,7 +185,7 @@ static int match_forwards(const struct chooser *c, const char *path, bool *is_ma
     for (size_t i = 0; i < modules->count && !*is_match; i++)
         *is_match = is_end(path, modules->items[i]);
     return *is_match || !c->forwards.expression ? STATUS_OK
-                                                : peft_expression_match(c->forwards.expression, path, is_match);
+                                                : text_expression_match(c->forwards.expression, path, is_match);
 }
 
 static int choose_one(const struct chooser *c, int64_t layer, const char *path, struct peft_choice *choice) {

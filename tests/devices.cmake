@@ -15,7 +15,7 @@ set(on_card
     ckpt_allocation_test ckpt_checkpoint_test ckpt_exchange_test ckpt_flat_test ckpt_gguf_test
     ckpt_layout_test ckpt_model_test ckpt_safetensors_test pretrained_allocation_test train_allocation_test
     train_metrics_test train_opening_test train_steps_test train_trainer_test peft_allocation_test
-    peft_backend_test peft_bytes_test peft_config_test peft_expression_test peft_fp8_test peft_frozen_test
+    peft_backend_test peft_bytes_test peft_config_test peft_fp8_test peft_frozen_test
     peft_kept_test peft_merge_test peft_prefix_test peft_runners_test peft_serving_test peft_units_test
     infer_allocation_test infer_engine_test
     infer_family_adapters_test infer_graphs_test infer_greedy_test infer_likelihood_test infer_opening_test

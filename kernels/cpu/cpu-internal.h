@@ -37,9 +37,9 @@ bool cpu_gemm_supports(struct device *device, const struct gemm *gemm);
 const struct ops_sizes *cpu_sizes(struct device *device);
 int64_t cpu_kv_page_elements(struct device *device, int kv_heads, int head_size, enum dtype type);
 
-/* ---- measure.c: as device_measure_gemm and device_measure_read ---- */
+/* ---- measure.c: as device_measure_gemm and device_time_read ---- */
 
 int cpu_measure_gemm(struct device *device, enum dtype dtype, bool is_tf32, double max_seconds, double *flops);
-int cpu_measure_read(struct device *device, double max_seconds, double *bytes_per_s);
+int cpu_time_read(struct device *device, size_t bytes, void **memory, double *seconds);
 
 extern const struct ops cpu_ops_v2, cpu_ops_v3, cpu_ops_v4, cpu_ops_v4bf16, cpu_ops_v4amx;

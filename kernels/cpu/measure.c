@@ -97,27 +97,20 @@ int cpu_measure_gemm(struct device *device, enum dtype dtype, bool is_tf32, doub
     return status;
 }
 
-int cpu_measure_read(struct device *device, double max_seconds, double *bytes_per_s) {
-    enum { WORDS = 32 << 20 }; /* 256 MB, more than any cache holds */
-    void *memory;
-    TRY(device_alloc(device, WORDS * sizeof(uint64_t), &memory));
-    uint64_t *words = memory, total = 0;
-    int64_t count = WORDS;
+int cpu_time_read(struct device *device, size_t bytes, void **memory, double *seconds) {
+    int64_t count = (int64_t)(bytes / sizeof(uint64_t));
+    bool is_fresh = !*memory;
+    TRY(is_fresh ? device_alloc(device, bytes, memory) : STATUS_OK);
+    uint64_t *words = *memory, sum = 0;
     /* Writes all pages: untouched ones would all map to one page of zeros. */
-#pragma omp parallel for num_threads(device->threads) schedule(static)
-    for (int64_t i = 0; i < count; i++)
+#pragma omp parallel for num_threads(device->threads) schedule(static) if (is_fresh)
+    for (int64_t i = 0; i < (is_fresh ? count : 0); i++)
         words[i] = (uint64_t)i;
-    double end = clock_seconds() + max_seconds, best = INFINITY;
-    for (int round = 0; round < 2 || clock_seconds() < end; round++) {
-        double start = clock_seconds();
-        uint64_t sum = 0;
+    double start = clock_seconds();
 #pragma omp parallel for simd num_threads(device->threads) schedule(static) reduction(+ : sum)
-        for (int64_t i = 0; i < count; i++)
-            sum += words[i];
-        total += sum;
-        best = fmin(best, clock_seconds() - start);
-    }
-    device_free(device, memory);
-    *bytes_per_s = total ? (double)WORDS * sizeof(uint64_t) / best : 0;
+    for (int64_t i = 0; i < count; i++)
+        sum += words[i];
+    *seconds = clock_seconds() - start;
+    words[0] += sum & 1; /* so that the sum is computed */
     return STATUS_OK;
 }

@@ -98,9 +98,9 @@ int cuda_gemm_cache_open(struct device *device);
 /* Closes what was opened, or was not. */
 void cuda_gemm_cache_close(struct device *device);
 
-/* ---- measure.c: as device_measure_gemm and device_measure_read ---- */
+/* ---- measure.c: as device_measure_gemm and device_time_read ---- */
 
 int cuda_measure_gemm(struct device *device, enum dtype dtype, bool is_tf32, double max_seconds, double *flops);
-int cuda_measure_read(struct device *device, double max_seconds, double *bytes_per_s);
+int cuda_time_read(struct device *device, size_t bytes, void **memory, double *seconds);
 
 extern const struct ops cuda_ops;

@@ -19,7 +19,6 @@ ELEMENTS(change_ids, change_ids, DTYPE_F32, a->count)
 ELEMENTS(magnitude_ratio, magnitude_ratio, a->type, a->count)
 ELEMENTS(unit_forward, unit_call, a->type, a->count)
 ELEMENTS(unit_backward, unit_call, a->type, a->count)
-ROWS(embedding_forward, embedding, a->type, a->rows, a->cols)
 ROWS(scale_add, scale_add, a->type, a->rows, a->cols)
 ROWS(cross_entropy_forward, cross_entropy, a->type, a->rows, a->stride)
 ROWS(cross_entropy_part, cross_entropy, a->type, a->rows, a->stride)
@@ -56,6 +55,12 @@ int cuda_swiglu_backward(const struct exec *exec, const struct swiglu *a) {
 }
 
 /* ---- arguments that a kernel does not take ---- */
+
+int cuda_embedding_forward(const struct exec *exec, const struct embedding *a) {
+    if (a->token_table.form == MATRIX_PACKED)
+        return status_fail(STATUS_UNSUPPORTED, "embedding_forward: a packed table");
+    return cuda_launch_rows(exec, CUDA_embedding_forward, a->type, a->rows, a->cols, a);
+}
 
 int cuda_rotary(const struct exec *exec, const struct rotary *a) {
     if (a->rotary < 0 || a->rotary % 2 || a->rotary > a->head_size)

@@ -12,7 +12,7 @@ template <class T> static __device__ const T *token_row(const struct embedding &
     }
     int64_t entry = token - a.first_token;
     bool is_here = !a.token_count || (entry >= 0 && entry < a.token_count);
-    return is_here ? (const T *)a.token_table + entry * a.cols : nullptr;
+    return is_here ? (const T *)a.token_table.data + entry * a.cols : nullptr;
 }
 
 template <class T, int WIDTH> static __device__ void gather(const struct embedding &a) {
@@ -38,7 +38,7 @@ template <class T, int WIDTH> static __device__ void gather(const struct embeddi
 }
 
 template <class T> static __device__ void any_gather(const struct embedding &a) {
-    if (a.cols % PACK<T> == 0 && is_aligned(a.token_table) && is_aligned(a.position_table) &&
+    if (a.cols % PACK<T> == 0 && is_aligned(a.token_table.data) && is_aligned(a.position_table) &&
         is_aligned(a.virtual_table) && is_aligned(a.x))
         gather<T, PACK<T>>(a);
     else

@@ -96,24 +96,23 @@ int cuda_measure_gemm(struct device *device, enum dtype dtype, bool is_tf32, dou
 
 /* ---- copies ---- */
 
-enum { BLOCK_BYTES = 256 << 20 }; /* more than any cache holds */
+struct halves {
+    char *memory;
+    size_t bytes; /* of one */
+};
 
-static int copy_block(const struct exec *exec, const void *memory) {
-    char *to = (char *)(uintptr_t)memory;
-    return stream_copy(exec->stream, to, to + BLOCK_BYTES, BLOCK_BYTES);
+static int copy_half(const struct exec *exec, const void *context) {
+    const struct halves *halves = context;
+    return stream_copy(exec->stream, halves->memory, halves->memory + halves->bytes, halves->bytes);
 }
 
 /* Measures a copy within the GPU. It reads as many bytes as it writes, and both count. */
-int cuda_measure_read(struct device *device, double max_seconds, double *bytes_per_s) {
-    void *memory = NULL;
+int cuda_time_read(struct device *device, size_t bytes, void **memory, double *seconds) {
     struct exec exec = {0};
-    double best = INFINITY;
-    int status = device_alloc_zeroed(device, 2 * (size_t)BLOCK_BYTES, &memory);
-    THEN(status, stream_open(device, &exec.stream));
-    if (!status)
-        status = best_time(&exec, &(const struct timed){copy_block, memory}, max_seconds, &best);
+    TRY(*memory ? STATUS_OK : device_alloc_zeroed(device, bytes, memory));
+    TRY(stream_open(device, &exec.stream));
+    const struct halves halves = {*memory, bytes / 2};
+    int status = best_time(&exec, &(const struct timed){copy_half, &halves}, 0, seconds);
     stream_close(exec.stream);
-    device_free(device, memory);
-    *bytes_per_s = status ? 0 : 2.0 * BLOCK_BYTES / best;
     return status;
 }

@@ -77,9 +77,12 @@ uint8_t fp8_from_float(enum dtype type, float value) {
     }
 DEFINE_FIND(find_in_words, uint32_t, 0x7f800000u)
 DEFINE_FIND(find_in_halves, uint16_t, 0x7f80u)
+DEFINE_FIND(find_in_f16, uint16_t, 0x7c00u)
 
 int64_t dtype_find_not_finite(enum dtype type, const void *values, int64_t count) {
-    return type == DTYPE_BF16 ? find_in_halves(values, count) : find_in_words(values, count);
+    return type == DTYPE_BF16  ? find_in_halves(values, count)
+           : type == DTYPE_F16 ? find_in_f16(values, count)
+                               : find_in_words(values, count);
 }
 
 const char *dtype_not_finite_name(double value) {

@@ -47,8 +47,8 @@ BASE_INLINE uint16_t bf16_from_float(float value) {
     return (bits & 0x7fffffff) > 0x7f800000 ? (uint16_t)((bits >> 16) | 0x40) : (uint16_t)rounded;
 }
 
-/* Returns the index of the first of `count` values of DTYPE_F32 or DTYPE_BF16 that is NaN or infinite, or -1 when all
- * are finite. */
+/* Returns the index of the first of `count` values of DTYPE_F32, DTYPE_BF16 or DTYPE_F16 that is NaN or infinite, or -1
+ * when all are finite. */
 int64_t dtype_find_not_finite(enum dtype type, const void *values, int64_t count);
 /* Returns the name of such a value for messages: "nan", "inf", "-inf". */
 const char *dtype_not_finite_name(double value);

@@ -1,5 +1,6 @@
 /* Finds the model directory or training checkpoint that a path means, and reads its texts. */
 #include "ckpt-internal.h"
+#include "gguf.h"
 
 #include <errno.h>
 #include <strings.h>
@@ -113,17 +114,6 @@ int ckpt_latest(const char *root, char *out, size_t bytes, int64_t *iteration) {
     return status;
 }
 
-static bool is_gguf(const char *path) {
-    char start[4];
-    int descriptor;
-    int64_t size;
-    if (file_is_directory(path) || file_open_to_read(path, &descriptor, &size))
-        return false;
-    bool is = size >= 4 && !file_pread_all(descriptor, start, sizeof start, 0, path) && !memcmp(start, "GGUF", 4);
-    close(descriptor);
-    return is;
-}
-
 /* True for OWNER/NAME, where OWNER is no directory here. */
 static bool is_hub_name(const char *path) {
     char parent[PATH_MAX];
@@ -134,17 +124,9 @@ static bool is_hub_name(const char *path) {
 
 /* Says what to do in place of naming a model in a form that is not read. */
 static int explain_model(int status, const char *path) {
-    if (status == STATUS_INVALID && is_gguf(path))
-        return status_fail(status,
-                           "%s is a GGUF file: make a model directory of it first (cambium convert --from %s --to "
-                           "model --output DIR)",
-                           path, path);
     size_t length = strlen(path);
     if (status == STATUS_NOT_FOUND && length > 5 && !strcasecmp(path + length - 5, ".gguf"))
-        return status_fail(status,
-                           "there is no file %s: download it first, then make a model directory of it (cambium convert "
-                           "--from %s --to model --output DIR) and name that",
-                           path, path);
+        return status_fail(status, "there is no file %s, and nothing is fetched from a hub: download it first", path);
     if (status == STATUS_NOT_FOUND && is_hub_name(path))
         return status_fail(status,
                            "there is no directory %s, and nothing is fetched from a hub: download the model first (hf "
@@ -172,6 +154,8 @@ static int explain_adapter(const char *path, const char *directory) {
 }
 
 int ckpt_resolve_model(const char *path, char *out, size_t bytes) {
+    if (gguf_is_file(path))
+        return copy_path(path, out, bytes);
     int status = directory_check(path);
     if (status)
         return explain_model(status, path);

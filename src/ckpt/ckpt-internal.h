@@ -64,7 +64,8 @@ struct ckpt_tensors {
     size_t file_count;
     struct tensor_entry *entries; /* sorted by name */
     size_t count;
-    bool is_strict; /* a tensor that is not requested is an error */
+    bool is_strict;            /* a tensor that is not requested is an error */
+    struct codec_set *codecs; /* what is attached (codec.c); NULL: nothing. A file of `files` owns it */
 };
 
 /* Makes the name for files that are written: the array's prefix, the model's if it has one, then the name. `files` may
@@ -75,11 +76,17 @@ void tensor_file_name(const struct param_files *files, const char *prefix, const
  * stored under the head's name only. */
 const struct tensor_entry *tensors_find(const struct ckpt_tensors *tensors, const struct param_files *files,
                                         const char *prefix, const char *name, bool is_tied);
+/* Finds the entry of exactly this name; NULL: there is none. */
+struct tensor_entry *tensors_find_exactly(const struct ckpt_tensors *tensors, const char *name);
+/* Sorts the entries by name. */
+void tensors_sort(struct ckpt_tensors *tensors);
 /* True for a model's table without a row for the head, which shares the embedding's weight. */
 bool table_is_tied(const struct param_table *table);
 
 /* Sets the shape, in files, of the tensor that a slice is part of; returns the number of dimensions. */
-int slice_file_shape(const struct param *param, const struct param_slice *slice, int64_t shape[2]);
+int slice_file_shape(const struct param *param, const struct param_slice *slice, bool is_transposed, int64_t shape[2]);
+/* Writes a shape for a message. */
+void shape_text(char *out, size_t bytes, int dims, const int64_t *shape);
 /* Checks that the slices of a parameter cover each of its rows, in order. STATUS_INVALID. */
 int slices_check(const struct param *param);
 

@@ -102,8 +102,8 @@ struct ckpt_array ckpt_flat_array(struct ckpt_flat *flat, const char *prefix, bo
 
 /* ---- reading ---- */
 
-/* Finds the directory that `path` means: a model directory itself, or the newest checkpoint in it. STATUS_NOT_FOUND
- * when it is neither, STATUS_INVALID for a file. The error of a GGUF file and of a hub's name says what to do. */
+/* Finds what `path` means: a model directory or a GGUF file itself, or the newest checkpoint in it. STATUS_NOT_FOUND
+ * when it is none of them, STATUS_INVALID for another file. The error of a hub's name says what to do. */
 int ckpt_resolve_model(const char *path, char *out, size_t bytes);
 /* The same for resuming: a training checkpoint itself, or the newest one in `path`. STATUS_NOT_FOUND when `path` does
  * not exist or holds no checkpoint yet; STATUS_INVALID for a model directory without training state, and where all
@@ -175,8 +175,7 @@ int64_t ckpt_elements(const struct ckpt_tensors *tensors);
 /* Computes a digest of names, types, shapes, and values at 16 places of each tensor: training changes them, and they
  * are cheap to read. */
 int ckpt_digest(const struct ckpt_tensors *tensors, uint64_t *digest);
-/* Add the facts that ranks reading the same model, adapter or checkpoint must share. */
-int ckpt_model_facts(const char *directory, struct facts *facts);
+/* Add the facts that ranks reading the same adapter or checkpoint must share. */
 int ckpt_adapter_facts(const char *directory, struct facts *facts);
 int ckpt_checkpoint_facts(const char *directory, struct facts *facts);
 /* Returns the type of the largest floating-point tensor. */

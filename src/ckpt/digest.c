@@ -1,5 +1,5 @@
 /* Tells one model's files from another's, at the cost of a few reads. */
-#include "ckpt-internal.h"
+#include "codec-internal.h"
 
 enum { PLACES = 16, RUN = 64 };
 
@@ -16,15 +16,23 @@ static int mix_values(uint64_t *hash, const struct tensor_entry *entry) {
     return STATUS_OK;
 }
 
+static int mix_entry(uint64_t *hash, const struct tensor_entry *entry) {
+    const struct safetensor *tensor = entry->tensor;
+    *hash = digest_bytes(*hash, tensor->name, strlen(tensor->name) + 1);
+    *hash = digest_bytes(*hash, tensor->type, strlen(tensor->type) + 1);
+    *hash = digest_bytes(*hash, tensor->shape, (size_t)tensor->dims * sizeof *tensor->shape);
+    return mix_values(hash, entry);
+}
+
 int ckpt_digest(const struct ckpt_tensors *tensors, uint64_t *digest) {
+    size_t count;
+    const struct tensor_entry *parts = codec_parts(tensors, &count);
     int status = STATUS_OK;
     *digest = DIGEST_START;
-    for (size_t i = 0; i < tensors->count && !status; i++) {
-        const struct safetensor *tensor = tensors->entries[i].tensor;
-        *digest = digest_bytes(*digest, tensor->name, strlen(tensor->name) + 1);
-        *digest = digest_bytes(*digest, tensor->type, strlen(tensor->type) + 1);
-        *digest = digest_bytes(*digest, tensor->shape, (size_t)tensor->dims * sizeof *tensor->shape);
-        status = mix_values(digest, &tensors->entries[i]);
-    }
+    for (size_t i = 0; i < tensors->count && !status; i++)
+        if (!codec_of(tensors, &tensors->entries[i]))
+            status = mix_entry(digest, &tensors->entries[i]);
+    for (size_t i = 0; i < count && !status; i++) /* weights in few bits: as they are stored */
+        status = mix_entry(digest, &parts[i]);
     return status;
 }

@@ -15,6 +15,7 @@ struct tensor_source {
     int (*read)(void *context, size_t index, int64_t first, size_t length, void *out);
     void (*close)(void *context); /* also frees the names */
     void *context;
+    bool is_out_in; /* matrices are [out, in] even if the model's files have them transposed */
 };
 /* Opens the tensors of a source as those of a directory. The array is copied; the names stay the source's. The tensors
  * own the source from here on, unless the call fails. STATUS_INVALID when two have one name. */
@@ -58,6 +59,17 @@ bool exchange_has_safetensors(const char *directory, bool *is_sharded);
 /* Opens the tensors of all these files; parts of one tensor are joined. */
 int exchange_open_safetensors(const char *directory, struct ckpt_tensors **tensors);
 
+/* Tensors to be written, and the files next to them. */
+struct exchange_files {
+    const char *directory; /* what may be replaced is as in ckpt_write_model */
+    const struct ckpt_tensors *tensors;
+    const size_t *order;           /* [count] the tensors as they are written, one after the other; NULL: by name */
+    int64_t max_shard_bytes;       /* 0: transformers' 50 GB */
+    const char *config_text;       /* config.json; NULL: none */
+    const struct ckpt_text *texts; /* further files */
+    int text_count;
+    const struct tokenizer_files *tokenizer; /* NULL: none */
+};
 /* Writes all tensors under their own names and types, as model.safetensors, or as shards with an index when they exceed
- * max_shard_bytes (0: transformers' 50 GB). What may be replaced is as in ckpt_write_model. */
-int exchange_write_tensors(const char *directory, const struct ckpt_tensors *tensors, int64_t max_shard_bytes);
+ * max_shard_bytes. */
+int exchange_write_tensors(const struct exchange_files *files);

@@ -17,11 +17,6 @@ static int add_tensors(const char *name, const char *directory,
     return status ? status : facts_add_digest(facts, name, directory, digest);
 }
 
-int ckpt_model_facts(const char *directory, struct facts *facts) {
-    int status = add_file("the model's config.json", directory, CONFIG_FILE, facts);
-    return status ? status : add_tensors("the model's weights", directory, ckpt_open_model, facts);
-}
-
 int ckpt_adapter_facts(const char *directory, struct facts *facts) {
     int status = add_file("an adapter's adapter_config.json", directory, ADAPTER_FILE, facts);
     return status ? status : add_tensors("an adapter's weights", directory, ckpt_open_adapter, facts);

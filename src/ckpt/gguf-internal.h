@@ -46,8 +46,10 @@ struct gguf {
     struct strbuf head;         /* the header, as far as it was read */
     struct strbuf names;        /* keys, strings and names of tensors, each ended by a zero byte */
     struct gguf_value *values;  /* sorted by name */
-    struct gguf_entry *tensors; /* sorted by name */
+    struct gguf_entry *tensors; /* sorted by name; those of all parts */
     size_t value_count, value_capacity, tensor_count, tensor_capacity;
+    struct gguf **parts; /* the other files of a divided one */
+    size_t part_count;
 };
 
 /* Sorts the values and checks that no key is there twice. STATUS_INVALID. */
@@ -58,10 +60,11 @@ struct gguf_type {
     const char *name;
     uint32_t number; /* in the format */
     int elements, bytes;
-    /* Computes the values of one block. */
+    enum dtype dtype; /* of single values; DTYPE_COUNT: blocks */
+    /* Computes the values of one block. NULL: they are fp32. */
     void (*values)(const unsigned char *block, float *out);
 };
 /* Returns the type of a number; NULL when it is not read. */
 const struct gguf_type *gguf_type(uint32_t number);
-/* Appends the names of all types that are read. */
-void gguf_list_types(struct strbuf *out);
+/* Refuses a tensor of a type that is not read. Returns STATUS_UNSUPPORTED. */
+int gguf_refuse_type(const char *path, const char *tensor, uint32_t number);

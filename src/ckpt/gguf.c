@@ -3,6 +3,7 @@
 
 #include "base/utf8.h"
 
+#include <strings.h>
 #include <unistd.h>
 
 enum {
@@ -156,13 +157,8 @@ static void take_shape(struct cursor *c, struct gguf_tensor *tensor) {
 static void take_type(struct cursor *c, struct gguf_tensor *tensor) {
     uint32_t number = (uint32_t)take_number(c, 4);
     tensor->type = gguf_type(number);
-    if (tensor->type || c->status)
-        return;
-    struct strbuf types = STRBUF_INIT;
-    gguf_list_types(&types);
-    c->status = status_fail(STATUS_UNSUPPORTED, "%s: tensor '%s' has the type %u, which is not read (read are: %s)",
-                            c->file->path, tensor->name, number, strbuf_text(&types));
-    strbuf_free(&types);
+    if (!tensor->type && !c->status)
+        c->status = gguf_refuse_type(c->file->path, tensor->name, number);
 }
 
 /* Reads an entry. Its place is one in the data yet, and its name one in the names. */
@@ -223,13 +219,8 @@ static int place_tensors(struct gguf *file, int64_t data, int64_t alignment) {
                 (long long)(data < file->size ? file->size - data : 0));
         end = tensor->start + tensor->bytes;
         tensor->start += data;
+        tensor->part = file;
     }
-    if (file->tensor_count)
-        qsort(file->tensors, file->tensor_count, sizeof *file->tensors, compare_tensors);
-    for (size_t i = 1; i < file->tensor_count; i++)
-        if (!compare_tensors(&file->tensors[i], &file->tensors[i - 1]))
-            return status_fail(STATUS_INVALID, "%s: two tensors are called '%s'", file->path,
-                               file->tensors[i].tensor.name);
     return STATUS_OK;
 }
 
@@ -272,49 +263,141 @@ static int read_head(struct gguf *file) {
         c.status = settle_values(file);
     if (c.status)
         return c.status;
-    struct gguf_keys general = gguf_keys(file, "general."), split = gguf_keys(file, "split.");
+    struct gguf_keys general = gguf_keys(file, "general.");
     int64_t alignment = gguf_integer(&general, "alignment", DEFAULT_ALIGNMENT, 1, MAX_ALIGNMENT);
-    int64_t parts = gguf_integer(&split, "count", 0, 0, UINT16_MAX);
-    if (general.status || split.status)
-        return STATUS_INVALID;
+    TRY(general.status);
     if (alignment & (alignment - 1))
         return status_fail(STATUS_INVALID, "%s: general.alignment %lld is not a power of two", file->path,
                            (long long)alignment);
-    if (parts > 1)
-        return status_fail(STATUS_UNSUPPORTED,
-                           "%s is one of %lld parts of a model: join them first (llama-gguf-split --merge)", file->path,
-                           (long long)parts);
     return place_tensors(file, ((int64_t)c.at + alignment - 1) / alignment * alignment, alignment);
 }
 
-int gguf_open(const char *path, struct gguf **out) {
-    *out = NULL;
-    struct gguf *file = calloc(1, sizeof *file);
+/* Opens a file, or a part of one. */
+static int open_part(const char *path, struct gguf **out) {
+    struct gguf *file = *out = calloc(1, sizeof *file);
     if (!file || !(file->path = strdup(path))) {
         free(file);
+        *out = NULL;
         return status_no_memory();
     }
     file->descriptor = -1;
     int status = file_open_to_read(path, &file->descriptor, &file->size);
-    THEN(status, read_head(file));
-    if (status)
-        gguf_close(file);
-    else
-        *out = file;
+    return status ? status : read_head(file);
+}
+
+/* Checks that a part is number `number`, from 0, of `count`. */
+static int check_part(const struct gguf *part, int64_t number, int64_t count) {
+    struct gguf_keys split = gguf_keys(part, "split.");
+    int64_t found = gguf_integer(&split, "no", -1, 0, UINT16_MAX), of = gguf_integer(&split, "count", 0, 0, UINT16_MAX);
+    TRY(split.status);
+    if (found == number && of == count)
+        return STATUS_OK;
+    return status_fail(STATUS_INVALID, "%s is part %lld of %lld by its keys, but part %lld of %lld is needed here",
+                       part->path, (long long)found + 1, (long long)of, (long long)number + 1, (long long)count);
+}
+
+/* Opens part `number` and takes its tensors. `start` is the length of the name up to the number. */
+static int add_part(struct gguf *file, size_t start, int64_t number, int64_t count) {
+    struct strbuf path = STRBUF_INIT;
+    struct gguf *part = NULL;
+    strbuf_format(&path, "%.*s-%05lld-of-%05lld.gguf", (int)start, file->path, (long long)number + 1, (long long)count);
+    int status = strbuf_status(&path);
+    THEN(status, open_part(strbuf_text(&path), &part));
+    if (part)
+        file->parts[file->part_count++] = part;
+    if (status == STATUS_NOT_FOUND)
+        status = status_fail(STATUS_INVALID, "%s: part %lld of %lld is missing: there is no %s", file->path,
+                             (long long)number + 1, (long long)count, strbuf_text(&path));
+    strbuf_free(&path);
+    THEN(status, check_part(part, number, count));
+    TRY(status);
+    size_t all = file->tensor_count + part->tensor_count;
+    TRY(array_reserve(&file->tensors, &file->tensor_capacity, all + 1, sizeof *file->tensors));
+    if (part->tensor_count)
+        memcpy(file->tensors + file->tensor_count, part->tensors, part->tensor_count * sizeof *part->tensors);
+    file->tensor_count = all;
+    return STATUS_OK;
+}
+
+/* Opens the other parts of a divided file. */
+static int add_parts(struct gguf *file) {
+    char end[64];
+    struct gguf_keys split = gguf_keys(file, "split.");
+    int64_t count = gguf_integer(&split, "count", 0, 0, UINT16_MAX);
+    int64_t tensors = gguf_integer(&split, "tensors.count", -1, 0, MAX_TENSORS);
+    TRY(split.status);
+    if (count < 2)
+        return STATUS_OK;
+    size_t length = strlen(file->path);
+    size_t tail = (size_t)snprintf(end, sizeof end, "-00001-of-%05lld.gguf", (long long)count);
+    if (length < tail || strcmp(file->path + length - tail, end) != 0)
+        return status_fail(STATUS_INVALID, "%s is one of %lld parts of a model: name the first one, NAME%s", file->path,
+                           (long long)count, end);
+    int status = check_part(file, 0, count);
+    file->parts = calloc((size_t)count, sizeof(struct gguf *));
+    THEN(status, status_allocated(file->parts));
+    for (int64_t i = 1; i < count && !status; i++)
+        status = add_part(file, length - tail, i, count);
+    if (!status && tensors >= 0 && file->tensor_count != (size_t)tensors)
+        status =
+            status_fail(STATUS_INVALID, "%s: its parts have %zu tensors, but the key 'split.tensors.count' is %lld",
+                        file->path, file->tensor_count, (long long)tensors);
     return status;
+}
+
+static int sort_tensors(struct gguf *file) {
+    if (file->tensor_count)
+        qsort(file->tensors, file->tensor_count, sizeof *file->tensors, compare_tensors);
+    for (size_t i = 1; i < file->tensor_count; i++)
+        if (!compare_tensors(&file->tensors[i], &file->tensors[i - 1]))
+            return status_fail(STATUS_INVALID, "%s: two tensors are called '%s'", file->path,
+                               file->tensors[i].tensor.name);
+    return STATUS_OK;
+}
+
+bool gguf_is_file(const char *path) {
+    char start[sizeof magic];
+    int descriptor;
+    int64_t size;
+    size_t length = strlen(path);
+    if (file_is_directory(path) || file_open_to_read(path, &descriptor, &size))
+        return false;
+    bool is = (length > 5 && !strcasecmp(path + length - 5, ".gguf")) ||
+              (size >= (int64_t)sizeof start && !file_pread_all(descriptor, start, sizeof start, 0, path) &&
+               !memcmp(start, magic, sizeof start));
+    close(descriptor);
+    return is;
+}
+
+int gguf_open(const char *path, struct gguf **out) {
+    int status = open_part(path, out);
+    THEN(status, add_parts(*out));
+    THEN(status, sort_tensors(*out));
+    if (status) {
+        gguf_close(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+static void close_part(struct gguf *part) {
+    if (part->descriptor >= 0)
+        close(part->descriptor);
+    strbuf_free(&part->head);
+    strbuf_free(&part->names);
+    free(part->values);
+    free(part->tensors);
+    free(part->path);
+    free(part);
 }
 
 void gguf_close(struct gguf *file) {
     if (!file)
         return;
-    if (file->descriptor >= 0)
-        close(file->descriptor);
-    strbuf_free(&file->head);
-    strbuf_free(&file->names);
-    free(file->values);
-    free(file->tensors);
-    free(file->path);
-    free(file);
+    for (size_t i = 0; i < file->part_count; i++)
+        close_part(file->parts[i]);
+    free(file->parts);
+    close_part(file);
 }
 
 const char *gguf_path(const struct gguf *file) {
@@ -340,10 +423,10 @@ size_t gguf_index(const struct gguf *file, const struct gguf_tensor *tensor) {
     return (size_t)((const struct gguf_entry *)tensor - file->tensors);
 }
 
-const char *gguf_main_type(const struct gguf *file) {
+const struct gguf_type *gguf_main_type(const struct gguf *file) {
     const struct gguf_tensor *largest = NULL;
     for (size_t i = 0; i < file->tensor_count; i++)
         if (!largest || file->tensors[i].tensor.elements > largest->elements)
             largest = &file->tensors[i].tensor;
-    return largest ? largest->type->name : "";
+    return largest ? largest->type : gguf_type(0);
 }

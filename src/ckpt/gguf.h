@@ -10,6 +10,7 @@
 
 enum { GGUF_MAX_DIMS = 4 };
 
+struct gguf;
 struct gguf_type; /* how values are stored: gguf_types.c */
 
 struct gguf_tensor {
@@ -18,14 +19,16 @@ struct gguf_tensor {
     int dims;
     int64_t shape[GGUF_MAX_DIMS]; /* rows first, as everywhere else here; the file has them the other way round */
     int64_t elements;
-    int64_t start, bytes; /* place in the file */
+    const struct gguf *part; /* the file that holds it */
+    int64_t start, bytes;    /* place in that file */
 };
 
-struct gguf;
-
-/* Opens and checks a file. STATUS_NOT_FOUND when it does not exist, STATUS_IO when it cannot be read, STATUS_INVALID
- * when it is damaged. STATUS_UNSUPPORTED for version 1, big-endian files, parts of a divided file, and types of values
- * that are not read. STATUS_MEMORY. */
+/* True for a file that begins as a GGUF file does, or whose name ends with .gguf. */
+bool gguf_is_file(const char *path);
+/* Opens and checks a file; of a divided one (NAME-00001-of-00003.gguf) `path` is the first part, and all parts are
+ * opened. STATUS_NOT_FOUND when it does not exist, STATUS_IO when it cannot be read, STATUS_INVALID when it is damaged
+ * or another part is missing. STATUS_UNSUPPORTED for version 1, big-endian files, and types of values that are not
+ * read. STATUS_MEMORY. */
 int gguf_open(const char *path, struct gguf **file);
 void gguf_close(struct gguf *file);
 const char *gguf_path(const struct gguf *file);
@@ -36,14 +39,16 @@ const struct gguf_tensor *gguf_at(const struct gguf *file, size_t index);
 const struct gguf_tensor *gguf_find(const struct gguf *file, const char *name);
 /* Returns the index of a tensor of the file. */
 size_t gguf_index(const struct gguf *file, const struct gguf_tensor *tensor);
-/* Return the name of a type, and the same of the file's largest tensor. */
+/* Return the name of a type, and our type of the same values; DTYPE_COUNT for a quantised one. */
 const char *gguf_type_name(const struct gguf_type *type);
-const char *gguf_main_type(const struct gguf *file);
+enum dtype gguf_type_dtype(const struct gguf_type *type);
+/* Returns the type of the file's largest tensor; F32 when there is none. */
+const struct gguf_type *gguf_main_type(const struct gguf *file);
 
-/* Reads elements [first, first + count) of a tensor, row-major, as fp32: exact for F32, F16 and BF16, and the values
- * that the definition of a quantised type gives. STATUS_INVALID when one is not finite, or outside the tensor;
- * STATUS_IO. */
-int gguf_read(const struct gguf *file, const struct gguf_tensor *tensor, int64_t first, int64_t count, float *out);
+/* Reads elements [first, first + count) of a tensor, row-major, as the tensor's own plain type or as DTYPE_F32. F16 and
+ * BF16 are exact in it; a quantised type has the values of its definition. STATUS_INVALID when one is not finite, or
+ * outside the tensor; STATUS_IO. */
+int gguf_read(const struct gguf_tensor *tensor, int64_t first, int64_t count, enum dtype dtype, void *out);
 
 /* ---- keys and values ---- */
 

@@ -9,7 +9,7 @@ static int plan_fail(const struct file_tensor *tensor, const char *problem) {
 static int plan_tensor(struct write_plan *plan, json_t *numbers, const struct ckpt_array *array,
                        const struct param *param, const struct param_slice *slice, int *number) {
     struct file_tensor tensor = {.dtype = array->dtype, .rows = slice->file_rows, .columns = param->shape[1]};
-    tensor.dims = slice_file_shape(param, slice, tensor.shape);
+    tensor.dims = slice_file_shape(param, slice, slice->is_transposed, tensor.shape);
     tensor_file_name(plan->request.table->files, array->prefix, slice->name, tensor.name);
     json_t *known = json_object_get(numbers, tensor.name);
     if (known) {

@@ -1,6 +1,7 @@
 /* Reads tensors of files into the parameters of a table. Everything is checked first; then values are read in bounded
  * blocks. */
-#include "ckpt-internal.h"
+#include "codec-internal.h"
+#include "exchange.h"
 #include "halves.h"
 
 enum { PROBLEMS_NAMED = 8, COMPARE_ELEMENTS = 1 << 14 };
@@ -21,36 +22,42 @@ static void problems_end(struct problems *problems) {
         strbuf_format(&problems->text, " and %d more", problems->count - PROBLEMS_NAMED);
 }
 
-static void shape_text(char *out, size_t bytes, int dims, const int64_t *shape) {
-    size_t n = (size_t)snprintf(out, bytes, "[");
-    for (int i = 0; i < dims && n < bytes; i++)
-        n += (size_t)snprintf(out + n, bytes - n, "%s%lld", i ? ", " : "", (long long)shape[i]);
-    if (n < bytes)
-        snprintf(out + n, bytes - n, "]");
-}
-
 static bool is_readable(enum dtype type) {
     return type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16 || type == DTYPE_F64;
 }
 
-/* Adds what is wrong with the tensor of a slice to `wrong`. */
-static void check_entry(const struct tensor_entry *entry, const struct param *param, const struct param_slice *slice,
-                        struct problems *wrong) {
+/* True when the tensor of a slice is [in, out]. */
+static bool is_transposed(const struct safetensors *file, const struct param_slice *slice) {
+    return slice->is_transposed && !(file->source && file->source->is_out_in);
+}
+
+/* Adds what is wrong with the tensor of a slice to `wrong`. STATUS_INVALID for a weight in few bits. */
+static int check_entry(const struct ckpt_tensors *tensors, const struct tensor_entry *entry, const struct param *param,
+                       const struct param_slice *slice, struct problems *wrong) {
     const struct safetensor *tensor = entry->tensor;
+    const struct codec_linear *linear = codec_of(tensors, entry);
     int64_t shape[2];
     char text[3 * SHOWN_BYTES], expected[SHOWN_BYTES], found[SHOWN_BYTES], word[SHOWN_BYTES];
-    int dims = slice_file_shape(param, slice, shape);
+    bool is_turned = is_transposed(entry->file, slice);
+    int dims = slice_file_shape(param, slice, is_turned, shape);
+    if (linear) { /* it has [out, in] in all files */
+        shape[0] = slice->file_rows;
+        shape[1] = param->shape[1];
+    }
     bool has_shape = tensor->dims == dims && !memcmp(tensor->shape, shape, (size_t)dims * sizeof *shape);
     if (has_shape && is_readable(tensor->dtype))
-        return;
+        return STATUS_OK;
     shape_text(expected, sizeof expected, dims, shape);
     shape_text(found, sizeof found, tensor->dims, tensor->shape);
+    if (linear)
+        return codec_fail(linear, 0, "has values of shape %s (expected %s)", found, expected);
     if (!has_shape)
         snprintf(text, sizeof text, "%s has shape %s (expected %s)", shown(tensor->name, word), found, expected);
     else
         snprintf(text, sizeof text, "%s has dtype %s (expected F32, BF16, F16 or F64)", shown(tensor->name, word),
                  tensor->type);
     problem_add(wrong, text);
+    return STATUS_OK;
 }
 
 static bool is_wanted(const struct ckpt_array *array, const struct param *param) {
@@ -86,7 +93,7 @@ static int check_array(const struct ckpt_tensors *tensors, const struct param_ta
             last = slice->name;
             tensor_file_name(table->files, array->prefix, slice->name, name);
             if (entry)
-                check_entry(entry, param, slice, wrong);
+                TRY(check_entry(tensors, entry, param, slice, wrong));
             else
                 problem_add(missing, name);
         }
@@ -277,6 +284,19 @@ struct reading {
     char *scratch; /* as large as a block */
 };
 
+/* Reads a rectangle of one slice of a weight in few bits, which has [out, in] in all files. */
+static int read_encoded_part(const struct reading *reading, const struct codec_linear *linear,
+                             const struct param_slice *slice, const struct ckpt_block *part, char *out) {
+    const struct codec_rect rect = {slice->file_start + part->row - slice->row, part->rows, part->column,
+                                    part->columns};
+    bool is_turned = slice->is_transposed && reading->array->is_as_in_files;
+    enum dtype dtype = reading->array->dtype;
+    TRY(codec_read_values(linear, &rect, dtype, is_turned ? reading->scratch : out));
+    if (is_turned)
+        transpose(reading->scratch, part->rows, part->columns, dtype_bytes(dtype), out, part->rows);
+    return STATUS_OK;
+}
+
 /* Reads the rectangle `part` of one slice into `out`, dense. */
 static int read_part(const struct reading *reading, const struct tensor_entry *entry, const struct param_slice *slice,
                      const struct ckpt_block *part, char *out) {
@@ -286,11 +306,12 @@ static int read_part(const struct reading *reading, const struct tensor_entry *e
     int64_t width = (int64_t)dtype_bytes(array->dtype);
     int64_t file_row = slice->file_start + part->row - slice->row;
     /* runs in the file: rows of the tensor, or of its transposition */
-    int64_t stride = slice->is_transposed ? slice->file_rows : reading->table->rows[part->param].shape[1];
-    int64_t runs = slice->is_transposed ? part->columns : part->rows;
-    int64_t run = slice->is_transposed ? part->rows : part->columns;
-    int64_t at = slice->is_transposed ? part->column * stride + file_row : file_row * stride + part->column;
-    bool is_turned = slice->is_transposed && !array->is_as_in_files;
+    bool is_by_columns = is_transposed(entry->file, slice);
+    int64_t stride = is_by_columns ? slice->file_rows : reading->table->rows[part->param].shape[1];
+    int64_t runs = is_by_columns ? part->columns : part->rows, count = runs;
+    int64_t run = is_by_columns ? part->rows : part->columns, length = run;
+    int64_t at = is_by_columns ? part->column * stride + file_row : file_row * stride + part->column;
+    bool is_turned = is_by_columns != (slice->is_transposed && array->is_as_in_files);
     char *to = is_turned ? reading->scratch : out;
     if (run == stride) { /* one run after the other */
         run *= runs;
@@ -300,7 +321,7 @@ static int read_part(const struct reading *reading, const struct tensor_entry *e
         TRY(read(entry->file, entry->tensor, at + i * stride, run, array->dtype, to + i * run * width));
     }
     if (is_turned)
-        transpose(reading->scratch, part->columns, part->rows, (size_t)width, out, part->columns);
+        transpose(reading->scratch, count, length, (size_t)width, out, count);
     return STATUS_OK;
 }
 
@@ -317,8 +338,10 @@ static int read_block(const struct reading *reading, const struct ckpt_block *bl
         if (!entry)
             return status_fail(STATUS_INVALID, "%s: missing tensor %s%s", reading->tensors->directory, array->prefix,
                                slice->name);
+        const struct codec_linear *linear = codec_of(reading->tensors, entry);
         int64_t before = (part.row - block->row) * block->columns * (int64_t)dtype_bytes(array->dtype);
-        TRY(read_part(reading, entry, slice, &part, out + before));
+        TRY(linear ? read_encoded_part(reading, linear, slice, &part, out + before)
+                   : read_part(reading, entry, slice, &part, out + before));
     }
     return STATUS_OK;
 }

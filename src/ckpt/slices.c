@@ -4,9 +4,17 @@
 
 enum { SHORTEST_RUN = 1024 /* elements in a row of a transposed tensor that one read or write is worth */ };
 
-int slice_file_shape(const struct param *param, const struct param_slice *slice, int64_t shape[2]) {
-    shape[0] = slice->is_transposed ? param->shape[1] : slice->file_rows;
-    shape[1] = slice->is_transposed ? slice->file_rows : param->shape[1];
+void shape_text(char *out, size_t bytes, int dims, const int64_t *shape) {
+    size_t n = (size_t)snprintf(out, bytes, "[");
+    for (int i = 0; i < dims && n < bytes; i++)
+        n += (size_t)snprintf(out + n, bytes - n, "%s%lld", i ? ", " : "", (long long)shape[i]);
+    if (n < bytes)
+        snprintf(out + n, bytes - n, "]");
+}
+
+int slice_file_shape(const struct param *param, const struct param_slice *slice, bool is_transposed, int64_t shape[2]) {
+    shape[0] = is_transposed ? param->shape[1] : slice->file_rows;
+    shape[1] = is_transposed ? slice->file_rows : param->shape[1];
     return param->dims;
 }
 

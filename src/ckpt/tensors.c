@@ -1,5 +1,5 @@
 /* The tensor files of a directory: one file or shards with an index, and their tensors under one list of names. */
-#include "ckpt-internal.h"
+#include "codec-internal.h"
 #include "exchange.h"
 
 static int no_memory(const char *directory) {
@@ -8,6 +8,11 @@ static int no_memory(const char *directory) {
 
 static int compare_entries(const void *a, const void *b) {
     return strcmp(((const struct tensor_entry *)a)->tensor->name, ((const struct tensor_entry *)b)->tensor->name);
+}
+
+void tensors_sort(struct ckpt_tensors *tensors) {
+    if (tensors->count)
+        qsort(tensors->entries, tensors->count, sizeof *tensors->entries, compare_entries);
 }
 
 /* A file that is not opened by its name: its bytes, or else its descriptor. */
@@ -139,8 +144,8 @@ static int open_tensors(const char *directory, const char *name, const struct fi
         return no_memory(directory);
     }
     int status = bytes ? list_single_file(tensors, name, bytes) : list_files(tensors, name);
-    if (!status && tensors->count)
-        qsort(tensors->entries, tensors->count, sizeof *tensors->entries, compare_entries);
+    if (!status)
+        tensors_sort(tensors);
     if (status)
         ckpt_close(tensors);
     else
@@ -248,7 +253,7 @@ int ckpt_join(struct ckpt_tensors *tensors, struct ckpt_tensors *others) {
     tensors->count = count;
     tensors->file_count = file_count;
     others->count = others->file_count = 0;
-    qsort(entries, count, sizeof *entries, compare_entries);
+    tensors_sort(tensors);
     return STATUS_OK;
 }
 
@@ -283,8 +288,9 @@ enum dtype ckpt_dtype(const struct ckpt_tensors *tensors) {
     int64_t most = -1;
     for (size_t i = 0; i < tensors->count; i++) {
         const struct safetensor *tensor = tensors->entries[i].tensor;
-        bool is_float = tensor->dtype == DTYPE_F32 || tensor->dtype == DTYPE_BF16 || tensor->dtype == DTYPE_F16 ||
-                        tensor->dtype == DTYPE_F64;
+        bool is_float =
+            !codec_of(tensors, &tensors->entries[i]) && (tensor->dtype == DTYPE_F32 || tensor->dtype == DTYPE_BF16 ||
+                                                         tensor->dtype == DTYPE_F16 || tensor->dtype == DTYPE_F64);
         if (is_float && tensor->elements > most) {
             most = tensor->elements;
             type = tensor->dtype;
@@ -319,7 +325,7 @@ size_t ckpt_optimizer_prefix(const char *name) {
     return 0;
 }
 
-static const struct tensor_entry *find_exactly(const struct ckpt_tensors *tensors, const char *name) {
+struct tensor_entry *tensors_find_exactly(const struct ckpt_tensors *tensors, const char *name) {
     struct safetensor key = {.name = name};
     struct tensor_entry entry = {.tensor = &key};
     return tensors->count ? bsearch(&entry, tensors->entries, tensors->count, sizeof entry, compare_entries) : NULL;
@@ -330,7 +336,7 @@ const struct safetensor *ckpt_tensor_at(const struct ckpt_tensors *tensors, size
 }
 
 const struct safetensor *ckpt_find_tensor(const struct ckpt_tensors *tensors, const char *name) {
-    const struct tensor_entry *entry = find_exactly(tensors, name);
+    const struct tensor_entry *entry = tensors_find_exactly(tensors, name);
     return entry ? entry->tensor : NULL;
 }
 
@@ -341,12 +347,12 @@ int ckpt_read_bytes(const struct ckpt_tensors *tensors, size_t index, int64_t fi
 
 int ckpt_read_numbers(const struct ckpt_tensors *tensors, const char *name, int64_t first, int64_t count,
                       enum dtype dtype, void *out) {
-    const struct tensor_entry *entry = find_exactly(tensors, name);
+    const struct tensor_entry *entry = tensors_find_exactly(tensors, name);
     return safetensors_read_finite(entry->file, entry->tensor, first, count, dtype, out);
 }
 
 bool ckpt_has_tensor(const struct ckpt_tensors *tensors, const char *name) {
-    return find_exactly(tensors, name) != NULL;
+    return tensors_find_exactly(tensors, name) != NULL;
 }
 
 void tensor_file_name(const struct param_files *files, const char *prefix, const char *name,
@@ -359,14 +365,14 @@ const struct tensor_entry *tensors_find(const struct ckpt_tensors *tensors, cons
                                         const char *prefix, const char *name, bool is_tied) {
     char full[TENSOR_NAME_BYTES];
     tensor_file_name(files, prefix, name, full);
-    const struct tensor_entry *entry = find_exactly(tensors, full);
+    const struct tensor_entry *entry = tensors_find_exactly(tensors, full);
     if (entry)
         return entry;
     snprintf(full, sizeof full, "%s%s", prefix, name);
-    entry = find_exactly(tensors, full);
+    entry = tensors_find_exactly(tensors, full);
     if (!entry && is_tied && !strcmp(name, files->embedding)) {
         snprintf(full, sizeof full, "%s%s", prefix, files->head);
-        entry = find_exactly(tensors, full);
+        entry = tensors_find_exactly(tensors, full);
     }
     return entry;
 }

@@ -10,6 +10,7 @@ static const int64_t default_shard_bytes = 50000000000; /* transformers' */
 
 struct writing {
     const struct ckpt_tensors *tensors;
+    const size_t *order; /* NULL: by name */
     const char *directory;
     int *shards;  /* [tensors] */
     int *numbers; /* [tensors] in their file's header */
@@ -17,10 +18,16 @@ struct writing {
     char *piece;
 };
 
+/* Returns the tensor at a place in the order of writing. */
+static size_t tensor_at(const struct writing *w, size_t place) {
+    return w->order ? w->order[place] : place;
+}
+
 static int choose_shards(struct writing *w, int64_t limit) {
     int64_t bytes = 0;
     w->shard_count = 1;
-    for (size_t i = 0; i < w->tensors->count; i++) {
+    for (size_t place = 0; place < w->tensors->count; place++) {
+        size_t i = tensor_at(w, place);
         int64_t more = w->tensors->entries[i].tensor->bytes;
         if (bytes && more > limit - bytes) {
             w->shard_count++;
@@ -60,9 +67,11 @@ static int write_file(const struct writing *w, int shard, const struct safetenso
     if (descriptor < 0)
         return status_fail_errno("cannot create %s", path);
     int status = file_pwrite_all(descriptor, bytes, header_bytes, 0, path);
-    for (size_t i = 0; i < w->tensors->count && !status; i++)
+    for (size_t place = 0; place < w->tensors->count && !status; place++) {
+        size_t i = tensor_at(w, place);
         if (w->shards[i] == shard)
             status = write_tensor(w, i, descriptor, safetensors_header_start(header, w->numbers[i]), path);
+    }
     THEN_IF(status, fsync(descriptor), status_fail_errno("cannot write %s", path));
     close(descriptor);
     return status;
@@ -105,23 +114,29 @@ static int write_index(const struct writing *w) {
     return status;
 }
 
-int exchange_write_tensors(const char *directory, const struct ckpt_tensors *tensors, int64_t max_shard_bytes) {
+int exchange_write_tensors(const struct exchange_files *files) {
     struct staging staging = {.mark = -1};
-    struct writing w = {.tensors = tensors};
-    w.shards = calloc(tensors->count + 1, sizeof *w.shards);
-    w.numbers = calloc(tensors->count + 1, sizeof *w.numbers);
+    struct writing w = {.tensors = files->tensors, .order = files->order};
+    size_t count = files->tensors->count;
+    w.shards = calloc(count + 1, sizeof *w.shards);
+    w.numbers = calloc(count + 1, sizeof *w.numbers);
     w.piece = malloc(PIECE_BYTES);
-    int status = w.shards && w.numbers && w.piece ? save_check_replaceable(directory) : status_no_memory();
-    THEN(status, choose_shards(&w, max_shard_bytes > 0 ? max_shard_bytes : default_shard_bytes));
-    THEN(status, staging_begin(&staging, directory));
+    int status = w.shards && w.numbers && w.piece ? save_check_replaceable(files->directory) : status_no_memory();
+    THEN(status, choose_shards(&w, files->max_shard_bytes > 0 ? files->max_shard_bytes : default_shard_bytes));
+    THEN(status, staging_begin(&staging, files->directory));
     w.directory = staging.directory;
     for (int i = 0; i < w.shard_count && !status; i++)
         status = write_shard(&w, i);
     THEN_IF(status, w.shard_count > 1, write_index(&w));
+    if (!status)
+        status = save_texts(w.directory, &(const struct ckpt_save){.model = {.config_text = files->config_text,
+                                                                             .texts = files->texts,
+                                                                             .text_count = files->text_count,
+                                                                             .tokenizer = files->tokenizer}});
     THEN(status, staging_commit(&staging));
     staging_abort(&staging);
     free(w.shards);
     free(w.numbers);
     free(w.piece);
-    return status ? status_wrap(status, "%s was not written", directory) : STATUS_OK;
+    return status ? status_wrap(status, "%s was not written", files->directory) : STATUS_OK;
 }

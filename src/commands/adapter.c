@@ -45,7 +45,7 @@ static int print_adapter(const struct peft_files *files, int index) {
     printf("base digest: %s\n", *notes.base_digest ? notes.base_digest : "not recorded");
     if (*notes.chat_template)
         printf("chat template: %s\n", notes.chat_template);
-    TRY(receipt_check_file(files, index, NULL, &has_receipt, &receipt));
+    TRY(receipt_check_file(files, index, &has_receipt, &receipt));
     if (has_receipt)
         printf("receipt: of cambium %s, in %s on %s (%s), %lld tensor rank%s; the adapter has its digests\n",
                receipt.version, receipt.run.precision, receipt.run.device, receipt.run.level,
@@ -92,7 +92,7 @@ static const struct config_row receipt_rows[] = {
 
 static const struct config_command receipt_command = {
     .name = "adapter receipt",
-    .synopsis = "cambium adapter receipt DIR... --model DIR [OPTIONS]",
+    .synopsis = "cambium adapter receipt DIR... --model PATH [OPTIONS]",
     .description = "Writes " PEFT_RECEIPT_FILE " into directories of adapters that have none: digests of the base and "
                    "of the adapter, and golden log-probabilities, which are compared at each load from then on. "
                    "Receipts are never overwritten.",

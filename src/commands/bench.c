@@ -9,8 +9,8 @@
 
 #define AT(field) offsetof(struct bench_options, field)
 static const struct config_row rows[] = {
-    ROW_PATH("model", AT(model), "DIR",
-             "gpt2-124m, gpt2-1.5b, smollm2-135m or qwen2.5-0.5b (random weights), or a model directory",
+    ROW_PATH("model", AT(model), "PATH",
+             "gpt2-124m, gpt2-1.5b, smollm2-135m or qwen2.5-0.5b (random weights), or a model directory or GGUF file",
              .default_text = "gpt2-124m"),
     ROW_CHOICE("precision", AT(precision), "fp32", precision_names,
                "precision of the computation; fp8 is for train, finetune and gemm --tune; bench gemm and ops measure "
@@ -87,7 +87,7 @@ static struct config_command describe(const struct config_row *sections, size_t 
             "communication and computation saves. 'finetune' accepts a method and the keys of peft, and compares its "
             "step, on any layout, with one that trains the whole model. 'checkpoint' saves in $TMPDIR or /tmp; its "
             "ceiling is a plain "
-            "write there. 'load' opens a model directory that is in the page cache; its ceiling is a plain read. "
+            "write there. 'load' opens a model that is in the page cache; its ceiling is a plain read. "
             "'decode' measures after 32, 512 and 1,000 tokens. 'engine' compares scheduling, adapters, prefix caching, "
             "swapping and pipelining with bare steps of the engine. 'serve' measures a server; 'cambium bench serve "
             "--help' lists its options.",

@@ -19,8 +19,9 @@ _Static_assert(offsetof(struct values, options.engine) == 0, "where bench_sectio
 static const struct config_row rows[] = {
     ROW_TEXT("url", AT(options.url), "URL",
              "a running server, http://HOST:PORT, of any program with /v1/completions; by default one is started"),
-    ROW_PATH("model", AT(options.engine.model), "DIR",
-             "model directory; by default GPT-2 124M with random weights. With --url the model whose vocabulary and "
+    ROW_PATH("model", AT(options.engine.model), "PATH",
+             "model directory or GGUF file; by default GPT-2 124M with random weights. With --url the model whose "
+             "vocabulary and "
              "positions the prompts fit"),
     ROW_CHOICE("scenario", AT(options.scenario), "streams", bench_scenarios, "scenario to measure"),
     ROW_INT("streams", AT(options.streams), "0", 0, 1e9, "completions at once; 0: 16"),
@@ -54,7 +55,7 @@ static const char *const shared[] = {"device", "precision", "threads", "ranks"};
 static struct config_command describe(const struct config_row *sections, size_t count) {
     return (struct config_command){
         .name = "bench serve",
-        .synopsis = "cambium bench serve [--url URL | --model DIR] [--scenario NAME] [OPTIONS] [OPTIONS OF SERVE]",
+        .synopsis = "cambium bench serve [--url URL | --model PATH] [--scenario NAME] [OPTIONS] [OPTIONS OF SERVE]",
         .description =
             "Measures a server from a client in another process, and prints JSON lines, the summary last. Its keys are "
             "those of vLLM's server benchmark. The server is this program, started with all options that are not "

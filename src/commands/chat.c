@@ -41,6 +41,7 @@ static const struct config_row rows[] = {
     ROW_BOOL("history", AT(keeps_history), "true",
              "keep the lines for later conversations, in ~/.local/state/cambium/chat_history or in $XDG_STATE_HOME"),
     MODEL_DEVICE_ROW(AT(base)),
+    MODEL_LOAD_IN_ROW(AT(base)),
     MODEL_PRECISION_ROW(AT(base)),
     MODEL_THREADS_ROW(AT(base)),
     MODEL_MAX_LEN_ROW(AT(base)),
@@ -51,7 +52,7 @@ static const struct config_row rows[] = {
 
 static const struct config_command command = {
     .name = "chat",
-    .synopsis = "cambium chat --model DIR [--adapter DIR] [--system TEXT] [OPTIONS]",
+    .synopsis = "cambium chat --model PATH [--adapter DIR] [--system TEXT] [OPTIONS]",
     .description =
         "Answers questions from a terminal, each with the conversation so far. Answers go to standard output as they "
         "are written. Reasoning before an answer is dim; unless standard output is a terminal, it goes to standard "

@@ -22,6 +22,7 @@ int command_serve(int argc, char **argv);
 int command_adapter(int argc, char **argv);
 int command_merge(int argc, char **argv);
 int command_convert(int argc, char **argv);
+int command_quantize(int argc, char **argv);
 int command_plan(int argc, char **argv);
 int command_verify(int argc, char **argv);
 int command_bench(int argc, char **argv);

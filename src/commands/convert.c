@@ -50,8 +50,8 @@ static const struct config_command command = {
     .description =
         "Converts models and checkpoints of other systems. It reads distributed checkpoints of PyTorch and "
         "Megatron core, and the files of HuggingFaceStorageWriter. It also reads GGUF with weights of F32, F16, BF16, "
-        "Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K; quantised weights become numbers. Pickles are read as "
-        "data, and nothing in them is executed.",
+        "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL and IQ4_XS; quantised weights become numbers. Pickles are "
+        "read as data, and nothing in them is executed.",
     .examples = "  cambium convert --from SmolLM2-135M-Instruct.Q4_1.gguf --to model --output out/smollm2\n"
                 "  cambium convert --from run/step-1000 --to model --output out/gpt --config config.json\n",
     .rows = rows,

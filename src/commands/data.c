@@ -10,6 +10,7 @@
 #include "data/tuning.h"
 #include "model/family.h"
 #include "openai/json_out.h"
+#include "pretrained/pretrained.h"
 #include "text/text.h"
 
 struct show_options {
@@ -200,7 +201,7 @@ static int show_row(const struct show_options *options) {
     struct tokenizer *tokenizer = NULL;
     struct tuning_data *data = NULL;
     struct model_text_ends ends = {0};
-    TRY(tokenizer_files_read(options->tokenizer, &files));
+    TRY(pretrained_read_tokenizer(options->tokenizer, &files));
     int status = tokenizer_open_files(&files, &tokenizer);
     if (!status && files.is_there[TOKENIZER_GENERATION])
         status = model_read_generation_config(
@@ -262,7 +263,7 @@ static int show(const struct show_options *options, bool is_sample) {
                   .reset_attention_mask = options->reset_attention_mask},
     };
     wanted.samples[options->which] = options->num_samples;
-    int status = options->tokenizer ? tokenizer_open(options->tokenizer, &tokenizer) : STATUS_OK;
+    int status = options->tokenizer ? pretrained_open_tokenizer(options->tokenizer, &tokenizer) : STATUS_OK;
     if (!status && tokenizer) {
         wanted.rules.eod_id = tokenizer_eos_id(tokenizer);
         wanted.rules.vocab_size = tokenizer_vocab_size(tokenizer);

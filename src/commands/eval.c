@@ -51,7 +51,7 @@ static const struct config_row rows[] = {
 
 static const struct config_command command = {
     .name = "eval",
-    .synopsis = "cambium eval --model DIR --task NAME=FILE.jsonl... [OPTIONS]",
+    .synopsis = "cambium eval --model PATH --task NAME=FILE.jsonl... [OPTIONS]",
     .description =
         "Runs standard benchmarks, with or without examples, and prints their metrics; tokens, texts and metrics are "
         "those of EleutherAI's lm_eval. Rows come from your files, with the field names of the data sets; nothing is "

@@ -8,13 +8,12 @@
 #include "data/tuning.h"
 #include "jobs/receipts.h"
 #include "jobs/serving_gap.h"
-#include "peft/receipt.h"
 
 static const char *const truncations[] = {"right", "left", NULL};
 
 struct options {
     const char *config, *model, *output, *init_adapter;
-    int receipts;
+    int receipts, load_in;
     struct config_list peft, data, valid_data, adapters;
     int64_t ranks; /* 0: not given */
     struct training_target target;
@@ -25,7 +24,7 @@ struct options {
 #define OPTION(name, field, meta, text) ROW_PATH(name, AT(field), meta, text)
 #define AT(field)                       offsetof(struct options, field)
 static const struct config_row rows[] = {
-    OPTION("model", model, "DIR", "the model directory, or one of checkpoints; it is not changed"),
+    OPTION("model", model, "PATH", "the model directory, GGUF file, or directory of checkpoints; it is not changed"),
     ROW_LIST("peft", AT(peft), "METHOD...",
              "several are trained together, each in its own directory; full trains all weights of the model"),
     /* after the methods' names */
@@ -41,6 +40,7 @@ static const struct config_row rows[] = {
     OPTION("init-adapter", init_adapter, "DIR",
            "start from the values and the configuration of an adapter or a stack, instead of keys of peft"),
     TRAINING_RANKS_ROW(AT(ranks)),
+    LOAD_IN_ROW(AT(load_in)),
     RECEIPTS_ROW(AT(receipts)),
 };
 
@@ -160,7 +160,7 @@ static struct config_row *section_rows(const struct named_rows *named, size_t *c
 static struct config_command describe(const struct named_rows *named, const struct config_row *sections, size_t count) {
     return (struct config_command){
         .name = "finetune",
-        .synopsis = "cambium finetune --model DIR --peft METHOD... --data FILE.jsonl --output DIR "
+        .synopsis = "cambium finetune --model PATH --peft METHOD... --data FILE.jsonl --output DIR "
                     "[OPTIONS] [--section.key=value ...] [--dry-run [--cluster NAME|FILE --nodes N|--devices N]]",
         .description =
             "Trains a small set of parameters on a frozen model, and writes an adapter that Hugging Face's PEFT reads. "
@@ -272,6 +272,8 @@ static int check_given(const struct options *options) {
                                      : "%s needs train.skip_train; --init-adapter starts from one",
                                words[i].name);
     }
+    if (options->load_in && stack_lists_full(&options->peft))
+        return status_fail(STATUS_USAGE, "--load-in is for a frozen base, and --peft full trains all weights");
     if (options->init_adapter && stack_lists_full(&options->peft))
         return status_fail(STATUS_USAGE, "--init-adapter does nothing with --peft full");
     return STATUS_OK;
@@ -296,9 +298,8 @@ static int choose_stack(const struct options *options, const struct config *give
     bool only_evaluates = options->sections.run.train.skip_train;
     if (!only_evaluates && !options->init_adapter)
         return stack_choose(stack, &options->peft, keys, given);
-    TRY(only_evaluates ? stack_apply(stack, &options->adapters, given, options->model)
-                       : stack_take(stack, &options->peft, keys, given, options->init_adapter, options->model));
-    return stack->init ? receipt_check_files(stack->init, options->model, options->receipts) : STATUS_OK;
+    return only_evaluates ? stack_apply(stack, &options->adapters, given, options->model)
+                          : stack_take(stack, &options->peft, keys, given, options->init_adapter, options->model);
 }
 
 /* Sets the learning rate that the methods have when none is given, and prints it. */
@@ -422,6 +423,7 @@ static int make_texts(struct tuning *tuning) {
 
 /* Describes the adapters that train. */
 static void set_tuner(struct tuning *tuning, const struct options *options) {
+    tuning->run.load_in = options->load_in;
     tuning->adapters =
         (struct tuner_adapters){.configs = tuning->stack.configs,
                                 .count = tuning->stack.count,
@@ -493,6 +495,11 @@ static int prepare(const struct launch *launch, const struct config *given, void
     THEN_IF(status, !skips, check_output(options, &tuning->stack));
     options->sections.run.checkpoint.save = options->output;
     THEN(status, train_prepare_tuning(&tuning->run, &options->sections.run, options->model));
+    if (!status && tuning->run.is_quantised && tuning->stack.is_full)
+        status = status_fail(STATUS_USAGE,
+                             "%s is quantised, and --peft full trains all weights: 'cambium convert --to model' writes "
+                             "a plain model",
+                             options->model);
     if (!status && !tuning->run.tokenizer)
         status = status_fail(STATUS_USAGE, "%s has no tokenizer, and tokenizer is not given", options->model);
     THEN(status, tokenizer_open_files(tuning->run.tokenizer, &tuning->tokenizer));
@@ -539,10 +546,17 @@ static void dump(const void *context) {
     config_dump(&command, options, stdout);
 }
 
+/* Before the trainer is opened: the receipts of the adapters that it reads. */
+static int before(struct comm *world, const struct train_run *run, const void *context) {
+    const struct tuning *tuning = context;
+    const struct job_model model = {.receipts = tuning->options->receipts};
+    return tuning->stack.init ? receipts_replay(world, run, &model, tuning->stack.init) : STATUS_OK;
+}
+
 /* When the trainer is closed: receipts into the adapters, then the gap, which loads what was written. */
-static int after(struct comm *world, const struct train_run *run, int64_t iteration) {
+static int after(struct comm *world, const struct train_run *run, int64_t iteration, bool is_stopped) {
     TRY(receipts_add(world, run));
-    return serving_gap_add(world, run, iteration);
+    return is_stopped ? STATUS_OK : serving_gap_add(world, run, iteration);
 }
 
 static int run(struct launch *launch, void *context) {
@@ -554,6 +568,7 @@ static int run(struct launch *launch, void *context) {
                                          .cluster = tuning->options->target.cluster ? &tuning->cluster : NULL,
                                          .dump = dump,
                                          .context = tuning,
+                                         .before = before,
                                          .finish = export,
                                          .after = after});
 }

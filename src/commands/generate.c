@@ -83,7 +83,7 @@ static const struct config_row rows[] = {
 
 static const struct config_command command = {
     .name = "generate",
-    .synopsis = "cambium generate --model DIR --prompt TEXT | --messages FILE | --requests FILE.jsonl [OPTIONS]",
+    .synopsis = "cambium generate --model PATH --prompt TEXT | --messages FILE | --requests FILE.jsonl [OPTIONS]",
     .description = "Generates text with a trained model and writes it to standard output. Equal seeds give equal "
                    "completions, on any "
                    "number of ranks. Ranks are threads, or processes of mpirun or srun, which share the model.",

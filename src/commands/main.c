@@ -29,6 +29,7 @@ static const struct {
     {"adapter", command_adapter, "show what an adapter is"},
     {"merge", command_merge, "fold adapters into a model"},
     {"convert", command_convert, "convert models and checkpoints of other systems"},
+    {"quantize", command_quantize, "write a model in 4 or 8 bits"},
     {"plan", command_plan, "find what a cluster would do, without the cluster"},
     {"verify", command_verify, "prove that trainer and server compute the same bits"},
     {"bench", command_bench, "measure this machine and this program"},

@@ -2,6 +2,7 @@
 #include "model_arguments.h"
 
 #include "parallel/layout.h"
+#include "pretrained/pretrained.h"
 
 int adapter_memory_check(struct adapter_names *names, const struct config *config) {
     names->memory_is_given = config_is_given(config, "adapter-memory");
@@ -41,11 +42,11 @@ int model_facts(void *job_model, struct facts *facts) {
     const struct job_model *arguments = job_model;
     char directory[PATH_MAX];
     int status = ckpt_resolve_model(arguments->model, directory, sizeof directory);
-    THEN(status, ckpt_model_facts(directory, facts));
+    THEN(status, pretrained_facts(directory, facts));
     THEN(status, adapter_facts(&arguments->adapters, facts));
     const char *tokenizer = arguments->tokenizer ? arguments->tokenizer : directory;
     struct tokenizer_files files = {0};
-    THEN(status, tokenizer_files_read(tokenizer, &files));
+    THEN(status, pretrained_read_tokenizer(tokenizer, &files));
     THEN(status, tokenizer_files_facts(&files, facts));
     tokenizer_files_free(&files);
     return status;

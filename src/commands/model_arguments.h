@@ -6,6 +6,7 @@
 #include "config/config.h"
 #include "jobs/adapter_names.h"
 #include "jobs/model.h"
+#include "pretrained/encodings.h"
 #include "text/prompt.h"
 #include "text/tool_format.h"
 
@@ -15,8 +16,8 @@ static const char *const model_on_off[] = {"on", "off", NULL};
 
 /* The rows of these options, for a command whose struct has its job_model at offset `at`. */
 #define MODEL_ROW(at)                                                                                                  \
-    ROW_PATH("model", (at) + offsetof(struct job_model, model), "DIR",                                                 \
-             "model directory, or a directory of checkpoints (the newest is taken)", .is_required = true)
+    ROW_PATH("model", (at) + offsetof(struct job_model, model), "PATH",                                                \
+             "model directory, GGUF file, or a directory of checkpoints (the newest is taken)", .is_required = true)
 static const char *const receipt_modes[] = {"check", "require", "off", NULL};
 #define RECEIPTS_ROW(at)                                                                                               \
     ROW_CHOICE("receipts", (at), "check", receipt_modes,                                                               \
@@ -29,8 +30,8 @@ static const char *const receipt_modes[] = {"check", "require", "off", NULL};
     "those lines of requests or texts that name it"
 #define MODEL_NAME_ROW(at, help_) ROW_LIST("model-name", (at) + offsetof(struct job_model, names), "NAME...", help_)
 #define MODEL_TOKENIZER_ROW(at)                                                                                        \
-    ROW_PATH("tokenizer", (at) + offsetof(struct job_model, tokenizer), "DIR",                                         \
-             "tokenizer, when it is not in the model directory")
+    ROW_PATH("tokenizer", (at) + offsetof(struct job_model, tokenizer), "PATH",                                        \
+             "directory or GGUF file of the tokenizer, when the model has none")
 #define MODEL_GRAPHS_ROW(at)                                                                                           \
     ROW_CHOICE("cuda-graphs", (at) + offsetof(struct job_model, cuda_graphs), "on", model_on_off,                      \
                "--device cuda, one rank: record decode steps once, and launch each as a whole")
@@ -38,7 +39,12 @@ static const char *const receipt_modes[] = {"check", "require", "off", NULL};
     ROW_CHOICE("precision", (at) + offsetof(struct job_model, precision), "auto", model_precisions,                    \
                "precision of the computation; auto: the files' type; tf32: fp32 with products in TF32, except those "  \
                "of attention, on a GPU")
-#define MODEL_DEVICE_ROW(at) CONFIG_DEVICE_ROW((at) + offsetof(struct job_model, device))
+#define LOAD_IN_ROW(at)                                                                                                \
+    ROW_CHOICE("load-in", (at), "none", load_in_names,                                                                 \
+               "round the weights of a plain model's layers while they are loaded: int8 by output, int4 in groups of " \
+               "128 inputs, nf4 in blocks of 64, fp8 in blocks of 128 x 128; none: take them as they are")
+#define MODEL_LOAD_IN_ROW(at) LOAD_IN_ROW((at) + offsetof(struct job_model, load_in))
+#define MODEL_DEVICE_ROW(at)  CONFIG_DEVICE_ROW((at) + offsetof(struct job_model, device))
 #define MODEL_THREADS_ROW(at)                                                                                          \
     ROW_INT("threads", (at) + offsetof(struct job_model, threads), "0", 0, 4096,                                       \
             "threads of each rank; 0: all cores, or one if shared", .may_differ = true)
@@ -46,8 +52,8 @@ static const char *const receipt_modes[] = {"check", "require", "off", NULL};
 #define MODEL_COMPUTE_ROWS(at)                                                                                         \
     CONFIG_INVARIANT_ROW((at) + offsetof(struct job_model, batch_invariant)),                                          \
         CONFIG_COLLECTIVES_ROW((at) + offsetof(struct job_model, collectives)),                                        \
-        CONFIG_ALGORITHMS_ROW((at) + offsetof(struct job_model, gemm_algorithms)), MODEL_PRECISION_ROW(at),            \
-        MODEL_THREADS_ROW(at), RECEIPTS_ROW((at) + offsetof(struct job_model, receipts))
+        CONFIG_ALGORITHMS_ROW((at) + offsetof(struct job_model, gemm_algorithms)), MODEL_LOAD_IN_ROW(at),              \
+        MODEL_PRECISION_ROW(at), MODEL_THREADS_ROW(at), RECEIPTS_ROW((at) + offsetof(struct job_model, receipts))
 #define MODEL_MAX_LEN_ROW(at)                                                                                          \
     ROW_INT("max-model-len", (at) + offsetof(struct job_model, max_model_len), "0", 0, 1e9,                            \
             "limit of tokens of prompt and completion together; 0: the model's positions")

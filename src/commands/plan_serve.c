@@ -193,7 +193,8 @@ int plan_serve_command(int argc, char **argv) {
         .description =
             "Finds the layouts that serve a model on a cluster: latency of a request, tokens per second, memory. MODEL "
             "is "
-            "a model directory, of which only config.json is read, a size such as 20B, or an open model's name such as "
+            "a model directory, of which only config.json is read, a GGUF file, a size such as 20B, or an open model's "
+            "name such as "
             "llama-3.1-8b. CLUSTER is a shipped cluster "
             "or "
             "a file. The best row within the limits has the most requests per second of a device. Exit status 1: no "

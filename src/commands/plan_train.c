@@ -36,7 +36,7 @@ static const struct config_row rows[] = {
              "llama-3.1-8b, -70b, -405b, qwen3-0.6b, -1.7b, -4b, -8b, -14b, -32b"),
     ROW_PATH("config", AT(config), "FILE.yaml",
              "a run file of cambium pretrain; the files that it names need not exist"),
-    ROW_PATH("model", AT(model), "DIR", "a model directory, of which only config.json is read"),
+    ROW_PATH("model", AT(model), "PATH", "a model directory, of which only config.json is read, or a GGUF file"),
     ROW_TEXT("nodes", AT(nodes), "N[,N...]",
              "numbers of nodes; each has a search, and efficiency is compared with the first"),
     ROW_TEXT("devices", AT(devices), "N[,N...]", "numbers of devices, in place of --nodes"),
@@ -421,7 +421,7 @@ int plan_train_command(int argc, char **argv) {
     const struct config_command command = {
         .name = "plan train",
         .synopsis =
-            "cambium plan train --cluster NAME|FILE --model-size SIZE|--config FILE.yaml|--model DIR|--days D "
+            "cambium plan train --cluster NAME|FILE --model-size SIZE|--config FILE.yaml|--model PATH|--days D "
             "--nodes N[,N...]|--devices N[,N...] [--space all|hp-tool|run] [--fix KEY=VALUE...] [--also fp8,fsdp] "
             "[--tokens X] "
             "[--method METHOD... [--peft.KEY=VALUE ...]] [--top N] [--html FILE] [--json FILE] [--yaml FILE] [--row R] "

@@ -6,6 +6,7 @@
 #include "config/config.h"
 #include "data/data.h"
 #include "parallel/site.h"
+#include "pretrained/pretrained.h"
 #include "text/text.h"
 
 struct options {
@@ -100,7 +101,7 @@ struct preprocessing {
 static int prepare(const struct launch *launch, const struct config *config, void *context) {
     struct preprocessing *p = context;
     int status = launch_ranks(launch, p->options->ranks, &p->ranks);
-    THEN(status, tokenizer_files_read(p->options->tokenizer, &p->files));
+    THEN(status, pretrained_read_tokenizer(p->options->tokenizer, &p->files));
     THEN(status, tokenizer_open_files(&p->files, &p->tokenizer));
     p->options->preprocess.tokenizer = p->tokenizer;
     return status ? status : preprocess_check(&p->options->preprocess);

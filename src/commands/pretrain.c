@@ -15,8 +15,8 @@ struct options {
 #define AT(field) offsetof(struct options, field)
 static const struct config_row rows[] = {
     TRAINING_CONFIG_ROW(AT(config)),
-    ROW_PATH("init-from", AT(init_from), "DIR",
-             "start from the weights of a model directory, whose config.json supplies the whole model section"),
+    ROW_PATH("init-from", AT(init_from), "PATH",
+             "start from the weights of a model directory or GGUF file, which supplies the whole model section"),
     TRAINING_RANKS_ROW(AT(ranks)),
     TRAINING_DRY_RUN_ROWS(AT(is_dry_run), AT(target)),
 };

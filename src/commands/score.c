@@ -33,7 +33,7 @@ static const struct config_row rows[] = {
 
 static const struct config_command command = {
     .name = "score",
-    .synopsis = "cambium score --model DIR --input FILE.jsonl [OPTIONS]",
+    .synopsis = "cambium score --model PATH --input FILE.jsonl [OPTIONS]",
     .description =
         "Writes {\"tokens\":[...],\"logprobs\":[null,...]} for each line of the input: natural logarithms of the "
         "probability of each token after those before it. The first token of a line has one where an adapter of prompt "

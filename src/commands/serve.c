@@ -9,6 +9,7 @@
 #include "base/base.h"
 #include "base/utf8.h"
 #include "infer/sequences.h"
+#include "pretrained/pretrained.h"
 
 #include <signal.h>
 #include <stdatomic.h>
@@ -133,7 +134,7 @@ static const struct config_row rows[] = {
 
 static const struct config_command command = {
     .name = "serve",
-    .synopsis = "cambium serve --model DIR [--adapter-root DIR] [--listen HOST:PORT] [OPTIONS]",
+    .synopsis = "cambium serve --model PATH [--adapter-root DIR] [--listen HOST:PORT] [OPTIONS]",
     .description =
         "Serves a trained model and its adapters: OpenAI-style HTTP and gRPC on one port, and control on another. "
         "It prints one line to standard output when it serves requests. A plan that needs more memory than the host or "
@@ -333,8 +334,8 @@ static int serve(struct serving *serving, struct engine *engine, const struct jo
     struct tokenizer_files files = {0};
     struct tokenizer *tokenizer = NULL;
     int status = STATUS_OK;
-    if (c->base.tokenizer || tokenizer_is_present(directory)) {
-        status = tokenizer_files_read(directory, &files);
+    if (c->base.tokenizer || pretrained_has_tokenizer(directory)) {
+        status = pretrained_read_tokenizer(directory, &files);
         THEN(status, tokenizer_open_files(&files, &tokenizer));
     }
     if (!status) {

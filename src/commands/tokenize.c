@@ -8,6 +8,7 @@
 #include "base/base.h"
 #include "config/config.h"
 #include "openai/json_out.h"
+#include "pretrained/pretrained.h"
 #include "text/chat.h"
 #include "text/text.h"
 
@@ -41,8 +42,8 @@ struct filter {
 
 #define AT(field) offsetof(struct options, field)
 static const struct config_row rows[] = {
-    ROW_PATH("tokenizer", AT(tokenizer), "DIR",
-             "a tokenizer's or a model's directory (tokenizer.json, or vocab.json and merges.txt)",
+    ROW_PATH("tokenizer", AT(tokenizer), "PATH",
+             "a tokenizer's or a model's directory (tokenizer.json, or vocab.json and merges.txt), or a GGUF file",
              .is_required = true),
     ROW_PATH("messages", AT(messages), "FILE",
              "messages in place of lines of text: plain text of one user, a JSON list of {\"role\", \"content\"}, or "
@@ -272,7 +273,7 @@ static int run(const void *values, const struct config *given) {
                                      (options->add_special ? TOKENIZER_ADD_SPECIAL : TOKENIZER_PLAIN),
                             .shows = options->shows};
     TRY(check(options, given));
-    int status = tokenizer_open(options->tokenizer, &filter.tokenizer);
+    int status = pretrained_open_tokenizer(options->tokenizer, &filter.tokenizer);
     THEN(status, tokenizer_encoder_new(filter.tokenizer, &filter.encoder));
     THEN(status, options->messages ? write_chat(&filter, options) : filter_input(&filter));
     tokenizer_encoder_free(filter.encoder);

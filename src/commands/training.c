@@ -89,9 +89,10 @@ static int plan_elsewhere(const struct training *training) {
 
 static int train(struct comm *world, void *context) {
     const struct training *training = context;
-    struct trainer *trainer;
+    struct trainer *trainer = NULL;
     log_quiet(world->rank > 0);
-    int status = trainer_open(training->run, world, &trainer);
+    int status = training->before ? training->before(world, training->run, training->context) : STATUS_OK;
+    THEN(status, trainer_open(training->run, world, &trainer));
     if (status == STATUS_INTERRUPTED) {
         log_info("%s", status_text());
         return STATUS_OK;
@@ -102,8 +103,9 @@ static int train(struct comm *world, void *context) {
     if (status)
         comm_fail(world, status); /* the others no longer touch this rank's memory */
     int64_t iteration = status ? 0 : trainer_iteration(trainer);
+    bool is_stopped = !status && trainer_is_stopped(trainer);
     trainer_close(trainer);
-    return status || !training->after ? status : training->after(world, training->run, iteration);
+    return status || !training->after ? status : training->after(world, training->run, iteration, is_stopped);
 }
 
 int training_launch(struct launch *launch, const struct training *training) {

@@ -42,11 +42,14 @@ struct training {
     const struct cluster *cluster; /* of a dry run whose plan is for another machine; NULL: this one */
     /* Prints the resolved configuration to standard output; an error is found by the caller, in the stream. */
     void (*dump)(const void *context);
-    const void *context; /* of `dump` */
+    const void *context; /* of `dump` and `before` */
+    /* Called on each rank before it opens its trainer. Returns a status; NULL: nothing is to do. */
+    int (*before)(struct comm *world, const struct train_run *run, const void *context);
     /* Called on each rank after the last iteration. Returns a status; NULL: nothing is left to do. */
     int (*finish)(struct trainer *trainer, const struct train_run *run);
-    /* Called on each rank when it has closed its trainer, which finished this iteration. The same. */
-    int (*after)(struct comm *world, const struct train_run *run, int64_t iteration);
+    /* Called on each rank when it has closed its trainer, which finished this iteration; `is_stopped`: a signal ended
+     * it. The same. */
+    int (*after)(struct comm *world, const struct train_run *run, int64_t iteration, bool is_stopped);
     size_t program; /* of the plan; set by training_launch */
 };
 

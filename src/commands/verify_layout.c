@@ -19,7 +19,8 @@ struct options {
 #define AT(field) offsetof(struct options, field)
 static const struct config_row rows[] = {
     TRAINING_CONFIG_ROW(AT(config)),
-    ROW_PATH("model", AT(model), "DIR", "take the model's shape from the config.json of a model directory"),
+    ROW_PATH("model", AT(model), "PATH",
+             "take the model's shape from the config.json of a model directory, or from a GGUF file"),
     ROW_LIST("peft", AT(peft), "METHOD...", "train these adapters on the frozen model, as finetune does"),
     RANKS_ROW(AT(ranks), "ranks of the layout, as threads of this process, at most 64; 1 when not given, and under "
                          "mpirun or srun theirs"),

@@ -32,6 +32,7 @@ static const struct config_row rows[] = {
     CONFIG_INVARIANT_ROW(AT(base.batch_invariant)),
     CONFIG_COLLECTIVES_ROW(AT(base.collectives)),
     CONFIG_ALGORITHMS_ROW(AT(base.gemm_algorithms)),
+    MODEL_LOAD_IN_ROW(AT(base)),
     ROW_CHOICE("precision", AT(base.precision), "auto", precisions,
                "precision of the computation; auto: the files' type; fp8 has no zero gap"),
     MODEL_THREADS_ROW(AT(base)),
@@ -42,7 +43,7 @@ static const struct config_row rows[] = {
 
 static const struct config_command command = {
     .name = "verify serving",
-    .synopsis = "cambium verify serving --model DIR [--adapter DIR...] [OPTIONS]",
+    .synopsis = "cambium verify serving --model PATH [--adapter DIR...] [OPTIONS]",
     .description =
         "Computes log-probabilities over the whole vocabulary twice: in the forward that trains, and in the engine. "
         "The engine runs prefill, prefill in chunks, decode, a prefix hit, and rows among those of other texts. "

@@ -3,11 +3,10 @@
 #pragma once
 
 #include "ckpt/exchange.h"
-#include "ckpt/gguf.h"
 #include "ckpt/gguf_write.h"
 #include "convert.h"
 
-#include "text/lists.h"
+#include "pretrained/gguf_names.h"
 
 /* Returns the type of a model's written weights; is_bf16: that of most of the source's. */
 static inline enum dtype convert_dtype(const struct convert_request *request, bool is_bf16) {
@@ -17,38 +16,14 @@ static inline enum dtype convert_dtype(const struct convert_request *request, bo
     return is_written_so ? DTYPE_BF16 : DTYPE_F32;
 }
 
-/* The parts of a parameter's name: "layers.3.", the module, a dot, and "weight" or "bias". */
-struct param_words {
-    int64_t layer; /* -1: none */
-    const char *module;
-    size_t length; /* of the module */
-    const char *kind;
-};
-
-static inline struct param_words param_split(const char *name) {
-    const char *dot = strrchr(name, '.');
-    struct param_words words = {.layer = -1, .module = name, .kind = dot + 1};
-    char *end;
-    if (!strncmp(name, "layers.", 7)) {
-        words.layer = strtoll(name + 7, &end, 10);
-        words.module = end + 1;
-    }
-    words.length = (size_t)(dot - words.module);
-    return words;
-}
-
-static inline bool param_is_of(const struct param_words *words, const char *module) {
-    return strlen(module) == words->length && !strncmp(module, words->module, words->length);
-}
-
 /* ---- source.c ---- */
 
 /* A directory of tensors, or a GGUF file. */
 struct source {
     const char *kind;             /* of a directory, for messages */
     char directory[PATH_MAX];     /* or the file */
-    struct ckpt_tensors *tensors; /* all of them: a checkpoint's moments too, as exp_avg.NAME; NULL: a GGUF file */
-    struct gguf *gguf;            /* NULL: a directory */
+    struct ckpt_tensors *tensors; /* all of them: a checkpoint's moments too, as exp_avg.NAME */
+    struct pretrained file;       /* a GGUF file, which owns the tensors; zeroed: a directory */
 };
 /* Finds what the path is, and opens it. STATUS_NOT_FOUND, STATUS_IO, STATUS_INVALID, STATUS_UNSUPPORTED, STATUS_MEMORY.
  * Call source_close in any case. */
@@ -60,12 +35,6 @@ void source_close(struct source *source);
 
 /* ---- model_source.c ---- */
 
-/* The tensors that a parameter consists of in a GGUF file: gguf_weights.c. */
-struct gguf_weights {
-    const struct gguf *file;
-    struct gguf_sources *sources; /* [table count] */
-};
-
 /* A source as a model: what names and shapes its tensors must have. */
 struct model_source {
     struct source *source;
@@ -76,28 +45,23 @@ struct model_source {
     struct model_text_ends ends;
     struct param_table table;
     struct tokenizer_files tokenizer;
-    struct strbuf state_text;    /* trainer_state.json without digests; "" when there is none */
-    enum dtype dtype;            /* to write */
-    struct gguf_weights weights; /* of a GGUF file */
+    struct strbuf state_text; /* trainer_state.json without digests; "" when there is none */
+    enum dtype dtype;         /* to write */
 };
 
 /* The names and shapes that a source's tensors may have. */
 struct model_form {
     bool (*is_there)(const struct source *source);
-    /* Makes the model of such a source. NULL: it is a directory of tensors. */
-    int (*open)(const struct convert_request *request, struct model_source *model);
     /* Makes config.json of a source without one, if the source says what is in it. NULL: it never does. */
     int (*make_config)(struct model_source *model);
-    /* Checks the names and shapes of all tensors that the arrays need, as ckpt_check does. STATUS_INVALID. NULL:
-     * they were checked when the source was opened. */
+    /* Checks the names and shapes of all tensors that the arrays need, as ckpt_check does. STATUS_INVALID. */
     int (*check)(const struct model_source *model, const struct ckpt_array *arrays, int count);
     /* Reads a block of a parameter. Any number of threads. */
     int (*read)(const struct model_source *model, const struct ckpt_array *array, const struct ckpt_block *block,
                 void *values);
     bool is_as_in_files; /* as in a model directory; names may have a prefix */
-    bool is_fp32;        /* `read` gives fp32 only */
 };
-extern const struct model_form megatron_form, gguf_form;
+extern const struct model_form megatron_form;
 
 /* Reads the configuration and the tokenizer, strips the prefix of the names, and checks all tensors of the model. */
 int model_source_open(const struct convert_request *request, struct source *source, struct model_source *model);
@@ -106,9 +70,6 @@ void model_source_close(struct model_source *model);
 int model_source_check(const struct model_source *model, const struct ckpt_array *arrays, int count);
 /* Sets the text of config.json to this model's, with a type for its weights. STATUS_MEMORY. */
 int model_source_make_config(struct model_source *model, const struct model_config *config, enum dtype dtype);
-/* Rounds values of a parameter to 16 bits. STATUS_INVALID when one is not finite in that type. */
-int model_round(const char *where, const struct param *param, const float *values, int64_t count, enum dtype dtype,
-                uint16_t *out);
 /* Reads a block of a parameter: `get` of struct ckpt_array, with a struct model_array as its context. */
 struct model_array {
     const struct model_source *model;
@@ -147,68 +108,8 @@ int write_dcp(const struct convert_request *request, struct source *source);
 /* to_model.c: writes a model directory, or a checkpoint when the source has a trainer's state. */
 int write_model(const struct convert_request *request, struct source *source);
 
-/* ---- a GGUF file ---- */
-
-/* gguf_config.c: reads the model's configuration from the keys and from which tensors there are. */
-int gguf_read_config(const struct gguf *file, struct model_config *config);
-
-/* gguf_tokenizer.c: makes the tokenizer's files, and finds the tokens at the ends of a text. */
-int gguf_read_tokenizer(const struct gguf *file, const struct model_config *config, struct tokenizer_files *files,
-                        struct model_text_ends *ends);
-
-/* ---- gguf_weights.c: which tensors a parameter consists of ---- */
-
-enum { GGUF_MAX_SOURCES = 3 };
-
-/* The names of a module. A linear of several parts may be one tensor, or one for each part. */
-struct gguf_module {
-    const char *whole, *parts[GGUF_MAX_SOURCES];
-    int64_t layer;    /* -1: none */
-    const char *kind; /* "weight" or "bias" */
-};
-/* Finds the module of a parameter. */
-void gguf_find_module(const struct param *param, struct gguf_module *module);
-/* Writes the name of a tensor of a module: the whole or a part. Returns `out`. */
-const char *gguf_tensor_name(const struct gguf_module *module, const char *part, char out[PARAM_NAME_BYTES]);
-
-/* A tensor whose rows follow those of the source before it. */
-struct gguf_source {
-    const struct gguf_tensor *tensor;
-    int64_t rows, columns;
-    int64_t pairs; /* heads of this many rows whose halves alternate in the file; 0: none */
-};
-struct gguf_sources {
-    struct gguf_source items[GGUF_MAX_SOURCES];
-    int count; /* 0: the parameter is zero */
-};
-
-/* Finds the tensors of every parameter and checks their shapes. A tensor that belongs to no parameter is refused, and
- * one that is missing. Call gguf_weights_close in any case. */
-int gguf_weights_open(const struct gguf *file, const struct model_config *config, const struct param_table *table,
-                      struct gguf_weights *weights);
-void gguf_weights_close(struct gguf_weights *weights);
-/* Reads a block of a parameter. */
-int gguf_weights_read(const struct gguf_weights *weights, const struct ckpt_block *block, float *values);
-
-/* True when the file has a tensor of this name in its first layer. */
-bool gguf_has_module(const struct gguf *file, const char *module, const char *kind);
-/* Reads both and compares. */
-int gguf_is_equal(const struct gguf *file, const struct gguf_tensor *a, const struct gguf_tensor *b, bool *is_equal);
-
-/* ---- gguf_rope.c ---- */
-
-/* Reads the rotation. */
-int gguf_read_rotation(const struct gguf *file, struct gguf_keys *keys, struct model_config *config);
-
-/* Returns what Llama 3's scaling divides a frequency by. */
-double gguf_llama3_divisor(const struct model_config *config, double frequency);
-
 /* ---- a model into a GGUF file ---- */
 
-/* gguf_tokenizer.c: return the name of a kind of tokenizers, of a pattern, and the number of a token's kind. */
-const char *gguf_tokenizer_name(bool is_by_characters);
-const char *gguf_pattern_name(enum tokenizer_list_words words);
-int32_t gguf_token_kind(enum tokenizer_list_kind kind, bool is_unknown);
 /* gguf_put_tokenizer.c: appends the keys of the model's tokenizer; a directory without one gives none. */
 int gguf_put_tokenizer(const struct model_source *model, struct gguf_output *output);
 /* to_gguf.c: writes a GGUF file. */

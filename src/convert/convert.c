@@ -6,21 +6,24 @@ static int check_options(const struct convert_request *request, bool is_file) {
     bool is_model = request->to != CONVERT_TENSORS && request->to != CONVERT_DCP;
     bool is_sharded = request->to == CONVERT_MODEL || request->to == CONVERT_TENSORS;
     bool is_torch = request->to == CONVERT_DCP || request->to == CONVERT_MEGATRON;
-    const char *unused = is_file && request->to != CONVERT_MODEL                  ? "to (a GGUF file becomes a model)"
-                         : request->config && (is_file || !is_model)              ? "config"
-                         : request->tokenizer && (is_file || !is_model)           ? "tokenizer"
-                         : request->prefix && (is_file || !is_model)              ? "prefix"
-                         : request->type && !is_model                             ? "dtype"
-                         : request->files > 1 && !is_torch                        ? "files"
-                         : request->max_shard_bytes && !is_sharded                ? "max-shard-size"
-                         : request->tensor > 1 && request->to != CONVERT_MEGATRON ? "tensor"
+    const char *unused = is_file && request->to == CONVERT_DCP          ? "to=dcp (a GGUF file becomes a model)"
+                         : request->config && (is_file || !is_model)    ? "config"
+                         : request->tokenizer && (is_file || !is_model) ? "tokenizer"
+                         : request->prefix && (is_file || !is_model)    ? "prefix"
+                         : request->type && !is_model && !is_file       ? "dtype"
+                         : request->files > 1 && !is_torch              ? "files"
+                         : request->max_shard_bytes && !is_sharded      ? "max-shard-size"
+                         : request->tensor > 1 && request->to != CONVERT_MEGATRON       ? "tensor"
                          : request->type == CONVERT_Q8_0 && request->to != CONVERT_GGUF ? "dtype=q8_0"
                                                                                         : NULL;
     return unused ? status_fail(STATUS_USAGE, "this conversion does not take --%s", unused) : STATUS_OK;
 }
 
 static int write_tensors(const struct convert_request *request, struct source *source) {
-    return exchange_write_tensors(request->output, source->tensors, request->max_shard_bytes);
+    if (source->file.tensors)
+        return write_model(request, source);
+    return exchange_write_tensors(&(struct exchange_files){
+        .directory = request->output, .tensors = source->tensors, .max_shard_bytes = request->max_shard_bytes});
 }
 
 int convert(const struct convert_request *request) {
@@ -35,10 +38,11 @@ int convert(const struct convert_request *request) {
     struct source source;
     TRY(check_options(request, file_exists(request->from) && !file_is_directory(request->from)));
     int status = source_open(request->from, &source);
-    if (!status && source.tensors)
+    bool is_file = source.file.tensors;
+    if (!status && !is_file)
         log_info("%s: %s, %zu tensors with %.1f million numbers", source.directory, source.kind,
                  ckpt_count(source.tensors), (double)ckpt_elements(source.tensors) / 1e6);
-    THEN_IF(status, targets[request->to].checks_numbers, ckpt_check_finite(source.tensors));
+    THEN_IF(status, targets[request->to].checks_numbers && !is_file, ckpt_check_finite(source.tensors));
     THEN(status, targets[request->to].write(request, &source));
     source_close(&source);
     return status;

@@ -2,13 +2,14 @@
 #include "convert-internal.h"
 
 #include "base/json.h"
+#include "ckpt/codec.h"
 
 enum { TEXT_LIMIT = 64 << 20 };
 
 /* ---- forms ---- */
 
-static bool has_tensors(const struct source *source) {
-    return source->tensors;
+static bool is_any(const struct source *source) {
+    return source;
 }
 
 static int check_files(const struct model_source *m, const struct ckpt_array *arrays, int count) {
@@ -21,9 +22,9 @@ static int read_files(const struct model_source *m, const struct ckpt_array *arr
 }
 
 static const struct model_form file_form = {
-    .is_there = has_tensors, .check = check_files, .read = read_files, .is_as_in_files = true};
+    .is_there = is_any, .check = check_files, .read = read_files, .is_as_in_files = true};
 /* The first that fits is taken. */
-static const struct model_form *const forms[] = {&gguf_form, &megatron_form, &file_form};
+static const struct model_form *const forms[] = {&megatron_form, &file_form};
 
 /* ---- the configuration ---- */
 
@@ -172,10 +173,23 @@ static int open_directory(const struct convert_request *request, struct model_so
     if (m->form->is_as_in_files)
         TRY(strip_prefix(request, m));
     choose_type(request, m);
-    if (m->config_dtype != m->dtype)
+    if (m->config_dtype != m->dtype || (m->source->tensors && ckpt_quantization(m->source->tensors)->method))
         TRY(model_source_make_config(m, &m->config, m->dtype));
     TRY(read_state(m));
     return source_read_tokenizer(request->tokenizer ? request->tokenizer : m->source->directory, &m->tokenizer);
+}
+
+static int open_file(const struct convert_request *request, struct model_source *m) {
+    const struct pretrained *file = &m->source->file;
+    m->config = file->config;
+    m->ends = file->ends;
+    choose_type(request, m);
+    TRY(model_source_make_config(m, &m->config, m->dtype));
+    TRY(model_describe(&m->config, &m->table));
+    log_info("%s: %s, %.1f million parameters, most of them %s; they become %s", request->from,
+             model_family(&m->config)->name, (double)param_table_elements(&m->table, false) / 1e6, file->weights,
+             dtype_name(m->dtype));
+    return source_read_tokenizer(m->source->directory, &m->tokenizer);
 }
 
 int model_source_open(const struct convert_request *request, struct source *source, struct model_source *m) {
@@ -183,11 +197,10 @@ int model_source_open(const struct convert_request *request, struct source *sour
     while (!(*form)->is_there(source))
         form++;
     *m = (struct model_source){.source = source, .form = *form};
-    return m->form->open ? m->form->open(request, m) : open_directory(request, m);
+    return source->file.tensors ? open_file(request, m) : open_directory(request, m);
 }
 
 void model_source_close(struct model_source *m) {
-    gguf_weights_close(&m->weights);
     strbuf_free(&m->config_text);
     strbuf_free(&m->state_text);
     tokenizer_files_free(&m->tokenizer);
@@ -195,24 +208,10 @@ void model_source_close(struct model_source *m) {
 }
 
 int model_source_check(const struct model_source *m, const struct ckpt_array *arrays, int count) {
-    return m->form->check ? m->form->check(m, arrays, count) : STATUS_OK;
+    return m->form->check(m, arrays, count);
 }
 
-int model_round(const char *where, const struct param *param, const float *values, int64_t count, enum dtype dtype,
-                uint16_t *out) {
-    const uint16_t exponent = dtype == DTYPE_F16 ? 0x7c00 : 0x7f80; /* of what is not finite */
-    bool is_finite = true;
-    for (int64_t i = 0; i < count; i++) {
-        out[i] = dtype == DTYPE_F16 ? f16_from_float(values[i]) : bf16_from_float(values[i]);
-        is_finite &= (out[i] & exponent) != exponent;
-    }
-    if (!is_finite)
-        return status_fail(STATUS_INVALID, "%s: %s has numbers that are not finite in %s", where, param->name,
-                           dtype_name(dtype));
-    return STATUS_OK;
-}
-
-/* Reads fp32 and rounds. */
+/* Reads fp32 and rounds to fp16. */
 static int get_rounded(const struct model_array *array, const struct ckpt_block *block, uint16_t *out) {
     const struct model_source *m = array->model;
     struct ckpt_array fp32 = array->array;
@@ -220,16 +219,18 @@ static int get_rounded(const struct model_array *array, const struct ckpt_block 
     float *values = malloc((size_t)count * sizeof *values + 1);
     fp32.dtype = DTYPE_F32;
     int status = values ? m->form->read(m, &fp32, block, values) : status_no_memory();
-    THEN(status,
-         model_round(m->source->directory, &m->table.rows[block->param], values, count, array->array.dtype, out));
+    for (int64_t i = 0; i < count && !status; i++)
+        out[i] = f16_from_float(values[i]);
     free(values);
+    if (!status && dtype_find_not_finite(DTYPE_F16, out, count) >= 0)
+        return status_fail(STATUS_INVALID, "%s: %s has numbers that are not finite in %s", m->source->directory,
+                           m->table.rows[block->param].name, dtype_name(DTYPE_F16));
     return status;
 }
 
 int model_array_get(void *context, const struct ckpt_block *block, void *values) {
     const struct model_array *array = context;
-    enum dtype dtype = array->array.dtype;
-    if (dtype == DTYPE_F16 || (dtype != DTYPE_F32 && array->model->form->is_fp32))
+    if (array->array.dtype == DTYPE_F16)
         return get_rounded(array, block, values);
     return array->model->form->read(array->model, &array->array, block, values);
 }

@@ -1,6 +1,8 @@
 /* Finds the kind of a path: the first that fits. */
 #include "convert-internal.h"
 
+#include "ckpt/codec.h"
+
 static int open_dcp(struct source *source) {
     int64_t objects;
     source->kind = "a distributed checkpoint of PyTorch";
@@ -10,12 +12,25 @@ static int open_dcp(struct source *source) {
     return status;
 }
 
+/* Makes weights in few bits readable, as the directory's config.json says, if there is one. */
+static int attach_codec(struct source *source) {
+    char where[PATH_MAX];
+    struct strbuf text = STRBUF_INIT;
+    int status = file_join(where, sizeof where, source->directory, "config.json");
+    if (!status && file_exists(where))
+        status = ckpt_read_config(source->directory, &text);
+    THEN_IF(status, text.length, ckpt_attach_codec(source->tensors, strbuf_text(&text), where));
+    strbuf_free(&text);
+    return status;
+}
+
 /* A model directory, or the newest of several checkpoints. */
 static int open_model(const char *path, struct source *source) {
     struct ckpt_tensors *optimizer = NULL;
     source->kind = "a model directory";
     TRY(ckpt_resolve_model(path, source->directory, sizeof source->directory));
     TRY(ckpt_open_model(source->directory, &source->tensors));
+    TRY(attach_codec(source));
     int status = ckpt_open_optimizer(source->directory, &optimizer);
     if (status == STATUS_NOT_FOUND)
         return STATUS_OK;
@@ -52,7 +67,9 @@ int source_open(const char *path, struct source *source) {
     *source = (struct source){0};
     if (file_exists(path) && !file_is_directory(path)) {
         snprintf(source->directory, sizeof source->directory, "%s", path);
-        return gguf_open(path, &source->gguf);
+        int status = pretrained_open(path, NULL, &source->file);
+        source->tensors = source->file.tensors;
+        return status;
     }
     TRY(find_newest(path, newest));
     snprintf(source->directory, sizeof source->directory, "%s", newest);
@@ -68,7 +85,7 @@ int source_open(const char *path, struct source *source) {
 
 int source_read_tokenizer(const char *directory, struct tokenizer_files *files) {
     struct tokenizer *tokenizer = NULL;
-    int status = tokenizer_files_read(directory, files);
+    int status = pretrained_read_tokenizer(directory, files);
     TRY(status);
     if (files->is_there[TOKENIZER_JSON] || files->is_there[TOKENIZER_VOCAB])
         status = tokenizer_open_files(files, &tokenizer);
@@ -81,6 +98,8 @@ int source_read_tokenizer(const char *directory, struct tokenizer_files *files) 
 }
 
 void source_close(struct source *source) {
-    ckpt_close(source->tensors);
-    gguf_close(source->gguf);
+    if (source->file.tensors)
+        pretrained_close(&source->file);
+    else
+        ckpt_close(source->tensors);
 }

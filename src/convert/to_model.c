@@ -48,12 +48,13 @@ static int find_iteration(const struct model_source *m, int64_t *iteration) {
 
 static int write(const struct convert_request *request, const struct model_source *m) {
     struct arrays arrays = {0};
+    bool is_whole = request->to == CONVERT_MODEL; /* or only the tensors */
     make_arrays(m, &arrays);
     TRY(model_source_check(m, arrays.read, arrays.count));
     struct ckpt_model model = {.table = &m->table,
                                .weights = &arrays.write[0],
-                               .config_text = strbuf_text(&m->config_text),
-                               .tokenizer = &m->tokenizer,
+                               .config_text = is_whole ? strbuf_text(&m->config_text) : NULL,
+                               .tokenizer = is_whole ? &m->tokenizer : NULL,
                                .max_shard_bytes = request->max_shard_bytes,
                                .threads = usable_cores()};
     if (arrays.count == 1)

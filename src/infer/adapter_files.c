@@ -17,16 +17,14 @@ int adapter_files_find(const char *directory, char **found) {
     return status;
 }
 
-static int digest(int status, struct adapter_files *files) {
+int adapter_files_read(const struct peft_place *place, const struct peft_limits *limits, struct adapter_files *files) {
+    *files = (struct adapter_files){0};
+    int status = peft_bytes_read_at(place, limits, &files->bytes);
     THEN(status, peft_bytes_digest(&files->bytes, files->digest));
+    THEN(status, receipt_compare(&files->bytes));
     if (status)
         adapter_files_free(files);
     return status;
-}
-
-int adapter_files_read(const struct peft_place *place, const struct peft_limits *limits, struct adapter_files *files) {
-    *files = (struct adapter_files){0};
-    return digest(peft_bytes_read_at(place, limits, &files->bytes), files);
 }
 
 void adapter_files_free(struct adapter_files *files) {

@@ -519,14 +519,12 @@ static struct version *version_of(const struct adapters *adapters, int image) {
     return adapters->versions[i];
 }
 
-int adapters_take(struct adapters *adapters, const char *const *names, int count, int *slot,
-                  uint64_t generations[PEFT_SLOT_IMAGES]) {
+/* Loads what is not in memory, and counts a user of each. On failure nothing is counted, and *which had failed. */
+static int take_images(struct adapters *adapters, const char *const *names, int count, int images[PEFT_SLOT_IMAGES],
+                       uint64_t generations[PEFT_SLOT_IMAGES], int *which) {
     struct version *taken[PEFT_SLOT_IMAGES];
-    int images[PEFT_SLOT_IMAGES], done = 0, status = STATUS_OK;
-    *slot = -1;
-    if (count > PEFT_SLOT_IMAGES)
-        return status_fail(STATUS_USAGE, "%d adapters for one text: expected at most %d", count, PEFT_SLOT_IMAGES);
-    for (; done < count && !status; done++) {
+    int done = 0, status = STATUS_OK;
+    for (; done < count; done++) {
         struct named *named;
         status = find_known(adapters, names[done], &named);
         THEN(status, make_resident(adapters, named));
@@ -538,21 +536,44 @@ int adapters_take(struct adapters *adapters, const char *const *names, int count
         images[done] = taken[done]->image;
         generations[done] = taken[done]->generation;
     }
-    THEN(status, engine_slot_open(adapters->engine, images, count, slot));
     for (int i = 0; i < done && status; i++)
         taken[i]->users--;
+    *which = done;
     return status;
 }
 
-int adapters_give(struct adapters *adapters, int slot) {
-    int images[PEFT_SLOT_IMAGES], count = engine_slot_images(adapters->engine, slot, images), status = STATUS_OK;
-    engine_slot_close(adapters->engine, slot);
+static int give_images(struct adapters *adapters, const int *images, int count) {
+    int status = STATUS_OK;
     for (int i = 0; i < count && !status; i++) {
         struct version *version = version_of(adapters, images[i]);
         version->users--;
         status = end_if_retired(adapters, version);
     }
     return status;
+}
+
+int adapters_take(struct adapters *adapters, const char *const *names, int count, int *slot,
+                  uint64_t generations[PEFT_SLOT_IMAGES]) {
+    int images[PEFT_SLOT_IMAGES], which;
+    *slot = -1;
+    if (count > PEFT_SLOT_IMAGES)
+        return status_fail(STATUS_USAGE, "%d adapters for one text: expected at most %d", count, PEFT_SLOT_IMAGES);
+    int status = take_images(adapters, names, count, images, generations, &which);
+    if (status == STATUS_MEMORY && which > 0) { /* those before it may lie in the middle of memory that nobody uses */
+        TRY(adapters_clear(adapters));
+        status = take_images(adapters, names, count, images, generations, &which);
+    }
+    TRY(status);
+    status = engine_slot_open(adapters->engine, images, count, slot);
+    if (status)
+        give_images(adapters, images, count);
+    return status;
+}
+
+int adapters_give(struct adapters *adapters, int slot) {
+    int images[PEFT_SLOT_IMAGES], count = engine_slot_images(adapters->engine, slot, images);
+    engine_slot_close(adapters->engine, slot);
+    return give_images(adapters, images, count);
 }
 
 /* ---- reports ---- */

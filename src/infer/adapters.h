@@ -57,8 +57,8 @@ struct adapter_files {
     struct peft_bytes bytes;
     char digest[PEFT_SHA256_BYTES];
 };
-/* Reads an adapter's files. Sizes, configuration, header, names and shapes are checked first. STATUS_INVALID,
- * STATUS_IO, STATUS_MEMORY. */
+/* Reads an adapter's files. Sizes, configuration, header, names and shapes are checked first. It computes all digests
+ * that a load compares, so that the engine's thread need not. STATUS_INVALID, STATUS_IO, STATUS_MEMORY. */
 int adapter_files_read(const struct peft_place *place, const struct peft_limits *limits, struct adapter_files *files);
 /* Returns the engine's limits for adapters; any thread may pass them to adapter_files_read. */
 struct peft_limits adapters_limits(const struct adapters *adapters);

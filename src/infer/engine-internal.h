@@ -8,7 +8,7 @@
 #include "infer/receipt.h"
 #include "infer/sequences.h"
 #include "infer/slots.h"
-#include "pretrained/pretrained.h"
+#include "pretrained/encodings.h"
 
 /* An ordered set of images that sequences use. */
 struct slot {
@@ -99,6 +99,7 @@ struct engine {
     struct engine_options options;
     struct engine_shared *shared;
     struct pretrained files; /* the model's files; closed after the weights are read */
+    struct pretrained_encodings encodings;
     char directory[PATH_MAX];
     struct model_text_ends ends;
     enum dtype dtype;

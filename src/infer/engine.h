@@ -36,6 +36,7 @@ struct engine_options {
     struct comm *world;    /* all ranks; NULL: one rank */
     struct rank_grid grid; /* of the world, filled; data-parallel ranks hold replicas of the model; zeroed: one rank */
     int64_t first_layers, last_layers; /* of the first and the last stage; 0: as many as the other stages */
+    int load_in;                       /* index into load_in_names: plain weights are rounded while they are loaded */
     int precision;                     /* enum precision, or -1: the files' type (fp16 runs as fp32) */
     const char *device;                /* for device_open; NULL: the CPU */
     int device_number;                 /* for device_open */

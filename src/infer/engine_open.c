@@ -70,9 +70,7 @@ static void find_sizes(struct engine *engine) {
     if (has_bank(engine) && o->max_logit_rows < RECEIPT_TOKENS) /* replaying receipts takes few steps */
         o->max_logit_rows = o->max_rows < RECEIPT_TOKENS ? o->max_rows : RECEIPT_TOKENS;
     int64_t drawing = o->max_logit_rows < o->max_sequences ? o->max_logit_rows : o->max_sequences;
-    engine->dtype = o->precision >= 0                   ? precision_dtype(o->precision)
-                    : engine->files.dtype == DTYPE_BF16 ? DTYPE_BF16
-                                                        : DTYPE_F32;
+    engine->dtype = o->precision >= 0 ? precision_dtype(o->precision) : pretrained_auto_dtype(&engine->encodings);
     engine->kept = has_bank(engine) ? RECEIPT_TEXTS : 0;
     engine->sequences = o->max_sequences + engine->kept;
     engine->max_pages = engine_pages_of(o->max_positions);
@@ -85,6 +83,7 @@ static void find_sizes(struct engine *engine) {
 
 static void close_files(void *self) {
     struct engine *engine = self;
+    pretrained_encodings_close(&engine->encodings);
     pretrained_close(&engine->files);
 }
 
@@ -98,6 +97,7 @@ static int find_model(void *self) {
     if (o->random)
         base->config = *o->random;
     int status = o->random ? STATUS_OK : pretrained_open(o->model, o->world, base);
+    THEN_IF(status, !o->random, pretrained_encodings_open(base, o->load_in, &engine->encodings));
     THEN(status, choose_positions(engine, model_positions(&base->config)));
     THEN_IF(status, o->grid.tensor, check_layout(o, &base->config, true));
     if (status) {
@@ -242,6 +242,7 @@ static int model_options(const struct engine *engine, struct model_options *opti
         .base.config = engine->files.config,
         .base.dtype = engine->dtype,
         .base.storage = &storage_packed,
+        .base.encodings = pretrained_describes(&engine->encodings),
         .max_rows = o->max_rows,
         .max_positions = o->max_positions,
         .infer.max_logit_rows = o->max_logit_rows,
@@ -311,36 +312,22 @@ static int allocate_workspace(void *self) {
     return rank_allocate_workspace(&engine->shared->rank);
 }
 
-static int read_parameter(struct param_store *store, struct stream *stream, const struct ckpt_tensors *tensors,
-                          int id) {
-    const struct param_place *place = &store->map.places[id];
-    struct param_range range = {.first = place->offset,
-                                .count = param_local_elements(store, id),
-                                .data = param_borrow_to_write(store, id),
-                                .type = place->type};
-    struct ckpt_flat flat = {.map = &store->map, .stream = stream, .ranges = &range, .count = 1, .dtype = place->type};
-    struct ckpt_array array = ckpt_flat_array(&flat, "", false);
-    int status = ckpt_read_param(tensors, store->map.table, &array, id);
-    param_return(store, id);
-    return status;
-}
-
-/* Fills in the plain values of a parameter: random ones when there are no files. */
-static int fill_parameter(void *self, int id) {
+/* Sets the initial values of a parameter, where there are no files. */
+static int initialise_parameter(void *self, int id) {
     struct engine *engine = self;
-    struct param_store *store = base_store(engine->base);
-    struct stream *stream = engine->shared->rank.exec.stream;
     TRY(stop_check("while the model was loaded"));
-    return engine->files.tensors ? read_parameter(store, stream, engine->files.tensors, id)
-                                 : param_initialise(store, stream, 1, id);
+    return param_initialise(base_store(engine->base), engine->shared->rank.exec.stream, 1, id);
 }
 
 static int load_weights(void *self) {
     struct engine *engine = self;
-    const struct ckpt_tensors *tensors = engine->files.tensors;
-    const struct ckpt_array all = {.prefix = "", .dtype = base_store(engine->base)->map.type};
-    int status = tensors ? ckpt_check(tensors, base_table(engine->base), &all, 1) : STATUS_OK;
-    return status ? status : base_fill(engine->base, fill_parameter, engine);
+    char text[ENCODINGS_TEXT_BYTES];
+    if (!engine->files.tensors)
+        return base_fill(engine->base, (struct param_fill){.fill = initialise_parameter, .context = engine});
+    pretrained_encodings_text(&engine->encodings, engine->shared->device, engine->dtype, text);
+    if (engine_leads(engine) && *text)
+        log_info("# model: %s", text);
+    return pretrained_load(&engine->encodings, engine->base, engine->shared->rank.exec.stream, false);
 }
 
 /* ---- arrays of steps ---- */

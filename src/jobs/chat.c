@@ -3,6 +3,7 @@
 
 #include "base/utf8.h"
 #include "infer/slots.h"
+#include "pretrained/pretrained.h"
 #include "openai/call_parser.h"
 
 enum { PREFILL_ROWS = 512 };
@@ -314,7 +315,7 @@ static int open_conversation(struct conversation *c, struct comm *world) {
                                            .adapter_memory = (size_t)job->names->memory};
     TRY(job_model_open(&model, world, options, &c->memory, &c->engine));
     c->tokenizer_directory = model.tokenizer ? model.tokenizer : engine_directory(c->engine);
-    int status = tokenizer_open(c->tokenizer_directory, &c->tokenizer);
+    int status = pretrained_open_tokenizer(c->tokenizer_directory, &c->tokenizer);
     THEN(status, tokenizer_encoder_new(c->tokenizer, &c->encoder));
     THEN(status, adapter_names_open(job->names, c->engine, &c->adapters));
     THEN(status, use_given(c));

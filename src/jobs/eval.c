@@ -5,6 +5,7 @@
 #include "data/json_line.h"
 #include "infer/generate.h"
 #include "infer/slots.h"
+#include "pretrained/pretrained.h"
 
 enum {
     ROUND_ROWS = 64,        /* for each leader */
@@ -368,7 +369,7 @@ static int open_leader(struct evaluator *e) {
                            (long long)c->ask.max_tokens, (long long)seen(e));
     int status = job->until.count ? ask_take_stops(&c->ask, job->until.items, job->until.count)
                                   : ask_take_stops(&c->ask, &until, 1);
-    THEN(status, tokenizer_open(directory, &e->tokenizer));
+    THEN(status, pretrained_open_tokenizer(directory, &e->tokenizer));
     c->tokenizer = e->tokenizer;
     return status ? status : eval_completer_open(c);
 }

@@ -2,6 +2,7 @@
 #include "generate.h"
 
 #include "infer/slots.h"
+#include "pretrained/pretrained.h"
 
 enum { PREFILL_ROWS = 512, MESSAGES_BYTES = 1 << 26 };
 
@@ -148,8 +149,8 @@ static int open_run(struct run *run) {
     int status = job_model_open(job->model, run->world, options, &run->memory, &run->engine);
     TRY(status);
     const char *directory = tokenizer ? tokenizer : engine_directory(run->engine);
-    if (job->text || job->messages || tokenizer || tokenizer_is_present(directory))
-        status = tokenizer_open(directory, &run->tokenizer);
+    if (job->text || job->messages || tokenizer || pretrained_has_tokenizer(directory))
+        status = pretrained_open_tokenizer(directory, &run->tokenizer);
     run->prompt.has_tokenizer = run->tokenizer != NULL;
     if (!status && job->ask->stop_count && !run->tokenizer)
         status = status_fail(STATUS_USAGE, "--stop needs a tokenizer, and %s has none", directory);

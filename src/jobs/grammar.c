@@ -6,6 +6,7 @@
 #include "model/family.h"
 #include "openai/error.h"
 #include "openai/json_out.h"
+#include "pretrained/pretrained.h"
 #include "text/text.h"
 
 #include <errno.h>
@@ -379,7 +380,7 @@ static int find_ends(struct checker *checker, const struct tokenizer_files *file
 
 static int open_tokenizer(struct checker *checker) {
     struct tokenizer_files files;
-    TRY(tokenizer_files_read(checker->job->tokenizer, &files));
+    TRY(pretrained_read_tokenizer(checker->job->tokenizer, &files));
     int status = tokenizer_open_files(&files, &checker->tokenizer);
     THEN(status, find_ends(checker, &files));
     THEN(status, tokenizer_vocabulary(checker->tokenizer, checker->ends.eos, (size_t)checker->ends.count,

@@ -44,6 +44,7 @@ int job_model_plan(const struct job_model *job, struct comm *world, bool is_aske
     options->adapter_count = job->adapters.count;
     options->first_layers = job->first_layers;
     options->last_layers = job->last_layers;
+    options->load_in = job->load_in;
     options->precision = job->precision - 1;
     options->has_no_graphs = job->cuda_graphs == 1;
     options->receipts = job->receipts;
@@ -66,7 +67,7 @@ int job_model_open(const struct job_model *job, struct comm *world, struct engin
     int status = job_model_plan(job, world, false, &options, memory);
     THEN(status, job_memory_check(world, memory));
     if (!status && options.receipts == RECEIPTS_OFF)
-        log_warning("--receipts off: adapters are loaded without a proof");
+        log_warning(JOB_RECEIPTS_OFF);
     THEN(status, engine_open(&options, engine));
     THEN(status, engine_replay_opened(*engine));
     THEN_IF(status, !device_uses_host_memory(job->device), job_memory_take(world, *engine, memory));
@@ -93,7 +94,7 @@ int job_chat_template(const char *option, const char *const *directories, size_t
         status = peft_chat_template(directories[i], template);
     if (status || *template)
         return status;
-    status = tokenizer_files_read(tokenizer, &files);
+    status = pretrained_read_tokenizer(tokenizer, &files);
     THEN(status, chat_template_of_tokenizer(&files, template));
     tokenizer_files_free(&files);
     return status;
@@ -185,6 +186,7 @@ struct job_model job_model_of_run(const struct train_run *run, int tensor) {
                               .gemm_algorithms = c->gemm_algorithms,
                               .batch_invariant = c->batch_invariant,
                               .threads = c->parallel.threads_per_rank,
+                              .load_in = run->load_in,
                               .precision = precision + 1,
                               .grid = {.tensor = tensor, .context = 1, .expert = 1, .data = 1, .pipeline = 1}};
 }

@@ -23,9 +23,12 @@ struct job_model {
     int cuda_graphs;       /* index into model_on_off */
     int batch_invariant;   /* 1: on */
     int receipts;          /* enum receipt_mode */
+    int load_in;           /* index into load_in_names (pretrained/encodings.h) */
     int precision;         /* index into model_precisions; one less is engine_options.precision */
     struct rank_grid grid; /* set when the number of ranks is known */
 };
+
+#define JOB_RECEIPTS_OFF "--receipts off: adapters are loaded without a proof"
 
 /* Returns a copy of the last part of a path, which the caller frees; NULL when there is no memory. */
 char *job_last_part(const char *path);

@@ -1,4 +1,4 @@
-/* Writes receipts: each adapter is loaded by itself, and its golden texts run as one step of the engine. */
+/* Writes and replays receipts: each adapter is loaded by itself, and its golden texts run as one step of the engine. */
 #include "receipts.h"
 
 #include "infer/images.h"
@@ -9,16 +9,26 @@ bool receipt_is_in(const char *directory) {
     return !file_join(path, sizeof path, directory, PEFT_RECEIPT_FILE) && file_exists(path);
 }
 
-static int write_one(struct engine *engine, const char *directory, json_t *base) {
-    struct peft_limits limits = {.bytes = ENGINE_ADAPTER_BYTES, .bank = engine_bank(engine)};
-    struct peft_bytes bytes;
+static int write_one(struct engine *engine, const struct peft_bytes *bytes, int image, json_t *base) {
     char path[PATH_MAX], *text = NULL;
-    TRY(peft_bytes_read_at(&(struct peft_place){.path = directory}, &limits, &bytes));
-    int image = engine_image_load(engine, &bytes);
-    int status = image < 0 ? image : engine_make_receipt(engine, &bytes, image, base, &text);
-    THEN(status, file_join(path, sizeof path, directory, PEFT_RECEIPT_FILE));
+    int status = engine_make_receipt(engine, bytes, image, base, &text);
+    THEN(status, file_join(path, sizeof path, bytes->directory, PEFT_RECEIPT_FILE));
     THEN(status, file_write_atomic(path, text, strlen(text)));
     free(text);
+    return status;
+}
+
+/* Loads an adapter by itself, and writes its receipt or replays it (`base` NULL). */
+static int run_one(struct engine *engine, const char *directory, json_t *base) {
+    struct peft_limits limits = {.bytes = ENGINE_ADAPTER_BYTES, .bank = engine_bank(engine)};
+    struct receipt_result result;
+    struct peft_bytes bytes;
+    TRY(peft_bytes_read_at(&(struct peft_place){.path = directory}, &limits, &bytes));
+    bytes.fits_base = !base; /* its files were open before */
+    int image = engine_image_load(engine, &bytes);
+    int status = image < 0 ? image
+                 : base    ? write_one(engine, &bytes, image, base)
+                           : engine_replay(engine, &bytes, image, &result);
     peft_bytes_free(&bytes);
     if (image < 0)
         return status;
@@ -26,12 +36,12 @@ static int write_one(struct engine *engine, const char *directory, json_t *base)
     return status ? status : dropped;
 }
 
-static int write_all(const struct receipts_job *job, struct engine *engine) {
+static int run_all(const struct receipts_job *job, struct engine *engine) {
     json_t *base = NULL;
-    int status = receipt_describe_base(engine_directory(engine), &base);
+    int status = job->replays ? STATUS_OK : receipt_describe_base(engine_directory(engine), &base);
     for (size_t i = 0; i < job->count && !status; i++) {
-        if (!receipt_is_in(job->directories[i]))
-            status = write_one(engine, job->directories[i], base);
+        if (job->replays || !receipt_is_in(job->directories[i]))
+            status = run_one(engine, job->directories[i], base);
         if (status == STATUS_INVALID && job->may_lack) {
             log_warning("no receipt for %s: %s", job->directories[i], status_text());
             status = STATUS_OK;
@@ -70,7 +80,7 @@ int receipts_job_run(struct comm *world, void *context) {
     int status = find_memory(job, &options, &options.adapter_memory);
     status = comm_agree(world, status);
     THEN(status, job_model_open(job->model, world, options, &memory, &engine));
-    THEN(status, world->rank == 0 ? write_all(job, engine) : engine_follow(engine));
+    THEN(status, world->rank == 0 ? run_all(job, engine) : engine_follow(engine));
     THEN(status, engine_end(engine));
     if (status)
         comm_fail(world, status);
@@ -121,17 +131,45 @@ static int find_directories(const char *output, struct receipts_job *job) {
 static int run_on_ranks(struct comm *ranks, const struct train_run *run, void *context) {
     struct receipts_job *job = context;
     struct job_model model = job_model_of_run(run, ranks->size);
+    model.receipts = job->model ? job->model->receipts : RECEIPTS_CHECK;
     job->model = &model;
     return receipts_job_run(ranks, job);
 }
 
 int receipts_add(struct comm *world, const struct train_run *run) {
     struct receipts_job job = {.may_lack = true};
-    if (!run->tuner || run->config.train.skip_train || stop_requested())
+    if (!run->tuner || run->config.train.skip_train)
         return STATUS_OK;
+    stop_take(); /* a signal that has ended the training; the next one ends this */
     int status = comm_agree(world, find_directories(run->config.checkpoint.save, &job));
     THEN_IF(status, job.count, job_on_tensor_ranks(world, run, run_on_ranks, &job));
     if (job.directories)
         file_list_free(job.directories, job.count);
     return status ? status_wrap(status, "receipts") : STATUS_OK;
+}
+
+/* ---- adapters that are loaded without an engine ---- */
+
+/* Lists the directories of open adapters; the caller frees the list only. */
+static int list_files(const struct peft_files *files, struct receipts_job *job) {
+    job->directories = calloc((size_t)peft_files_count(files), sizeof *job->directories);
+    TRY(status_allocated(job->directories));
+    for (; job->count < (size_t)peft_files_count(files); job->count++)
+        job->directories[job->count] = (char *)peft_files_directory(files, (int)job->count);
+    return STATUS_OK;
+}
+
+int receipts_replay(struct comm *world, const struct train_run *run, const struct job_model *model,
+                    const struct peft_files *files) {
+    struct receipts_job job = {.model = model, .replays = true};
+    if (model->receipts == RECEIPTS_OFF) {
+        if (world->rank == 0)
+            log_warning(JOB_RECEIPTS_OFF);
+        return STATUS_OK;
+    }
+    int status = comm_agree(world, list_files(files, &job));
+    THEN(status,
+         comm_agree(world, run ? job_on_tensor_ranks(world, run, run_on_ranks, &job) : receipts_job_run(world, &job)));
+    free(job.directories);
+    return status;
 }

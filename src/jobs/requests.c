@@ -8,6 +8,7 @@
 #include "adapter_check.h"
 
 #include "data/json_line.h"
+#include "pretrained/pretrained.h"
 
 enum {
     QUEUED_BATCHES = 2, /* limit of texts in the scheduler */
@@ -290,8 +291,8 @@ int requests_job_run(struct comm *world, void *context) {
     int status = job_model_open(job->model, world, job->engine, &memory, &engine);
     if (!status) {
         const char *directory = job->model->tokenizer ? job->model->tokenizer : engine_directory(engine);
-        if (job->model->tokenizer || tokenizer_is_present(directory))
-            status = tokenizer_open(directory, &tokenizer);
+        if (job->model->tokenizer || pretrained_has_tokenizer(directory))
+            status = pretrained_open_tokenizer(directory, &tokenizer);
         status = comm_agree(world, status);
     }
     THEN(status, world->rank == 0 ? lead(job, engine, tokenizer) : engine_follow(engine));

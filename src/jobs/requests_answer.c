@@ -2,6 +2,7 @@
 #include "requests.h"
 
 #include "infer/slots.h"
+#include "pretrained/pretrained.h"
 
 /* ---- errors and memory ---- */
 
@@ -94,7 +95,7 @@ static int find_template(const struct answer *answer, struct requests_model *mod
         return status;
     if (!model->has_tokenizers_template) {
         struct tokenizer_files files;
-        status = tokenizer_files_read(model->tokenizer_directory, &files);
+        status = pretrained_read_tokenizer(model->tokenizer_directory, &files);
         THEN(status, chat_template_of_tokenizer(&files, &model->tokenizers_template));
         tokenizer_files_free(&files);
         model->has_tokenizers_template = !status;

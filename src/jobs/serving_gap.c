@@ -54,7 +54,7 @@ int serving_gap_add(struct comm *world, const struct train_run *run, int64_t ite
     struct row_texts texts = {0};
     struct verify_serving verify = {.texts = texts.items, .is_quiet = true};
     if (!run->tuning->valid.count || !run->config.log.metrics_file || run->config.train.precision == PRECISION_FP8 ||
-        run->config.train.skip_train || iteration == run->iteration || stop_requested())
+        run->config.train.skip_train || iteration == run->iteration)
         return STATUS_OK;
     int status = comm_agree(world, world->rank == 0 ? read_rows(run->tuning, &texts) : STATUS_OK);
     bool is_ready = !status;

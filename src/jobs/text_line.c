@@ -2,11 +2,12 @@
 #include "text_line.h"
 
 #include "data/json_line.h"
+#include "pretrained/pretrained.h"
 
 static int encode_text(struct text_reader *r, const json_t *text, struct token_buffer *ids) {
     int status = STATUS_OK;
     if (!r->opened) {
-        status = tokenizer_open(r->tokenizer, &r->opened);
+        status = pretrained_open_tokenizer(r->tokenizer, &r->opened);
         THEN(status, tokenizer_encoder_new(r->opened, &r->encoder));
     }
     return status ? status

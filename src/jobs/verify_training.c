@@ -3,7 +3,7 @@
 
 #include "parallel/algorithms.h"
 #include "parallel/connect.h"
-#include "pretrained/pretrained.h"
+#include "pretrained/encodings.h"
 
 enum { BATCH_ROWS = 512 }; /* of texts that share a batch */
 
@@ -11,6 +11,7 @@ enum { BATCH_ROWS = 512 }; /* of texts that share a batch */
 struct trained {
     struct verify *verify;
     struct pretrained files;
+    struct pretrained_encodings encodings;
     struct device *device;
     bool is_connected;
     struct rank_site site;
@@ -80,14 +81,17 @@ static int sketch(struct trained *t, struct model_plan *plan) {
     int64_t rows = v->longest + t->virtual_tokens;
     struct model_options options = {
         .base.config = t->files.config,
-        .base.dtype = precision >= 0                 ? precision_dtype(precision)
-                      : t->files.dtype == DTYPE_BF16 ? DTYPE_BF16
-                                                     : DTYPE_F32,
+        .base.dtype = precision >= 0 ? precision_dtype(precision) : pretrained_auto_dtype(&t->encodings),
         .base.trains = !t->adapters,
         .max_rows = rows < BATCH_ROWS ? BATCH_ROWS : rows,
     };
     t->max_rows = options.max_rows;
     v->precision = precision == PRECISION_TF32 ? "tf32" : options.base.dtype == DTYPE_BF16 ? "bf16" : "fp32";
+    if (pretrained_describes(&t->encodings)) {
+        options.base.encodings = pretrained_describes(&t->encodings);
+        options.base.storage = &storage_packed;
+        options.base.trains = false;
+    }
     TRY(base_sketch(&options.base, &t->rank, plan, &t->base));
     TRY(t->adapters ? open_stack(t, &options) : STATUS_OK);
     options.hooks = t->peft ? peft_hooks(t->peft) : NULL;
@@ -112,6 +116,8 @@ static int check_memory(struct trained *t, const struct model_plan *plan) {
 
 static int load(struct trained *t) {
     struct param_store *store = base_store(t->base);
+    if (pretrained_describes(&t->encodings))
+        return pretrained_load(&t->encodings, t->base, t->rank.exec.stream, true);
     struct ckpt_flat flat = ckpt_flat_weights(store, t->rank.exec.stream);
     flat.threads = device_threads(t->device);
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
@@ -249,6 +255,7 @@ int verify_training(struct verify *v) {
     struct batch b = {0};
     struct verify_path path = {.name = "training"};
     int status = pretrained_open(v->job->model->model, v->world, &t.files);
+    THEN(status, pretrained_encodings_open(&t.files, v->job->model->load_in, &t.encodings));
     THEN(status, open_trained(&t));
     THEN(status, batch_open(&t, &b));
     THEN(status, run_texts(&t, &b, 1, NULL));
@@ -257,6 +264,7 @@ int verify_training(struct verify *v) {
         comm_fail(v->world, status); /* the others no longer touch this rank's memory */
     batch_close(&b);
     close_trained(&t);
+    pretrained_encodings_close(&t.encodings);
     pretrained_close(&t.files);
     return status ? status : verify_tell(v, &path);
 }

@@ -183,6 +183,7 @@ static int build(struct base *base, struct model_plan *plan) {
                                                                           .kept_units = o->kept_units,
                                                                           .overlaps_weights = !o->gathers_wait,
                                                                           .overlaps_sums = !o->sums_wait},
+                                                              .encodings = o->encodings,
                                                               .storage = o->storage ? o->storage : &storage_whole});
     THEN(status, find_parameters(base));
     TRY(status);
@@ -209,9 +210,9 @@ int base_allocate(struct base *base) {
     return base->store.storage->needs_fill ? STATUS_OK : param_store_open(&base->store, NULL);
 }
 
-int base_fill(struct base *base, int (*fill)(void *context, int id), void *context) {
-    struct param_fill values = {.stream = base->rank->exec.stream, .fill = fill, .context = context};
-    return param_store_open(&base->store, &values);
+int base_fill(struct base *base, struct param_fill fill) {
+    fill.stream = base->rank->exec.stream;
+    return param_store_open(&base->store, &fill);
 }
 
 int base_open(const struct base_options *options, struct rank *rank, struct base **base) {

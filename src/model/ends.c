@@ -81,7 +81,7 @@ static int find_virtual_table(const struct runner *run, const struct virtuals *v
 int embedding_pass_forward(const struct pass *pass, void *x) {
     const struct runner *run = pass->run;
     bool has_positions = run->base->position_table != PARAM_NONE;
-    struct matrix_view tokens = param_borrow(&run->base->store, run->base->token_table), positions = {0};
+    struct matrix_view tokens = param_borrow_rows(&run->base->store, run->base->token_table), positions = {0};
     if (has_positions)
         positions = param_borrow(&run->base->store, run->base->position_table);
     struct embedding call = {
@@ -92,7 +92,7 @@ int embedding_pass_forward(const struct pass *pass, void *x) {
         .token_count = run->base->part.vocab,
         .tokens = pass->batch->tokens,
         .positions = pass->batch->positions,
-        .token_table = tokens.data,
+        .token_table = tokens,
         .position_table = positions.data,
         .x = run->rank->is_sequence_parallel ? run->scratch.whole : x,
     };

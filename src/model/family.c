@@ -108,8 +108,6 @@ int model_read_config(const char *text, const char *where, struct model_config *
     *config = (struct model_config){0};
     json_keys_open(&keys, text, where, JSON_MUST_BE);
     read_family(&keys, config);
-    if (!keys.status && json_keys_find(&keys, "quantization_config"))
-        keys.status = status_fail(STATUS_UNSUPPORTED, "%s: 'quantization_config' is not supported", where);
     if (!keys.status)
         model_family(config)->read(model_family(config), &keys, config);
     *dtype = read_dtype(&keys);

@@ -73,7 +73,8 @@ struct base_options {
      * it is needed; the backward waits for each sum of gradients. */
     int kept_units;
     bool gathers_wait, sums_wait;
-    const struct storage *storage; /* of the weights; NULL: whole */
+    const struct storage *storage;           /* of the weights; NULL: whole */
+    const struct param_encodings *encodings; /* of the weights' source, which outlives the sketch; NULL: plain */
 };
 
 /* Options of a training runner only. */
@@ -134,8 +135,9 @@ int base_sketch(const struct base_options *options, struct rank *rank, struct mo
 /* Gives it its weights, zero until they are loaded or initialised, and its gradients. A base whose
  * storage has needs_fill stays without them until base_fill. */
 int base_allocate(struct base *base);
-/* Gives it its weights, one parameter after the other: see struct param_fill. Returns the errors of `fill` too. */
-int base_fill(struct base *base, int (*fill)(void *context, int id), void *context);
+/* Gives it its weights, one parameter after the other: see struct param_fill, whose stream is set here. Returns the
+ * errors of `fill` too. */
+int base_fill(struct base *base, struct param_fill fill);
 /* Sketches and allocates a base that nothing else is planned with, and ends the planning of its rank. */
 int base_open(const struct base_options *options, struct rank *rank, struct base **base);
 /* NULL is allowed. */

@@ -29,19 +29,20 @@ struct hook_call {
     int layer;
     enum attach_place place;
     enum dtype dtype;
-    int64_t rows, in, out; /* out: the number of columns of y that the hook covers */
-    int64_t first;         /* the first of these columns, among the place's on this rank */
-    struct row_keys keys;  /* of these rows, for dropout; NULL in a pass without dropout, and while planning */
-    const void *x;         /* [N, in]; NULL if the place has no input of its own */
-    void *y;               /* [N, out], changed in place */
-    int64_t y_stride;      /* of y and dy, from row to row */
-    enum dtype y_dtype;    /* dtype, or fp32 with hook.fp32_y */
-    const void *residual;  /* ATTACH_AFTER_*: [N, C], the stream that the result will be added to */
-    void *dresidual;       /* the gradient of residual, to be added to */
-    void *saved;           /* saved_bytes that the forward writes for the backward */
-    void *dy;              /* backward: the gradient of y after the hook */
-    void *dx;              /* backward_input: the gradient of x, to be added to; NULL if it is not needed */
-    bool has_no_dx;        /* while planning, when all pointers are NULL: dx is not needed */
+    int64_t rows, in, out;          /* out: the number of columns of y that the hook covers */
+    int64_t first;                  /* the first of these columns, among the place's on this rank */
+    const struct param_store *base; /* of the place's weight; NULL if the place is no linear */
+    struct row_keys keys;           /* of these rows, for dropout; NULL in a pass without dropout, and while planning */
+    const void *x;                  /* [N, in]; NULL if the place has no input of its own */
+    void *y;                        /* [N, out], changed in place */
+    int64_t y_stride;               /* of y and dy, from row to row */
+    enum dtype y_dtype;             /* dtype, or fp32 with hook.fp32_y */
+    const void *residual;           /* ATTACH_AFTER_*: [N, C], the stream that the result will be added to */
+    void *dresidual;                /* the gradient of residual, to be added to */
+    void *saved;                    /* saved_bytes that the forward writes for the backward */
+    void *dy;                       /* backward: the gradient of y after the hook */
+    void *dx;                       /* backward_input: the gradient of x, to be added to; NULL if it is not needed */
+    bool has_no_dx;                 /* while planning, when all pointers are NULL: dx is not needed */
 };
 
 /* Keys and values before every segment of a layer: [tokens, G, D] each. Gradients are fp32 and added to, or NULL. */

@@ -16,6 +16,7 @@ static int64_t y_stride(const struct linear *linear, const struct linear_call *c
 static struct hook_call hook_call_of(const struct linear *linear, const struct linear_call *call) {
     struct hook_call hook = call->hook;
     hook.rank = call->rank;
+    hook.base = call->store;
     hook.dtype = call->dtype;
     hook.rows = call->rows;
     hook.in = linear->in;

@@ -1,7 +1,10 @@
-/* Opening a model directory. */
+/* Opening a model: a directory, or a GGUF file. */
 #include "pretrained.h"
 
-/* Finds the directory that the path means; the first rank chooses. */
+#include "ckpt/codec.h"
+#include "gguf_model-internal.h"
+
+/* Finds the directory or file that the path means; the first rank chooses. */
 static int find_directory(const char *path, struct comm *world, char directory[PATH_MAX]) {
     int status = STATUS_OK;
     if (!world || world->rank == 0)
@@ -38,7 +41,10 @@ static int read_config(struct pretrained *model) {
 }
 
 static int open_tensors(struct pretrained *model) {
+    char where[PATH_MAX + 16];
+    snprintf(where, sizeof where, "%s/config.json", model->directory);
     int status = ckpt_open_model(model->directory, &model->tensors);
+    THEN(status, ckpt_attach_codec(model->tensors, strbuf_text(&model->config_text), where));
     if (!status && model->dtype == DTYPE_COUNT)
         model->dtype = ckpt_dtype(model->tensors);
     return status;
@@ -46,15 +52,17 @@ static int open_tensors(struct pretrained *model) {
 
 int pretrained_open(const char *path, struct comm *world, struct pretrained *model) {
     *model = (struct pretrained){0};
-    int status = find_directory(path, world, model->directory);
-    THEN(status, read_config(model));
-    return status ? status : open_tensors(model);
+    TRY(find_directory(path, world, model->directory));
+    if (gguf_is_file(model->directory))
+        return gguf_model_open(model, true);
+    TRY(read_config(model));
+    return open_tensors(model);
 }
 
 int pretrained_open_config(const char *path, struct pretrained *model) {
     *model = (struct pretrained){0};
-    int status = find_directory(path, NULL, model->directory);
-    return status ? status : read_config(model);
+    TRY(find_directory(path, NULL, model->directory));
+    return gguf_is_file(model->directory) ? gguf_model_open(model, false) : read_config(model);
 }
 
 int pretrained_read_config(const char *directory, struct pretrained *model) {
@@ -63,6 +71,49 @@ int pretrained_read_config(const char *directory, struct pretrained *model) {
     return n >= 0 && (size_t)n < sizeof model->directory
                ? read_config(model)
                : status_fail(STATUS_INVALID, "path too long: %.200s", directory);
+}
+
+int pretrained_facts(const char *path, struct facts *facts) {
+    struct pretrained model;
+    uint64_t digest;
+    int status = pretrained_open(path, NULL, &model);
+    THEN(status,
+         facts_add_digest(facts, "the model's configuration", model.directory,
+                          digest_bytes(DIGEST_START, strbuf_text(&model.config_text), model.config_text.length)));
+    THEN(status, ckpt_digest(model.tensors, &digest));
+    THEN(status, facts_add_digest(facts, "the model's weights", model.directory, digest));
+    pretrained_close(&model);
+    return status;
+}
+
+int pretrained_read_tokenizer(const char *path, struct tokenizer_files *files) {
+    struct gguf *file;
+    *files = (struct tokenizer_files){0};
+    if (!gguf_is_file(path))
+        return tokenizer_files_read(path, files);
+    TRY(gguf_open(path, &file));
+    int status = gguf_read_tokenizer(file, files);
+    gguf_close(file);
+    return status;
+}
+
+int pretrained_open_tokenizer(const char *path, struct tokenizer **tokenizer) {
+    struct tokenizer_files files;
+    TRY(pretrained_read_tokenizer(path, &files));
+    int status = tokenizer_open_files(&files, tokenizer);
+    tokenizer_files_free(&files);
+    return status;
+}
+
+bool pretrained_has_tokenizer(const char *path) {
+    struct gguf *file;
+    if (!gguf_is_file(path))
+        return tokenizer_is_present(path);
+    if (gguf_open(path, &file))
+        return false;
+    bool is_there = gguf_has_tokenizer(file);
+    gguf_close(file);
+    return is_there;
 }
 
 void pretrained_close(struct pretrained *model) {

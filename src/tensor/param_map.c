@@ -34,7 +34,7 @@ void param_map_make(struct param_map *map, const struct param_map_options *optio
                               .type = options->type,
                               .unit_multiple = ALIGN_ELEMENTS * (options->layer_shards ? options->layer_shards : 1)};
     for (int i = 0; i < options->table->count; i++) {
-        places[i].type = options->type;
+        places[i] = (struct param_place){.type = options->type};
         param_part_shape(&map->part, options->table, i, places[i].shape);
     }
     place(map, true);

@@ -12,6 +12,7 @@ struct param_place {
     int64_t offset;   /* elements from the start of a flat array; its address there is aligned to 64 bytes */
     int64_t shape[2]; /* on this rank; {0, 0} if the rank does not hold it */
     enum dtype type;  /* of its weight */
+    const struct encoded_layout *encoded; /* the encoding of its values in their source; NULL: they are plain */
 };
 
 /* The flat arrays of a part. First come the parameters that are cut over the tensor ranks, then those of which every

@@ -5,6 +5,20 @@
 
 /* ---- opening ---- */
 
+/* Notes how each parameter of the part is encoded. */
+static int describe_encodings(struct param_store *store, const struct param_encodings *encodings) {
+    const struct param_table *table = store->map.table;
+    struct param_rect rects[PARAM_MAX_SLICES];
+    store->layouts = calloc((size_t)table->count + 1, sizeof *store->layouts);
+    TRY(status_allocated(store->layouts));
+    for (int i = 0; i < table->count; i++) {
+        int count = param_part_rects(&store->map.part, table, i, rects);
+        if (count && encodings->describe(encodings->context, &table->rows[i], rects, count, &store->layouts[i]))
+            store->map.places[i].encoded = &store->layouts[i];
+    }
+    return STATUS_OK;
+}
+
 int param_store_sketch(struct param_store *store, const struct param_store_options *options) {
     *store = (struct param_store){.device = options->device,
                                   .ops = ops_for(options->device),
@@ -19,6 +33,8 @@ int param_store_sketch(struct param_store *store, const struct param_store_optio
                                                      .type = options->dtype,
                                                      .layer_shards = options->layer_shards},
                    places);
+    if (options->encodings)
+        TRY(describe_encodings(store, options->encodings));
     return loans_open(&store->loans, options->table);
 }
 
@@ -39,6 +55,7 @@ void param_store_close(struct param_store *store) {
     if (store->storage)
         store->storage->close(store);
     free(store->map.places);
+    free(store->layouts);
     *store = (struct param_store){0};
 }
 
@@ -84,6 +101,11 @@ struct matrix_view param_borrow(const struct param_store *store, int id) {
 struct matrix_view param_borrow_linear(const struct param_store *store, int id) {
     loans_lend(store->loans, id, false);
     return store->storage->borrow(store, id, PARAM_LINEAR);
+}
+
+struct matrix_view param_borrow_rows(const struct param_store *store, int id) {
+    loans_lend(store->loans, id, false);
+    return store->storage->borrow(store, id, PARAM_ROWS);
 }
 
 struct matrix_view param_view(const struct param_store *store, int id, enum param_form form) {

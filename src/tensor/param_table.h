@@ -40,7 +40,7 @@ struct param {
     bool is_zero;          /* only the files have it, as zeros; the model does not */
     bool is_linear;        /* the weight of a linear, which is packed for inference */
     bool sums_over_tensor; /* each tensor rank has a copy of it, and computes a part of its gradient */
-    bool is_embedding;     /* rows are gathered by id, so that it also stays plain when packed (a tied head is both) */
+    bool is_embedding;     /* rows are gathered by id (of a tied head, too) */
     float lr_factor;       /* multiplies the learning rate; 0: 1 */
     int layer;             /* -1: before the layers, num_layers: after them */
     int place;             /* the linear of a layer that it is the weight or bias of (enum attach_place); 0: none */

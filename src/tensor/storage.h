@@ -18,6 +18,7 @@ enum param_form {
     PARAM_PLAIN,  /* to read plain values */
     PARAM_LINEAR, /* to multiply by the weight of a linear, forward and (unless is_forward_only) in the backward, in the
                    * form in which the storage holds it */
+    PARAM_ROWS,   /* to read single rows, as an embedding's, in the form in which the storage holds it */
     PARAM_WRITTEN, /* to write plain values; the unit need not be unsharded */
 };
 
@@ -38,12 +39,23 @@ struct param_range {
     enum dtype type;
 };
 
+/* The encodings of a model's values in their source. `describe` writes the layout of a parameter's rectangles on a rank
+ * (param_part_rects), one part for each. It returns false if all values of the parameter are plain. */
+struct param_encodings {
+    bool (*describe)(const void *context, const struct param *param, const struct param_rect *rects, int count,
+                     struct encoded_layout *layout);
+    const void *context;
+};
+
 /* The source of a store's values while it is opened. `fill` writes the values of one parameter of the part to the
  * memory that param_borrow_to_write returns, and returns the loan. It may use `stream`. An error that it returns ends
  * the opening. */
 struct param_fill {
     struct stream *stream;
     int (*fill)(void *context, int id);
+    /* Writes codes, scales, shifts and order of a part of an encoded parameter to host memory: those of `rect`. NULL in
+     * a store without encodings. */
+    int (*fill_encoded)(void *context, int id, int part, const struct param_rect *rect, const struct encoded_rows *to);
     void *context;
 };
 
@@ -97,9 +109,11 @@ struct storage {
 /* All values in two flat arrays, of weights and of gradients. */
 extern const struct storage storage_whole;
 /* parallel/sharded.h has storages of which each rank has a share. */
-/* For inference, and for adapters that train on the same base: the weights of linears are packed by the backend, the
- * others are plain. There are no gradients and no ranges. Parameters are filled one after the other, the largest first.
- * Only the current one is held plain as well, so that opening takes few bytes more than the packed weights. */
+/* For inference, and for adapters that train on the same base: the weights of linears are packed by the backend, a
+ * tied embedding too, and the others are plain. Encoded parameters are packed in their bits; one that the backend does
+ * not take is decoded, and held like the others. There are no gradients and no ranges. Parameters are filled one after
+ * the other, the largest first. Only the current one is held plain, or as encoded rows, as well. So opening takes few
+ * bytes more than the packed weights. */
 extern const struct storage storage_packed;
 
 /* ---- for storages ---- */

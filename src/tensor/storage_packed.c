@@ -14,38 +14,53 @@ static size_t plain_bytes(const struct param_store *store, int id) {
     return (size_t)param_local_elements(store, id) * dtype_bytes(store->map.places[id].type);
 }
 
-static size_t packed_view_bytes(const struct param_store *store, int id) {
-    struct matrix_view view = storage_plain_view(store, id, NULL);
-    return store->ops->packed_bytes(store->device, &view);
+static size_t view_bytes(const struct param_store *store, const struct matrix_view *view) {
+    return store->ops->packed_bytes(store->device, view);
 }
 
-/* Returns the bytes of a parameter in the packed block: of its packed form, or of a plain copy if the backend does not
- * pack it. The token embedding of a tied model is there twice: plain for the gather, packed for the head. */
-static size_t row_bytes(const struct param_store *store, int id, bool *is_packed, bool *is_kept) {
-    const struct param *row = &store->map.table->rows[id];
+/* Returns the view of a parameter's packed form, without data. *bytes is 0 if it has none. An encoded parameter is
+ * packed in its bits. If the backend does not take them, it is packed like others. */
+static struct matrix_view packed_form(const struct param_store *store, int id, size_t *bytes) {
+    struct matrix_view view = storage_plain_view(store, id, NULL);
+    const struct encoded_layout *encoded = store->map.places[id].encoded;
     bool is_held = param_local_elements(store, id) > 0;
-    size_t bytes = row->is_linear && is_held ? packed_view_bytes(store, id) : 0;
-    *is_packed = bytes > 0;
-    *is_kept = is_held && (!row->is_linear || !*is_packed || row->is_embedding);
-    return bytes;
+    struct matrix_view packed = matrix_packed(view, NULL);
+    packed.encoded = encoded;
+    *bytes = encoded ? view_bytes(store, &packed) : 0;
+    if (*bytes)
+        return packed;
+    view.data = NULL;
+    *bytes = is_held && store->map.table->rows[id].is_linear ? view_bytes(store, &view) : 0;
+    return *bytes ? matrix_packed(view, NULL) : view;
 }
 
 static size_t aligned(size_t bytes) {
     return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
 }
 
+/* Returns the bytes of a parameter in the packed block: of its packed form, or of its plain values if it has none. */
+static size_t row_bytes(const struct param_store *store, int id) {
+    size_t bytes;
+    packed_form(store, id, &bytes);
+    return bytes ? bytes : plain_bytes(store, id);
+}
+
 static size_t packed_bytes(const struct param_store *store, enum param_array array) {
     size_t total = 0;
-    bool is_packed, is_kept;
-    for (int i = 0; i < store->map.table->count && array == PARAM_WEIGHTS; i++) {
-        total += aligned(row_bytes(store, i, &is_packed, &is_kept));
-        if (is_kept)
-            total += aligned(plain_bytes(store, i));
-    }
+    for (int i = 0; i < store->map.table->count && array == PARAM_WEIGHTS; i++)
+        total += aligned(row_bytes(store, i));
     return total;
 }
 
 /* ---- packing ---- */
+
+/* Returns true if `fill` must give plain values: of all rows, or of the parts that are not encoded. */
+static bool needs_plain(const struct encoded_layout *encoded) {
+    for (int i = 0; encoded && i < encoded->count; i++)
+        if (encoded->parts[i].encoding.codes == CODES_NONE)
+            return true;
+    return !encoded;
+}
 
 /* A parameter, and the bytes of its plain values if they are held only until they are packed. */
 struct packing {
@@ -63,13 +78,15 @@ static void place(const struct param_store *store, struct packing *order) {
     struct packed *packed = store->held;
     int count = store->map.table->count;
     struct arena arena = arena_over(packed->memory, packed->bytes);
-    bool is_packed, is_kept;
     for (int i = 0; i < count; i++) {
-        size_t bytes = row_bytes(store, i, &is_packed, &is_kept);
-        packed->views[i] = packed->views[count + i] = storage_plain_view(store, i, NULL);
-        packed->views[count + i].data = is_packed ? arena_take(&arena, bytes) : NULL;
-        packed->views[i].data = is_kept ? arena_take(&arena, plain_bytes(store, i)) : NULL;
-        order[i] = (struct packing){.id = i, .stage = is_packed && !is_kept ? plain_bytes(store, i) : 0};
+        struct matrix_view *plain = &packed->views[i], *turned = plain + count;
+        size_t bytes;
+        *plain = storage_plain_view(store, i, NULL);
+        *turned = packed_form(store, i, &bytes);
+        turned->data = bytes ? arena_take(&arena, bytes) : NULL;
+        plain->data = !bytes && plain_bytes(store, i) ? arena_take(&arena, plain_bytes(store, i)) : NULL;
+        bool is_staged = bytes && needs_plain(turned->encoded);
+        order[i] = (struct packing){.id = i, .stage = is_staged ? plain_bytes(store, i) : 0};
     }
     qsort(order, (size_t)count, sizeof *order, compare_packing);
 }
@@ -89,6 +106,61 @@ static int stage_take(struct stage *stage, struct device *device, size_t bytes) 
     return device_alloc(device, bytes, &stage->data);
 }
 
+/* Writes the values of encoded rows to rows of a plain view. */
+static int decode(struct stream *stream, const struct encoded_rows *rows, struct matrix_view to) {
+    size_t width = dtype_bytes(to.type), line = (size_t)to.columns * width;
+    float *row = malloc((size_t)to.columns * sizeof *row);
+    char *values = malloc((size_t)to.rows * line + 1);
+    int status = status_allocated(row && values);
+    for (int64_t i = 0; i < to.rows && !status; i++) {
+        encoded_row_values(rows, i, to.type == DTYPE_F32 ? (float *)(void *)(values + (size_t)i * line) : row);
+        for (int64_t j = 0; j < to.columns && to.type == DTYPE_BF16; j++)
+            ((uint16_t *)(void *)values)[i * to.columns + j] = bf16_from_float(row[j]);
+    }
+    THEN(status, stream_copy_to_device(stream, (void *)(uintptr_t)to.data, values, (size_t)to.rows * line));
+    int waited = status ? STATUS_OK : stream_wait(stream);
+    free(row);
+    free(values);
+    return status ? status : waited;
+}
+
+/* Packs part `index` of an encoded parameter, or decodes it to `plain` if it is held in the type of the store. */
+static int fill_part(struct param_store *store, const struct param_fill *fill, int id, int index,
+                     const struct param_rect *rect) {
+    struct packed *packed = store->held;
+    struct exec exec = {.stream = fill->stream};
+    const struct encoded_part *part = &store->map.places[id].encoded->parts[index];
+    const struct matrix_view *turned = &packed->views[id + store->map.table->count];
+    struct matrix_view plain = matrix_rows(packed->views[id], rect->local_row, rect->rows);
+    struct pack_call call = {.plain = *turned, .out = (void *)(uintptr_t)turned->data, .part = index};
+    if (part->encoding.codes == CODES_NONE) {
+        plain.encoded = turned->encoded;
+        call.plain = plain;
+        return turned->encoded ? store->ops->pack(&exec, &call) : STATUS_OK;
+    }
+    void *memory = malloc(encoded_rows_bytes(part) + 1);
+    TRY(status_allocated(memory));
+    struct encoded_rows rows = encoded_rows_place(part, memory);
+    call.rows = &rows;
+    int status = fill->fill_encoded(fill->context, id, index, rect, &rows);
+    THEN_IF(status, turned->encoded, store->ops->pack(&exec, &call));
+    THEN_IF(status, plain.data, decode(fill->stream, &rows, plain));
+    int waited = stream_wait(fill->stream);
+    free(memory);
+    return status ? status : waited;
+}
+
+/* Fills in a parameter: plain values, then its encoded parts. */
+static int fill_values(struct param_store *store, const struct param_fill *fill, int id) {
+    const struct encoded_layout *encoded = store->map.places[id].encoded;
+    struct param_rect rects[PARAM_MAX_SLICES];
+    int count = encoded ? param_part_rects(&store->map.part, store->map.table, id, rects) : 0;
+    int status = needs_plain(encoded) ? storage_fill(store, fill, id) : STATUS_OK;
+    for (int i = 0; i < count && !status; i++)
+        status = fill_part(store, fill, id, i, &rects[i]);
+    return status;
+}
+
 static int pack_one(struct param_store *store, const struct packing *packing, struct stage *stage,
                     const struct param_fill *fill) {
     struct packed *packed = store->held;
@@ -99,13 +171,14 @@ static int pack_one(struct param_store *store, const struct packing *packing, st
         status = stage_take(stage, store->device, packing->stage);
         plain->data = stage->data;
     }
-    if (!plain->data) /* another rank holds it */
-        return status ? status_wrap(status, "plain weights") : STATUS_OK;
-    status = storage_fill(store, fill, packing->id);
-    if (!status && turned->data) {
+    if (status)
+        return status_wrap(status, "plain weights");
+    if (!plain->data && !turned->data) /* another rank holds it */
+        return STATUS_OK;
+    status = fill_values(store, fill, packing->id);
+    if (!status && turned->data && !turned->encoded) {
         const struct pack_call call = {.plain = *plain, .out = (void *)(uintptr_t)turned->data};
         status = store->ops->pack(&exec, &call);
-        *turned = matrix_packed(*plain, call.out);
     }
     int waited = stream_wait(fill->stream);
     if (packing->stage)
@@ -146,12 +219,11 @@ static void packed_close(struct param_store *store) {
 static struct matrix_view packed_borrow(const struct param_store *store, int id, enum param_form form) {
     const struct packed *packed = store->held;
     int count = store->map.table->count;
+    bool takes_packed = form == PARAM_LINEAR || form == PARAM_ROWS;
+    size_t bytes;
     if (packed)
-        return packed->views[form == PARAM_LINEAR && packed->views[count + id].data ? count + id : id];
-    struct matrix_view view = storage_plain_view(store, id, NULL);
-    if (form == PARAM_LINEAR && packed_view_bytes(store, id))
-        view.form = MATRIX_PACKED;
-    return view;
+        return packed->views[takes_packed && packed->views[count + id].data ? count + id : id];
+    return takes_packed ? packed_form(store, id, &bytes) : storage_plain_view(store, id, NULL);
 }
 
 static const struct param_range *packed_ranges(const struct param_store *store, enum param_array array, int *count) {

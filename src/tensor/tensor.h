@@ -20,8 +20,9 @@ struct param_store {
     const struct storage *storage;
     struct param_sharing sharing;
     bool has_gradients;
-    void *held;                /* the storage's state; NULL in a sketch */
-    struct param_loans *loans; /* the open loans, if the build counts them */
+    void *held;                     /* the storage's state; NULL in a sketch */
+    struct encoded_layout *layouts; /* [table count] of its encoded parameters (struct param_place); or NULL */
+    struct param_loans *loans;      /* the open loans, if the build counts them */
 };
 
 /* How a store is opened. */
@@ -32,8 +33,9 @@ struct param_store_options {
     enum dtype dtype;              /* of the working weights */
     const struct storage *storage; /* NULL: storage_whole */
     bool has_gradients;
-    int layer_shards;             /* as in struct param_map_options */
-    struct param_sharing sharing; /* for storages that need it */
+    int layer_shards;                        /* as in struct param_map_options */
+    struct param_sharing sharing;            /* for storages that need it */
+    const struct param_encodings *encodings; /* of the values' source; read only while sketching. NULL: plain */
 };
 
 /* Makes a store without values, for planning: borrowed views have shapes and no data. The table, and what `part` points
@@ -79,6 +81,8 @@ void param_forget_units(const struct param_store *store);
 struct matrix_view param_borrow(const struct param_store *store, int id);
 /* Borrows the weight of a linear for a product, in the form in which the storage holds it. */
 struct matrix_view param_borrow_linear(const struct param_store *store, int id);
+/* Borrows a table to read single rows, in the form in which the storage holds it. */
+struct matrix_view param_borrow_rows(const struct param_store *store, int id);
 /* Returns the type, form and shape of such a loan, without lending anything: there is no data to read. */
 struct matrix_view param_view(const struct param_store *store, int id, enum param_form form);
 /* Borrows the plain values of a parameter [its shape] to write them. No other loan of it may be open meanwhile. */

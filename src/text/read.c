@@ -192,6 +192,8 @@ static int open_vocab_and_merges(struct draft *draft, struct tokenizer **tokeniz
 static int tell_what_is_missing(const char *directory) {
     char path[PATH_MAX];
     int status = file_join(path, sizeof path, directory, "tokenizer.model");
+    if (!status && !file_is_directory(directory))
+        return status_fail(STATUS_NOT_FOUND, "%s has no tokenizer", directory);
     if (!status && file_exists(path))
         return status_fail(STATUS_UNSUPPORTED,
                            "%s is not read; this makes a tokenizer.json of it: python3 -c \"from transformers import "

@@ -1,6 +1,8 @@
 /* The facts, besides the keys, that must be the same on all ranks of a run. */
 #include "train-internal.h"
 
+#include "pretrained/pretrained.h"
+
 static int add_data(const struct train_run *run, struct facts *facts) {
     static const char *const dataset[] = {".idx", ".bin", NULL}, *const rows[] = {"", NULL};
     if (!run->tuning)
@@ -15,7 +17,7 @@ int train_facts(const struct train_run *run, struct facts *facts) {
     int status = facts_add(facts, "checkpoint.load must be one directory that all hosts see",
                            "the iteration to resume from", iteration, NULL);
     THEN_IF(status, run->tokenizer, tokenizer_files_facts(run->tokenizer, facts));
-    THEN_IF(status, *run->model_directory, ckpt_model_facts(run->model_directory, facts));
+    THEN_IF(status, *run->model_directory, pretrained_facts(run->model_directory, facts));
     THEN_IF(status, *run->checkpoint, ckpt_checkpoint_facts(run->checkpoint, facts));
     return status ? status : add_data(run, facts);
 }

@@ -68,17 +68,26 @@ static int plan_messages(struct rank *rank, const struct base_options *options, 
 /* A frozen weight has no gradient, which saves 2 of the 2 operations forward and 4 backward. */
 static const double frozen_share = 4.0 / 6;
 
-/* Sketches base, tuner and runner. */
+/* Sketches base, tuner and runner. A base in few bits takes its encodings from its files. */
 static int sketch(const struct train_run *run, struct rank *rank, struct pipeline_shape *shape,
                   struct model_options *options, struct model_plan *plan, struct train_model *model) {
-    TRY(train_model_options(run, rank, &model->tuner, options, shape));
+    if (run->tuner && (run->load_in || run->is_quantised)) {
+        TRY(pretrained_open(run->model_directory, NULL, &model->files));
+        TRY(pretrained_encodings_open(&model->files, run->load_in, &model->encodings));
+    }
+    TRY(train_model_options(run, rank, model, options, shape));
     if (run->tuner) {
         TRY(run->tuner->open(run->tuner->description, options, rank, &model->tuner));
         /* its hooks decide which activations are kept */
-        TRY(train_model_options(run, rank, &model->tuner, options, shape));
+        TRY(train_model_options(run, rank, model, options, shape));
     }
     TRY(base_sketch(&options->base, rank, plan, &model->base));
     return training_sketch(options, model->base, plan, &model->runner);
+}
+
+void train_close_files(struct train_model *model) {
+    pretrained_encodings_close(&model->encodings);
+    pretrained_close(&model->files);
 }
 
 void train_model_close(const struct train_run *run, struct train_model *model) {
@@ -86,6 +95,7 @@ void train_model_close(const struct train_run *run, struct train_model *model) {
     base_close(model->base);
     if (model->tuner.self)
         run->tuner->close(model->tuner.self);
+    train_close_files(model);
     *model = (struct train_model){0};
 }
 
@@ -126,6 +136,7 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
         .flops_per_token = model_flops_per_token(&run->config.model, run->config.data.seq_length) * share,
         .head_flops_per_token = model_head_flops_per_token(&run->config.model) * share,
     };
+    pretrained_encodings_text(&model->encodings, rank->device, base->dtype, plan->encodings);
     return train_saver_bytes(run, rank, &model->tuner, &plan->checkpoint);
 }
 

@@ -37,6 +37,7 @@ struct train_plan {
     int64_t parameters, trainable_parameters;
     int threads;                 /* of the first rank of this process; 0: the plan is of another machine */
     char cores[80];              /* the reason for this number, in words */
+    char encodings[240];         /* ENCODINGS_TEXT_BYTES: of a base in few bits, in words; "": others */
     double flops_per_token;      /* of training; a weight of a frozen base counts 4 operations, not 6 */
     double head_flops_per_token; /* the part of these that only tokens have whose loss counts */
 };

@@ -19,6 +19,8 @@ void train_plan_print(const struct train_plan *plan, const char *prefix, FILE *o
         {"checkpoint", plan->checkpoint.device + plan->checkpoint.host},
         {"program", plan->program},
     };
+    if (*plan->encodings)
+        fprintf(out, "%smodel: %s\n", prefix, plan->encodings);
     fprintf(out, "%smemory plan of %lld parameters", prefix, (long long)plan->parameters);
     if (plan->ranks > 1)
         fprintf(out, ", rank %d of %d (tensor %d, data %d, pipeline %d), which takes most",

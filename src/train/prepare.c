@@ -1,6 +1,7 @@
 /* A run's configuration, completed from the files that it names. */
 #include "train-internal.h"
 
+#include "ckpt/codec.h"
 #include "pretrained/pretrained.h"
 
 enum { VALUE_BYTES = 2 * MODEL_MAX_LAYERS + 256 }; /* a number for each layer */
@@ -32,6 +33,7 @@ static int take_model(struct train_run *run, const char *option, const char *ini
     memcpy(run->model_directory, model.directory, sizeof run->model_directory);
     run_config_take_model(&run->config, &model.config);
     run->ends = model.ends;
+    run->is_quantised = !status && ckpt_quantization(model.tensors)->method;
     pretrained_close(&model);
     if (status)
         return status_wrap(status, "%s", option);
@@ -47,7 +49,7 @@ static int take_model(struct train_run *run, const char *option, const char *ini
  * the end-of-text, which each row has. */
 static int take_tokenizer(struct train_run *run, bool is_tuning) {
     const char *directory = run->config.tokenizer.path;
-    if (!directory && *run->model_directory && tokenizer_is_present(run->model_directory))
+    if (!directory && *run->model_directory && pretrained_has_tokenizer(run->model_directory))
         directory = run->model_directory;
     if (!directory)
         return STATUS_OK;
@@ -55,7 +57,7 @@ static int take_tokenizer(struct train_run *run, bool is_tuning) {
     int status = STATUS_OK;
     if (!(run->tokenizer = calloc(1, sizeof *run->tokenizer)))
         status = status_no_memory();
-    THEN(status, tokenizer_files_read(directory, run->tokenizer));
+    THEN(status, pretrained_read_tokenizer(directory, run->tokenizer));
     THEN(status, tokenizer_open_files(run->tokenizer, &tokenizer));
     if (status)
         return status_wrap(status, "tokenizer");

@@ -2,6 +2,8 @@
  * working weights are rounded from it, so a run may resume in the other precision. */
 #include "save-internal.h"
 
+#include "pretrained/pretrained.h"
+
 static const char master_prefix[] = "master.", mean_prefix[] = "exp_avg.", square_prefix[] = "exp_avg_sq.";
 
 const struct param_table *train_state_table(const struct trainer *trainer) {
@@ -83,17 +85,20 @@ void optimizer_arrays_close(struct optimizer_arrays *arrays) {
 
 /* ---- loading ---- */
 
+static int read_model(const char *path, const struct param_store *store, const struct ckpt_array *array) {
+    struct pretrained model;
+    int status = pretrained_open(path, NULL, &model);
+    THEN(status, ckpt_read(model.tensors, store->map.table, array, 1));
+    pretrained_close(&model);
+    return status;
+}
+
 static int load_weights(struct trainer *trainer, struct optimizer_arrays *state, const char *directory) {
     struct ckpt_array array = state->arrays[OPTIMIZER_ARRAYS - 1];
     array.prefix = "";
     array.only_trainable = trainer->run.tuner != NULL;
-    struct ckpt_tensors *tensors = NULL;
-    if (trainer->run.tuner)
-        return trainer->run.tuner->load(trainer->model.tuner.self, directory, &array);
-    int status = ckpt_open_model(directory, &tensors);
-    THEN(status, ckpt_read(tensors, trainer->store->map.table, &array, 1));
-    ckpt_close(tensors);
-    return status;
+    return trainer->run.tuner ? trainer->run.tuner->load(trainer->model.tuner.self, directory, &array)
+                              : read_model(directory, trainer->store, &array);
 }
 
 /* Loads the moments, and the master weights that a bf16 run has saved; without them the model's weights are the master
@@ -111,15 +116,16 @@ static int load_checkpoint(struct trainer *trainer, struct optimizer_arrays *sta
 
 static int read_base(struct trainer *trainer) {
     struct param_store *store = base_store(trainer->model.base);
+    if (trainer->model.files.tensors) {
+        int loaded = pretrained_load(&trainer->model.encodings, trainer->model.base, trainer->rank.exec.stream, true);
+        train_close_files(&trainer->model);
+        return loaded;
+    }
     struct ckpt_flat flat = ckpt_flat_weights(store, trainer->rank.exec.stream);
     flat.threads = device_threads(trainer->device);
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
     array.must_be_finite = array.heeds_stop = true;
-    struct ckpt_tensors *tensors = NULL;
-    int status = ckpt_open_model(trainer->run.model_directory, &tensors);
-    THEN(status, ckpt_read(tensors, store->map.table, &array, 1));
-    ckpt_close(tensors);
-    return status;
+    return read_model(trainer->run.model_directory, store, &array);
 }
 
 int train_load_base(struct trainer *trainer) {

@@ -59,8 +59,8 @@ static int find_first_backward(const struct pipeline_split *split, const struct 
 }
 
 /* Sets how the ranks with the same weights share them. Adapters are small, so a frozen model only ever shares weights.
- */
-static void set_sharding(const struct run_config *run, const struct rank_grid *grid, struct base_options *options) {
+ * STATUS_USAGE where a base in few bits cannot have it. */
+static int set_sharding(const struct run_config *run, const struct rank_grid *grid, struct base_options *options) {
     enum sharding sharding = run_sharding(run);
     int shards = grid->data * grid->context;
     options->layer_shards = sharding >= SHARDING_OPTIM ? shards : 0;
@@ -71,9 +71,20 @@ static void set_sharding(const struct run_config *run, const struct rank_grid *g
         options->storage = &storage_sharded;
     else if (shards > 1 && sharding == SHARDING_OPTIM_GRADS && options->trains)
         options->storage = &storage_sharded_gradients;
+    if (!options->encodings)
+        return STATUS_OK;
+    if (options->storage)
+        return status_fail(STATUS_USAGE,
+                           "parallel.data_parallel_sharding_strategy optim_grads_params does not divide a base in few "
+                           "bits: parallel.tensor_model_parallel_size and pipeline_model_parallel_size do");
+    if (run->train.precision == PRECISION_FP8)
+        return status_fail(STATUS_USAGE,
+                           "train.precision fp8 rounds weights itself: a base in few bits takes bf16 or fp32");
+    options->storage = &storage_packed;
+    return STATUS_OK;
 }
 
-int train_model_options(const struct train_run *run, const struct rank *rank, const struct tuner_part *tuner,
+int train_model_options(const struct train_run *run, const struct rank *rank, const struct train_model *model,
                         struct model_options *options, struct pipeline_shape *shape) {
     const struct rank_grid *grid = &rank->grid;
     struct pipeline_split split = train_pipeline_split(&run->config, grid);
@@ -82,7 +93,8 @@ int train_model_options(const struct train_run *run, const struct rank *rank, co
         .base.config = run->config.model,
         .base.dtype = run_dtype(&run->config),
         .base.trains = run->tuner == NULL,
-        .hooks = tuner->hooks,
+        .base.encodings = pretrained_describes(&model->encodings),
+        .hooks = model->tuner.hooks,
         .train.recompute = recompute_of(&run->config),
         .train.fp8 = fp8_of(&run->config),
         .max_rows = run->config.train.micro_batch_size * run->config.data.seq_length,
@@ -90,7 +102,7 @@ int train_model_options(const struct train_run *run, const struct rank *rank, co
         .base.chunk_count = shape->chunks,
         .train.partial_stashes = (int)run->config.parallel.num_microbatches_with_partial_activation_checkpoints,
     };
-    set_sharding(&run->config, grid, &options->base);
+    TRY(set_sharding(&run->config, grid, &options->base));
     int status = find_first_backward(&split, options, shape);
     THEN(status, pipeline_stashes(shape, rank->place.pipeline, &options->train.stashes));
     options->base.is_after_embedding = rank->place.pipeline > 0;

@@ -12,9 +12,12 @@
 #include "parallel/layout.h"
 #include "parallel/pipeline.h"
 #include "parallel/site.h"
+#include "pretrained/encodings.h"
 
 /* The model of a rank, and what trains it. */
 struct train_model {
+    struct pretrained files; /* of a base in few bits, until it is loaded; zeroed: other bases */
+    struct pretrained_encodings encodings;
     struct base *base;
     struct tuner_part tuner; /* zeroed: the base itself trains */
     struct training_runner *runner;
@@ -106,7 +109,7 @@ int train_sum_loss(struct trainer *trainer, double *loss);
 struct pipeline_shape train_pipeline_shape(const struct run_config *run, const struct rank_grid *grid);
 /* Sets the options of the rank's stage, and the schedule that belongs to them: places below everything that trains have
  * no backward. */
-int train_model_options(const struct train_run *run, const struct rank *rank, const struct tuner_part *tuner,
+int train_model_options(const struct train_run *run, const struct rank *rank, const struct train_model *model,
                         struct model_options *options, struct pipeline_shape *shape);
 struct gpt_data_options train_data_options(const struct train_run *run);
 
@@ -116,6 +119,8 @@ struct gpt_data_options train_data_options(const struct train_run *run);
  */
 int train_plan_fill(const struct train_run *run, struct rank *rank, const struct gpt_data *data,
                     struct train_model *model, struct train_plan *plan);
+/* Closes the files of a base in few bits. */
+void train_close_files(struct train_model *model);
 void train_model_close(const struct train_run *run, struct train_model *model);
 
 /* state.c: trainer_state.json */

@@ -88,6 +88,8 @@ struct train_run {
     struct run_config config;            /* resolved; the caller owns its strings */
     struct tokenizer_files *tokenizer;   /* as read when the run was prepared; copied into checkpoints; NULL: none */
     struct model_text_ends ends;         /* the first one ends a document */
+    bool is_quantised;                   /* the files of the weights are in few bits */
+    int load_in;                         /* of the base: index into load_in_names (pretrained/encodings.h) */
     char model_directory[PATH_MAX];      /* the directory of the weights (of the base); "": initial values */
     char checkpoint[PATH_MAX];           /* the checkpoint to resume from; "": a fresh run */
     int64_t iteration;                   /* finished before this process */
@@ -133,8 +135,10 @@ void trainer_close(struct trainer *trainer);
 struct rank *trainer_rank(struct trainer *trainer);
 /* Returns the tuner that run.tuner->open made. */
 void *trainer_tuner(struct trainer *trainer);
-/* Return the number of finished iterations, the plan, and the place of the rank on its host. */
+/* Return the number of finished iterations, whether the ranks have agreed to stop for a signal, the plan, and the place
+ * of the rank on its host. */
 int64_t trainer_iteration(const struct trainer *trainer);
+bool trainer_is_stopped(const struct trainer *trainer);
 const struct train_plan *trainer_plan(const struct trainer *trainer);
 const struct rank_site *trainer_site(const struct trainer *trainer);
 

@@ -17,6 +17,10 @@ int64_t trainer_iteration(const struct trainer *trainer) {
     return trainer->iteration;
 }
 
+bool trainer_is_stopped(const struct trainer *trainer) {
+    return trainer->stop != 0;
+}
+
 const struct train_plan *trainer_plan(const struct trainer *trainer) {
     return &trainer->plan;
 }

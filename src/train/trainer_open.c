@@ -211,7 +211,7 @@ static int open_pipeline(void *self) {
     struct trainer *trainer = self;
     struct model_options options;
     struct pipeline_shape shape;
-    TRY(train_model_options(&trainer->run, &trainer->rank, &trainer->model.tuner, &options, &shape));
+    TRY(train_model_options(&trainer->run, &trainer->rank, &trainer->model, &options, &shape));
     return pipeline_open(&trainer->pipeline, &trainer->rank, &shape, training_stream_elements(trainer->model.runner),
                          options.base.dtype);
 }

@@ -124,6 +124,10 @@ static void a_number_that_is_not_finite_is_found_where_it_is(void **state) {
         halves[at] = (uint16_t)bits;
         assert_int_equal(dtype_find_not_finite(DTYPE_F32, words, at + 1), expected);
         assert_int_equal(dtype_find_not_finite(DTYPE_BF16, halves, at + 1), expected);
+        for (int i = 0; i < at; i++)
+            halves[i] = 0xfbff;
+        expected = isfinite(f16_to_float((uint16_t)bits)) ? -1 : at;
+        assert_int_equal(dtype_find_not_finite(DTYPE_F16, halves, at + 1), expected);
     }
     assert_int_equal(dtype_find_not_finite(DTYPE_F32, words, 0), -1);
     assert_string_equal(dtype_not_finite_name(NAN), "nan");

@@ -117,18 +117,14 @@ struct model_directory {
 
 static int read_model(void *context) {
     const struct model_directory *model = context;
-    struct facts facts = FACTS_INIT;
     struct strbuf text = STRBUF_INIT;
     char resolved[PATH_MAX];
     int status = ckpt_resolve_model(model->path, resolved, sizeof resolved);
     if (!status)
         status = ckpt_read_config(resolved, &text);
     if (!status)
-        status = ckpt_model_facts(resolved, &facts);
-    if (!status)
         status = read_tensors(resolved, model->training, ckpt_open_model, 0, 1);
     strbuf_free(&text);
-    facts_free(&facts);
     return status;
 }
 
@@ -159,7 +155,9 @@ static int exchange_both(void *context) {
     snprintf(tensors, sizeof tensors, "%s/tensors", x->output);
     snprintf(dcp, sizeof dcp, "%s/dcp", x->output);
     int status = exchange_open_dcp(x->from, &first, &objects);
-    int of_tensors = status ? status : exchange_write_tensors(tensors, first, 64);
+    int of_tensors = status ? status
+                            : exchange_write_tensors(&(struct exchange_files){
+                                  .directory = tensors, .tensors = first, .max_shard_bytes = 64});
     int of_dcp = of_tensors;
     if (!of_dcp)
         of_dcp = exchange_write_dcp(&(struct exchange_dcp){.directory = dcp, .tensors = first, .files = 2});

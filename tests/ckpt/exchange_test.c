@@ -122,7 +122,7 @@ static void tensors_are_written_as_they_are(void **state) {
         snprintf(source, sizeof source, GOLDEN "/%s", names[i]);
         snprintf(output, sizeof output, "%s/%s", root, names[i]);
         test_ok(exchange_open_dcp(source, &found, &objects));
-        test_ok(exchange_write_tensors(output, found, 0));
+        test_ok(exchange_write_tensors(&(struct exchange_files){.directory = output, .tensors = found}));
         strcat(source, "/expected.safetensors");
         strcat(output, "/model.safetensors");
         test_ok(safetensors_open(source, &expected));
@@ -170,7 +170,8 @@ static void shards_have_an_index_and_hold_everything(void **state) {
     char output[8192];
     snprintf(output, sizeof output, "%s/shards", root);
     test_ok(exchange_open_dcp(GOLDEN "/many", &found, &objects));
-    test_ok(exchange_write_tensors(output, found, 32));
+    test_ok(
+        exchange_write_tensors(&(struct exchange_files){.directory = output, .tensors = found, .max_shard_bytes = 32}));
     test_ok(ckpt_open_model(output, &again));
     assert_int_equal(ckpt_count(again), ckpt_count(found));
     char **names;

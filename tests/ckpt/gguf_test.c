@@ -5,6 +5,7 @@
 #include "support/test.h"
 
 #include <math.h>
+#include <unistd.h>
 
 static char *directory, path[4096];
 
@@ -114,7 +115,7 @@ static void other_files_are_refused(void **state) {
     refuse(start(3, 0, 1), STATUS_INVALID, "byte 24: 8 bytes are expected here, but the file ends after 0");
     bytes = start(3, 0, 1);
     integer_key(&bytes, "split.count", 3);
-    refuse(bytes, STATUS_UNSUPPORTED, "is one of 3 parts of a model: join them first");
+    refuse(bytes, STATUS_INVALID, "is one of 3 parts of a model: name the first one, NAME-00001-of-00003.gguf");
 }
 
 static void hostile_keys_are_refused(void **state) {
@@ -168,8 +169,9 @@ static void hostile_tensors_are_refused(void **state) {
     refuse(one_tensor(1ull << 32, 1ull << 32, 0, 0), STATUS_INVALID, "more elements than fit 64 bits");
     refuse(one_tensor(1ull << 31, 1ull << 31, 0, 0), STATUS_INVALID, "place or size exceeds 64 bits");
     refuse(one_tensor(33, 0, 8, 0), STATUS_INVALID, "rows are not whole blocks of its type");
-    refuse(one_tensor(32, 0, 10, 0), STATUS_UNSUPPORTED,
-           "tensor 'w' has the type 10, which is not read (read are: F32");
+    refuse(one_tensor(32, 0, 4, 0), STATUS_UNSUPPORTED, "tensor 'w' has the type 4, which is not read (read are: F32");
+    refuse(one_tensor(256, 0, 16, 0), STATUS_UNSUPPORTED, "tensor 'w' has the type IQ2_XXS, which is not read");
+    refuse(one_tensor(32, 0, 39, 0), STATUS_UNSUPPORTED, "tensor 'w' has the type MXFP4, which is not read");
     struct strbuf bytes = start(3, 1, 0);
     string(&bytes, "w");
     number(&bytes, 5, 4);
@@ -201,15 +203,68 @@ static void reads_stay_within_the_tensor_and_are_finite(void **state) {
     assert_int_equal(w->dims, 2);
     assert_int_equal(w->shape[0], 3);
     assert_int_equal(w->shape[1], 2);
-    test_ok(gguf_read(file, w, 1, 2, out));
+    test_ok(gguf_read(w, 1, 2, DTYPE_F32, out));
     assert_true(out[0] == 2 && out[1] == 3);
-    test_fails(gguf_read(file, w, 0, 4, out), STATUS_INVALID, "tensor 'w': element 3 is nan");
-    test_fails(gguf_read(file, w, 4, 2, out), STATUS_INVALID, "tensor 'w': element 5 is inf");
-    test_fails(gguf_read(file, w, 5, 2, out), STATUS_INVALID, "elements [5, +2) asked for, it has 6");
-    test_fails(gguf_read(file, w, -1, 1, out), STATUS_INVALID, "asked for");
+    test_fails(gguf_read(w, 0, 4, DTYPE_F32, out), STATUS_INVALID, "tensor 'w': element 3 is nan");
+    test_fails(gguf_read(w, 4, 2, DTYPE_F32, out), STATUS_INVALID, "tensor 'w': element 5 is inf");
+    test_fails(gguf_read(w, 5, 2, DTYPE_F32, out), STATUS_INVALID, "elements [5, +2) asked for, it has 6");
+    test_fails(gguf_read(w, -1, 1, DTYPE_F32, out), STATUS_INVALID, "asked for");
     assert_null(gguf_find(file, "u"));
     assert_int_equal(gguf_index(file, w), 1);
     gguf_close(file);
+}
+
+/* ---- divided files ---- */
+
+/* Writes part `number`, from 1, of `count`, with one tensor. Its keys say number `no` of `of`, and `total` tensors. */
+static void write_part(int number, int count, uint64_t no, uint64_t of, uint64_t total) {
+    char file[4200], name[2] = {(char)('a' + number), 0};
+    const float values[4] = {(float)number, 2, 3, 4};
+    struct strbuf bytes = start(3, 1, 3);
+    integer_key(&bytes, "split.no", no);
+    integer_key(&bytes, "split.count", of);
+    integer_key(&bytes, "split.tensors.count", total);
+    tensor(&bytes, name, 4, 0, 0, 0);
+    data(&bytes, 32, values, sizeof values);
+    snprintf(file, sizeof file, "%s/m-%05d-of-%05d.gguf", directory, number, count);
+    test_ok(file_write_atomic(file, strbuf_text(&bytes), bytes.length));
+    strbuf_free(&bytes);
+}
+
+static void parts_are_opened_by_the_first(void **state) {
+    char first[4200], second[4200];
+    struct gguf *file;
+    float out[4];
+    (void)state;
+    snprintf(first, sizeof first, "%s/m-00001-of-00003.gguf", directory);
+    snprintf(second, sizeof second, "%s/m-00002-of-00003.gguf", directory);
+    write_part(1, 3, 0, 3, 3);
+    write_part(2, 3, 1, 3, 3);
+    test_fails(gguf_open(first, &file), STATUS_INVALID, "part 3 of 3 is missing: there is no");
+    write_part(3, 3, 2, 3, 3);
+    test_ok(gguf_open(first, &file));
+    assert_int_equal(gguf_count(file), 3);
+    for (int number = 1; number <= 3; number++) {
+        const char name[2] = {(char)('a' + number), 0};
+        test_ok(gguf_read(gguf_find(file, name), 0, 4, DTYPE_F32, out));
+        assert_true(out[0] == (float)number && out[3] == 4);
+    }
+    gguf_close(file);
+    test_fails(gguf_open(second, &file), STATUS_INVALID,
+               "is one of 3 parts of a model: name the first one, NAME-00001");
+    write_part(2, 3, 2, 3, 3);
+    test_fails(gguf_open(first, &file), STATUS_INVALID, "is part 3 of 3 by its keys, but part 2 of 3 is needed here");
+    write_part(2, 3, 1, 4, 3);
+    test_fails(gguf_open(first, &file), STATUS_INVALID, "is part 2 of 4 by its keys, but part 2 of 3 is needed here");
+    write_part(2, 3, 1, 3, 3);
+    write_part(1, 3, 0, 3, 4);
+    test_fails(gguf_open(first, &file), STATUS_INVALID,
+               "its parts have 3 tensors, but the key 'split.tensors.count' is 4");
+    write_part(1, 3, 1, 3, 3);
+    test_fails(gguf_open(first, &file), STATUS_INVALID, "is part 2 of 3 by its keys, but part 1 of 3 is needed here");
+    write_part(1, 3, 0, 3, 3);
+    test_ok(truncate(second, 100));
+    test_fails(gguf_open(first, &file), STATUS_INVALID, "m-00002-of-00003.gguf: byte");
 }
 
 /* ---- values of keys ---- */
@@ -292,13 +347,18 @@ static void check_type(const char *name, const json_t *type) {
     test_ok(open_bytes(&bytes, &file));
     float *out = calloc((size_t)count, sizeof *out);
     assert_string_equal(gguf_type_name(gguf_at(file, 0)->type), name);
-    assert_string_equal(gguf_main_type(file), name);
-    test_ok(gguf_read(file, gguf_at(file, 0), 0, count, out));
+    assert_ptr_equal(gguf_main_type(file), gguf_at(file, 0)->type);
+    test_ok(gguf_read(gguf_at(file, 0), 0, count, DTYPE_F32, out));
     assert_memory_equal(out, expected, value_bytes);
     for (int64_t first = 0; first < count; first += count / 5 + 1) {
         int64_t n = count - first < count / 3 ? count - first : count / 3;
-        test_ok(gguf_read(file, gguf_at(file, 0), first, n, out));
+        test_ok(gguf_read(gguf_at(file, 0), first, n, DTYPE_F32, out));
         assert_memory_equal(out, expected + (size_t)first * sizeof *out, (size_t)n * sizeof *out);
+    }
+    enum dtype own = gguf_type_dtype(gguf_at(file, 0)->type);
+    if (own != DTYPE_COUNT) { /* plain values are also read as they are */
+        test_ok(gguf_read(gguf_at(file, 0), 0, count, own, out));
+        assert_memory_equal(out, blocks, length);
     }
     gguf_close(file);
     free(out);
@@ -314,10 +374,42 @@ static void values_are_those_of_the_definition(void **state) {
     const char *name;
     test_ok(file_read(TEST_DATA "/ckpt/golden/gguf.json", 1 << 20, &text));
     test_ok(json_read(strbuf_text(&text), text.length, 0, &root, &error));
-    assert_int_equal(json_object_size(json_object_get(root, "types")), 11);
+    assert_int_equal(json_object_size(json_object_get(root, "types")), 15);
     json_object_foreach(json_object_get(root, "types"), name, type) check_type(name, type);
     json_decref(root);
     strbuf_free(&text);
+}
+
+/* Reads one block of a type. */
+static void read_block(uint32_t type, const unsigned char *block, size_t bytes, uint64_t elements, float *out) {
+    struct strbuf file_bytes = start(3, 1, 0);
+    struct gguf *file;
+    tensor(&file_bytes, "w", elements, 0, type, 0);
+    data(&file_bytes, 32, block, bytes);
+    test_ok(open_bytes(&file_bytes, &file));
+    test_ok(gguf_read(gguf_at(file, 0), 0, (int64_t)elements, DTYPE_F32, out));
+    gguf_close(file);
+}
+
+static void blocks_worked_out_by_hand(void **state) {
+    static const int places[] = {0, 31, 32, 64, 128, 160, 224, 255};
+    static const float expected[] = {157.75F, 80.25F, 4, 210.25F, 211.5F, 262.5F, 0.25F, 24.25F};
+    unsigned char q4_0[18] = {0x00, 0x38}, q4_k[144]; /* scales of 0.5, and 0.25 */
+    float out[256];
+    (void)state;
+    for (int i = 0; i < 16; i++)
+        q4_0[2 + i] = (unsigned char)(2 + i);
+    read_block(2, q4_0, sizeof q4_0, 32, out);
+    for (int i = 0; i < 16; i++) {
+        assert_true(out[i] == 0.5F * (float)((2 + i) % 16 - 8));
+        assert_true(out[16 + i] == (i < 14 ? -4.0F : -3.5F));
+    }
+    for (int i = 0; i < 144; i++)
+        q4_k[i] = (unsigned char)(37 * i + 11);
+    memcpy(q4_k, (unsigned char[]){0x00, 0x38, 0x00, 0x34}, 4);
+    read_block(12, q4_k, sizeof q4_k, 256, out);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        assert_true(out[places[i]] == expected[i]);
 }
 
 int main(void) {
@@ -326,8 +418,10 @@ int main(void) {
         cmocka_unit_test(hostile_keys_are_refused),
         cmocka_unit_test(hostile_tensors_are_refused),
         cmocka_unit_test(reads_stay_within_the_tensor_and_are_finite),
+        cmocka_unit_test(parts_are_opened_by_the_first),
         cmocka_unit_test(values_have_their_types_and_ranges),
         cmocka_unit_test(values_are_those_of_the_definition),
+        cmocka_unit_test(blocks_worked_out_by_hand),
     };
     return cmocka_run_group_tests(tests, make_directory, free_directory);
 }

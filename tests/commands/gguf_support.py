@@ -10,6 +10,13 @@ from model_support import floats, read_safetensors
 
 U32, I32, F32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
 TENSOR_F32, TENSOR_F16, TENSOR_Q8_0, TENSOR_BF16 = 0, 1, 8, 30
+# Types of tensors: their numbers, the elements and bytes of a block, its bytes at which scales of fp16 stand, and the size
+# that values have beside these.
+TYPES = {"F32": (0, 1, 4, (), 1), "F16": (1, 1, 2, (0,), 1), "BF16": (30, 1, 2, (), 1), "Q4_0": (2, 32, 18, (0,), 5),
+         "Q4_1": (3, 32, 20, (0, 2), 8), "Q5_0": (6, 32, 22, (0,), 9), "Q5_1": (7, 32, 24, (0, 2), 16), "Q8_0": (8, 32, 34, (0,), 74),
+         "Q2_K": (10, 256, 84, (80, 82), 12), "Q3_K": (11, 256, 110, (108,), 40), "Q4_K": (12, 256, 144, (0, 2), 250),
+         "Q5_K": (13, 256, 176, (0, 2), 500), "Q6_K": (14, 256, 210, (208,), 1300), "IQ4_NL": (20, 32, 18, (0,), 60),
+         "IQ4_XS": (23, 256, 136, (0,), 1100)}
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # kinds of tokens
 
 NAMES = {  # of modules, in files of transformers: those of GGUF
@@ -90,6 +97,20 @@ def read_gguf(path):
         assert place % 32 == 0 and start + place + size <= len(content)
         tensors[name] = (kind, shape, content[start + place:start + place + size])
     return keys, tensors
+
+
+def random_blocks(r, name, elements):
+    """The bytes of these many elements of a type, whose values are about 0.05."""
+    _, in_block, size, places, values = TYPES[name]
+    if name == "F32":
+        return struct.pack(f"<{elements}f", *(r.gauss(0, 0.05) for _ in range(elements)))
+    if name == "BF16":
+        return b"".join(struct.pack("<f", r.gauss(0, 0.05))[2:] for _ in range(elements))
+    data = bytearray(r.randbytes(elements // in_block * size))
+    for block in range(0, len(data), size):
+        for place in places:
+            data[block + place:block + place + 2] = struct.pack("<e", r.gauss(0, 0.05 / values))
+    return bytes(data)
 
 
 # ---- a model directory

@@ -62,9 +62,9 @@ FAMILY_EXCEPTIONS = {
     "peft/rows.c": {"c_attn", "down_proj"},  # examples in the help
     "src/text/save.c": {"is_gpt2", "GPT2Tokenizer"},  # a class of tokenizers
     "src/text/tool_format.c": {'"mistral"'},  # a format of calls
-    "src/convert/gguf_config.c": {"sliding_window"},  # a key of GGUF
+    "src/pretrained/gguf_config.c": {"sliding_window"},  # a key of GGUF
     "src/convert/to_gguf.c": {"sliding_window"},
-    "src/convert/gguf_tokenizer.c": {'"gpt2"', '"llama"', '"qwen2"'},  # kinds of tokenizers
+    "src/pretrained/gguf_tokenizer.c": {'"gpt2"', '"llama"', '"qwen2"'},  # kinds of tokenizers
 }
 MAX_LINES = 800
 # Cycles that a room still has, and why. Numbers may only fall: a room that has fewer gets the smaller one here.

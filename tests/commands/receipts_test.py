@@ -1,7 +1,9 @@
 """Receipts: finetune writes one into each directory, each load replays it, and a planted fault is refused by its name."""
 import json
 import shutil
+import signal
 import subprocess
+import time
 import unittest
 
 import finetune_support as tuning
@@ -30,6 +32,23 @@ class Receipts(tuning.Tuning):
             for words in ([], ["--precision", "bf16"], ["--device", "cpu:v3"], ["--receipts", "require"]):
                 status, said = self.load(self.made / part, *words)
                 self.assertEqual(status, 0, (part, words, said))
+
+    def test_a_stopped_run_has_them(self):
+        output, metrics = self.root / "stopped", self.root / "stopped.jsonl"
+        with subprocess.Popen([support.CAMBIUM, "finetune", "--model", self.base, "--peft", "lora", "ia3", "--data", self.data, "--output", output,
+                               f"--log.metrics_file={metrics}", "--optim.lr=1e-3", "--train.train_iters=1000000", "--checkpoint.save_interval=2",
+                               "--checkpoint.keep_last=2", "--train.global_batch_size=2", "--ranks", "2"], stderr=subprocess.PIPE, text=True) as running:
+            while running.poll() is None and not list(output.glob("iter_*")):
+                time.sleep(0.002)
+            running.send_signal(signal.SIGTERM)
+            errors = running.communicate(timeout=120)[1]
+        self.assertEqual(running.returncode, 0, errors)
+        self.assertIn("stopped by SIGTERM", errors)
+        for directory in (output, *output.glob("iter_*")):
+            for method in ("lora", "ia3"):
+                self.assertTrue((directory / method / "cambium_receipt.json").exists(), directory)
+            status, said = self.load(directory, "--receipts", "require")
+            self.assertEqual(status, 0, said)
 
     def test_none_is_refused_only_where_one_is_required(self):
         shutil.copytree(self.made, self.root / "none", ignore=shutil.ignore_patterns("iter_*", "cambium_receipt.json"))
@@ -66,6 +85,36 @@ class Receipts(tuning.Tuning):
                 status, said = self.load(bad)
                 self.assertEqual(status, 1, said)
                 self.assertIn(part, said)
+
+    def test_merge_and_init_adapter_replay(self):
+        """By the forward, not by digests: a number that the adapter does not give is refused, and a base of another type is not."""
+        lying, half, whole = self.root / "lying", self.root / "half", self.root / "whole"
+        shutil.copytree(self.made, lying, ignore=shutil.ignore_patterns("iter_*"))
+        receipt = json.loads((lying / "cambium_receipt.json").read_text())
+        receipt["golden"][2]["logprobs"][5] = "-0x1.8p+1"
+        (lying / "cambium_receipt.json").write_text(json.dumps(receipt))
+        tensors = support.read_safetensors(self.base / "model.safetensors")
+        halves = {name: [content[i + 2:i + 4] for i in range(0, len(content), 4)] for name, (_, _, content) in tensors.items()}
+        for base, kind, before in ((half, "BF16", b""), (whole, "F32", b"\0\0")):
+            shutil.copytree(self.base, base)
+            support.write_safetensors(base / "model.safetensors", {name: (kind, shape, b"".join(before + value for value in halves[name]))
+                                                                   for name, (_, shape, _) in tensors.items()})
+        tune = ["finetune", "--data", self.data, "--optim.lr=1e-2", "--train.train_iters=1", "--train.global_batch_size=2"]
+        support.run(*tune, "--peft", "lora", "--model", half, "--output", self.root / "of-half", "--train.precision=fp32")
+        four = ["--ranks", 4, "--parallel.tensor_model_parallel_size=2"]
+        for name, words in {"merge": ["merge", "--adapter"], "tune": [*tune, "--init-adapter"], "ranks": [*tune, *four, "--init-adapter"],
+                            "evaluate": ["finetune", "--train.skip_train=true", "--valid-data", self.data, "--adapter"]}.items():
+            output = self.root / f"{name}-output"
+            more = [] if name == "evaluate" else ["--output", output]
+            with self.subTest(way=name):
+                said = support.run(*words, lying, "--model", self.base, *more, expect=1)[1]
+                self.assertIn("golden text 2, token 5", said)
+                self.assertEqual(said.count("error: "), 1, said)
+                self.assertFalse(output.exists())
+                for adapter, base, keys in ((lying, self.base, ["--receipts", "off"]), (self.root / "of-half", whole, []),
+                                            (self.made, half, [] if name == "merge" else ["--train.precision=bf16"])):
+                    support.run(*words, adapter, "--model", base, *more, *keys)
+                    shutil.rmtree(output, ignore_errors=True)
 
     def test_a_replay_under_streams_changes_none(self):
         """All sequences are in use: golden texts have their own."""

@@ -136,6 +136,22 @@ class VerifyLayout(unittest.TestCase):
         self.assertIn("stopped by SIGINT", errors)
         self.assertEqual(list(self.temporary.iterdir()), [])
 
+    @unittest.skipUnless(HAS_MPIRUN, "there is no mpirun")
+    def test_control_c_of_mpirun_ends_its_ranks_once(self):
+        """mpirun gives ranks a second to end, and a second one if a rank aborts meanwhile."""
+        command = [*MPIRUN, "-n", "4", *self.command(f"{TENSOR}2", "--steps", 1000)]
+        with subprocess.Popen(command, env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True) as program:
+            while not list(self.temporary.glob("cambium-verify-*")):  # all watch for signals by then
+                self.assertIsNone(program.poll())
+                time.sleep(0.01)
+            time.sleep(1)
+            program.send_signal(signal.SIGINT)
+            errors = program.communicate(timeout=60)[1].decode()
+            self.assertNotEqual(program.returncode, 0)
+        self.assertIn("failed: stopped by SIGTERM", errors)
+        self.assertNotIn("MPI_ABORT", errors)
+        self.assertEqual(list(self.temporary.glob("cambium-verify-*")), [])
+
     def test_patches_of_planted_faults_apply(self):
         patches = sorted((SOURCE / "tests/mutants").glob("*.patch"))
         self.assertGreaterEqual(len(patches), 15)

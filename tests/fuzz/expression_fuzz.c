@@ -1,6 +1,6 @@
 /* Any text as an expression of modules: it is refused in one line, or every match ends within its limits. */
 #include "base/base.h"
-#include "peft/expression.h"
+#include "text/expression.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,19 +33,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     memcpy(text, data, size);
     text[size] = 0;
     for (int is_key = 0; is_key < 2; is_key++) {
-        struct peft_expression *expression;
+        struct text_expression *expression;
         status_fail(STATUS_OK, "%s", "");
-        int status = peft_expression_open("target_modules", text, is_key, &expression);
+        int status = text_expression_open("peft.target_modules", text, is_key, &expression);
         for (size_t i = 0; i < sizeof paths / sizeof *paths && !status; i++) {
             bool is_match, is_match_again;
-            status = peft_expression_match(expression, paths[i], &is_match);
+            status = text_expression_match(expression, paths[i], &is_match);
             check(status ||
-                      (!peft_expression_match(expression, paths[i], &is_match_again) && is_match == is_match_again),
+                      (!text_expression_match(expression, paths[i], &is_match_again) && is_match == is_match_again),
                   "another answer to the same question");
         }
         check(!status || (status == STATUS_USAGE && *status_text() && !strchr(status_text(), '\n')),
               "refused without one line that says why");
-        peft_expression_close(expression);
+        text_expression_close(expression);
     }
     free(text);
     check(used_seconds() - start < MOST_SECONDS, "took too long");

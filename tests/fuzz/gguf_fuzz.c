@@ -1,5 +1,6 @@
 /* Any bytes as a GGUF file (by way of a file in memory). It is refused in one line, or every tensor can be read to its
- * last element. Converting it is refused in one line, or makes a directory that opens. */
+ * last element. Opening it as a model is refused in one line, or every tensor of the model can be read. Converting it
+ * is refused in one line, or makes a directory that opens. */
 #include "ckpt/gguf.h"
 #include "convert/convert.h"
 
@@ -28,10 +29,10 @@ static void read_all(const struct gguf *file) {
         require(gguf_find(file, tensor->name) == tensor && gguf_index(file, tensor) == i, "a tensor is not found");
         for (int64_t at = 0; at < tensor->elements; at += 1000) {
             int64_t n = tensor->elements - at < 1000 ? tensor->elements - at : 1000;
-            int status = gguf_read(file, tensor, at, n, values);
+            int status = gguf_read(tensor, at, n, DTYPE_F32, values);
             require(!status || status == STATUS_INVALID, "a tensor within the file cannot be read"); /* or is nan */
         }
-        require(gguf_read(file, tensor, tensor->elements, 1, values) == STATUS_INVALID, "read past the end");
+        require(gguf_read(tensor, tensor->elements, 1, DTYPE_F32, values) == STATUS_INVALID, "read past the end");
     }
 }
 
@@ -52,6 +53,30 @@ static void read_keys(const struct gguf *file) {
         keys.status = 0;
         free(gguf_numbers(&keys, key, &count));
     }
+}
+
+/* A model whose tokenizer is damaged opens, too. */
+static void open_it(const char *path) {
+    static char values[4 * 1000];
+    struct pretrained model;
+    struct tokenizer_files files;
+    int status = pretrained_open(path, NULL, &model);
+    if (status)
+        require_one_line();
+    for (size_t i = 0; !status && i < ckpt_count(model.tensors); i++) {
+        const struct safetensor *tensor = ckpt_tensor_at(model.tensors, i);
+        int64_t width = tensor->bytes / tensor->elements;
+        for (int64_t at = 0; at < tensor->bytes; at += 999 * width) {
+            int64_t left = tensor->bytes - at, n = left < 999 * width ? left : 999 * width;
+            int read = ckpt_read_bytes(model.tensors, i, at, n, values);
+            require(!read || read == STATUS_INVALID, "a tensor of a model cannot be read"); /* or is nan */
+        }
+    }
+    pretrained_close(&model);
+    if (pretrained_read_tokenizer(path, &files))
+        require_one_line();
+    else
+        tokenizer_files_free(&files);
 }
 
 static void convert_it(const char *path) {
@@ -86,6 +111,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         read_all(file);
         read_keys(file);
         gguf_close(file);
+        open_it(path);
         convert_it(path);
     }
     close(descriptor);

@@ -338,11 +338,50 @@ static void pinned_adapters_stay(void **state) {
     engine_close(engine);
 }
 
+/* Memory for two, of which the first lies in the middle, where it came beside another: both are loaded again. */
+static void a_stack_that_fits_is_never_refused_for_lack_of_one_piece(void **state) {
+    (void)state;
+    static const char *const names[] = {"dora", "ia3", "lora_all_linear"}; /* before the stack; the stack */
+    struct engine *engine;
+    struct adapters *adapters;
+    struct adapter_view views[3];
+    size_t memory[] = {1 << 20, 0};
+    for (int round = 0; round < 2; round++) {
+        struct engine_options options = {.device = test_device(),
+                                         .model = base_directory(),
+                                         .precision = PRECISION_FP32,
+                                         .threads = 1,
+                                         .max_rows = 8,
+                                         .max_logit_rows = 8,
+                                         .max_sequences = 1,
+                                         .adapter_memory = memory[round]};
+        int slot;
+        uint64_t generations[PEFT_SLOT_IMAGES];
+        test_ok(engine_open(&options, &engine));
+        test_ok(adapters_open(engine, &adapters));
+        mixed_add_all(adapters);
+        for (int i = 0; i < 2 + !round; i++) {
+            test_ok(adapters_load(adapters, names[i], false));
+            assert_true(adapters_find(adapters, names[i], &views[i]));
+        }
+        if (!round)
+            memory[1] = views[1].bytes + views[2].bytes;
+        else
+            assert_true(memory[1] >= views[0].bytes + views[1].bytes);
+        test_ok(adapters_take(adapters, names + 1, 2, &slot, generations));
+        test_ok(adapters_give(adapters, slot));
+        assert_true(adapters_find(adapters, names[1], &views[1]) && views[1].users == 0);
+        adapters_close(adapters);
+        engine_close(engine);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_end_on_the_generation_that_they_began_with),
         cmocka_unit_test(more_adapters_than_fit_take_turns),
         cmocka_unit_test(pinned_adapters_stay),
+        cmocka_unit_test(a_stack_that_fits_is_never_refused_for_lack_of_one_piece),
         cmocka_unit_test(ranks_swap_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,15 +1,62 @@
 """GGUF files, against the live gguf package, and transformers' reading of them."""
 import importlib.util
+import math
+import random
 import unittest
 
 import numpy
 import torch
 from gguf import GGMLQuantizationType, GGUFReader, quants
-from interop_support import SOURCE, Case
-from model_support import TINY
+from gguf_support import TYPES, random_blocks, write_gguf
+from interop_support import SEED, SOURCE, Case
+from model_support import TINY, floats, read_safetensors
 from transformers import AutoModelForCausalLM
 
 MODELS = SOURCE / "tests/model/golden"
+SHAPES = {"token_embd": [61, 256]} | {f"blk.{i}.{name}": shape for i in range(2) for name, shape in {
+    "attn_q": [256, 256], "attn_k": [128, 256], "attn_v": [128, 256], "attn_output": [256, 256], "ffn_gate": [512, 256],
+    "ffn_up": [512, 256], "ffn_down": [256, 512]}.items()}
+KEYS = {"block_count": 2, "embedding_length": 256, "feed_forward_length": 512, "context_length": 32, "attention.head_count": 4,
+        "attention.head_count_kv": 2, "attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 10000.0, "rope.dimension_count": 64,
+        "vocab_size": 61}
+
+
+class Quantised(Case):
+    """Random files: each type on its own, and a file that mixes all."""
+
+    def write(self, name, architecture="llama"):
+        r, file = random.Random(f"{SEED} {name}"), self.directory / f"{architecture}-{name}.gguf"
+        tensors = {f"{norm}.weight": (0, [256], floats([r.uniform(0.5, 2) for _ in range(256)]))
+                   for norm in ("output_norm", *(f"blk.{i}.{kind}" for i in range(2) for kind in ("attn_norm", "ffn_norm")))}
+        for module, shape in SHAPES.items():
+            kind = r.choice([*TYPES]) if name == "mixed" else name
+            tensors[f"{module}.weight"] = (TYPES[kind][0], shape, random_blocks(r, kind, math.prod(shape)))
+        if architecture == "qwen2":
+            tensors |= {f"blk.{i}.attn_{part}.bias": (0, [rows], floats([r.gauss(0, 0.1) for _ in range(rows)]))
+                        for i in range(2) for part, rows in (("q", 256), ("k", 128), ("v", 128))}
+        keys = {"general.architecture": architecture} | {f"{architecture}.{key}": value for key, value in KEYS.items()}
+        write_gguf(file, keys, tensors)
+        return file
+
+    def test_values_are_those_of_the_package(self):
+        for name in (*TYPES, "mixed"):
+            file, target = self.write(name), self.directory / name
+            self.run_program("convert", "--from", file, "--to", "tensors", "--dtype", "fp32", "--output", target)
+            found = read_safetensors(target / "model.safetensors")
+            expected = {t.name: quants.dequantize(t.data, t.tensor_type).astype(numpy.float32) for t in GGUFReader(file).tensors}
+            for ours, theirs in (("embed_tokens", "token_embd"), ("layers.1.mlp.down_proj", "blk.1.ffn_down"),
+                                 ("layers.0.self_attn.v_proj", "blk.0.attn_v"), ("layers.1.mlp.gate_proj", "blk.1.ffn_gate")):
+                self.assertEqual(found[f"model.{ours}.weight"][2], expected[f"{theirs}.weight"].tobytes(), (name, ours))
+
+    def test_scores_are_those_of_transformers(self):
+        r = random.Random(SEED)
+        rows = [[r.randrange(61) for _ in range(n)] for n in (2, 17, 32)]
+        for architecture in ("llama", "qwen2"):
+            for name in (*TYPES, "mixed"):
+                with self.subTest(name, architecture=architecture):
+                    file = self.write(name, architecture)
+                    read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+                    self.assert_scores_agree(read, file, rows)
 
 
 class Written(Case):

@@ -61,7 +61,7 @@ static struct embedding embedding_arguments(const struct op_run *run) {
         .type = run->type,
         .tokens = t[TOKENS].data,
         .positions = t[POSITIONS].data,
-        .token_table = t[TOKEN_TABLE].data,
+        .token_table = matrix_plain(run->type, t[TOKEN_TABLE].data, run->shape[2], run->shape[1]),
         .position_table = t[POSITION_TABLE].data,
         .x = t[X].data,
         .dx = t[DX].data,

@@ -111,7 +111,7 @@ static void rows_of_a_packed_product(const char *level, enum dtype type, int64_t
 static void the_bits_of_a_row_do_not_depend_on_the_number_of_rows(void **state) {
     (void)state;
     static const char *const levels[] = {"v2", "v3", "v4", "v4bf16", "v4amx"};
-    for (int level = 0; level < 4; level++)
+    for (size_t level = 0; level < sizeof levels / sizeof *levels; level++)
         for (int type = DTYPE_F32; type <= DTYPE_BF16; type++) {
             rows_of_a_packed_product(levels[level], (enum dtype)type, 96, 64);
             rows_of_a_packed_product(levels[level], (enum dtype)type, 53, 131);

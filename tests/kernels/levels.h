@@ -17,7 +17,7 @@ static inline void every_level(void (*check)(const struct scene *scene)) {
     test_ok(stream_open(device, &scene.exec.stream));
     scene.exec.workspace_bytes = 1 << 20;
     test_ok(device_alloc(device, scene.exec.workspace_bytes, &scene.exec.workspace));
-    for (int i = 0; i < 4; i++)
+    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
         if ((scene.ops = ops_for_level(device, levels[i])))
             check(&scene);
     device_free(device, scene.exec.workspace);

@@ -224,7 +224,7 @@ static void parts_of_an_embedding_add_up_to_the_bit(void **state) {
                           .type = DTYPE_F32,
                           .tokens = there->ids,
                           .positions = there->at,
-                          .token_table = there->tokens,
+                          .token_table = matrix_plain(DTYPE_F32, there->tokens, start_of(RANKS), C),
                           .position_table = there->positions,
                           .x = there->x,
                           .dx = there->dx,
@@ -236,7 +236,7 @@ static void parts_of_an_embedding_add_up_to_the_bit(void **state) {
     for (int r = 0; r < RANKS; r++) {
         a.first_token = start_of(r);
         a.token_count = start_of(r + 1) - a.first_token;
-        a.token_table = there->tokens + a.first_token * C;
+        a.token_table.data = there->tokens + a.first_token * C;
         a.x = there->part[r];
         a.dtoken_table = there->dpart[r];
         a.dposition_table = there->dposition_part[r];

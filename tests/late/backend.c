@@ -114,8 +114,13 @@ static int late_measure_gemm(struct device *device, enum dtype dtype, bool is_tf
     return device_measure_gemm(late_cpu(device), dtype, is_tf32, max_seconds, flops);
 }
 
-static int late_measure_read(struct device *device, double max_seconds, double *bytes_per_s) {
-    return device_measure_read(late_cpu(device), max_seconds, bytes_per_s);
+/* Reads as much memory of the CPU: the host cannot read its own. */
+static int late_time_read(struct device *device, size_t bytes, void **memory, double *seconds) {
+    void *readable = NULL;
+    int status = *memory ? STATUS_OK : late_alloc(device, bytes, false, memory);
+    THEN(status, device_time_read(late_cpu(device), bytes, &readable, seconds));
+    device_free(late_cpu(device), readable);
+    return status;
 }
 
 struct late_counts late_counts(const struct device *device) {
@@ -137,7 +142,7 @@ static const struct backend backend_late = {
     .host_alloc = late_host_alloc,
     .host_free = late_host_free,
     .measure_gemm = late_measure_gemm,
-    .measure_read = late_measure_read,
+    .time_read = late_time_read,
     .stream_open = late_stream_open,
     .stream_close = late_stream_close,
     .stream_wait = late_stream_wait,

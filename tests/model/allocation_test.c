@@ -154,7 +154,7 @@ static int infer(void *context) {
     if (!status)
         status = test_open_inference(&options, &t.rank, NULL, &t.base, &t.inference);
     if (!status)
-        status = base_fill(t.base, fill, &t);
+        status = base_fill(t.base, (struct param_fill){.fill = fill, .context = &t});
     if (!status)
         status = inference_open_pages(t.inference, 2);
     if (!status)

@@ -246,7 +246,7 @@ static void run(const char *name, const struct storage *storage, bool is_rounded
                                     .base.storage = storage};
     test_inference_open(&test, options, plan);
     test_ok(ckpt_open_model(g.directory, &filling.tensors));
-    test_ok(base_fill(test.base, fill, &filling));
+    test_ok(base_fill(test.base, (struct param_fill){.fill = fill, .context = &filling}));
     infer(&test, &g, logprob);
     *count = g.T;
     ckpt_close(filling.tensors);

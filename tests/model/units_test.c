@@ -257,7 +257,7 @@ static void so_in_a_step_of_inference_with_packed_weights(void **state) {
                                         .base.storage = counting_begin(&storage_packed)};
         options.base.config.untie_embeddings_and_output_weights = is_untied;
         test_inference_open(&test, options, NULL);
-        test_ok(base_fill(test.base, fill, &test));
+        test_ok(base_fill(test.base, (struct param_fill){.fill = fill, .context = &test}));
         test_ok(inference_open_pages(test.inference, 2));
         counting_reset();
         test_ok(model_infer(test.inference, test_one_row()));

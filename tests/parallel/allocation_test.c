@@ -153,10 +153,39 @@ static void so_do_ranks_with_shares_of_each_unit(void **state) {
     assert_int_equal(failing_try_all(run_ranks, (void *)(uintptr_t)storage, 150), 0);
 }
 
+/* All agree after the opening, as trainers do: a rank that has failed must not leave another waiting in a group. */
+static int open_and_agree(struct comm *world, void *context) {
+    struct device *device = NULL;
+    struct rank rank = {0};
+    log_quiet(true);
+    int status = device_open(test_device(), DEVICE_FIRST, 1, &device);
+    status = comm_agree(world, status);
+    bool is_tried = !status;
+    if (is_tried)
+        status = comm_agree(world, rank_open(&rank, &grid, world, device, 1));
+    if (status)
+        comm_abort(world, status_text());
+    if (is_tried)
+        rank_close(&rank);
+    device_close(device);
+    return status;
+}
+
+static int open_ranks(void *context) {
+    test_ends_within(DEADLINE);
+    return comm_local_run(rank_grid_size(&grid), open_and_agree, NULL);
+}
+
+static void a_rank_that_does_not_open_leaves_none_waiting(void **state) {
+    (void)state;
+    assert_int_equal(failing_try_all(open_ranks, NULL, 300), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_of_a_grid_open_and_close),
         cmocka_unit_test(so_do_ranks_with_shares_of_each_unit),
+        cmocka_unit_test(a_rank_that_does_not_open_leaves_none_waiting),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -138,7 +138,7 @@ static void opened_open(struct opened *o, const struct place *place, int count, 
     test_ok(peft_allocate(o->peft));
     struct filling filling = {o, place};
     if (!trains)
-        test_ok(base_fill(o->base, fill, &filling));
+        test_ok(base_fill(o->base, (struct param_fill){.fill = fill, .context = &filling}));
     for (int id = 0; id < base_table(o->base)->count && trains; id++)
         test_ok(fill(&filling, id));
     test_ok(peft_initialise(o->peft, 5));

@@ -86,7 +86,8 @@ static inline int tuned_open(struct tuned *t, const struct tuned_options *o, str
     if (!status)
         status = peft_allocate(t->peft);
     if (!status)
-        status = o->fill ? base_fill(t->base, o->fill, o->fill_context) : base_initialise(t->base, 77);
+        status = o->fill ? base_fill(t->base, (struct param_fill){.fill = o->fill, .context = o->fill_context})
+                         : base_initialise(t->base, 77);
     if (!status && o->dtype == DTYPE_F32 && !o->fill)
         status = tuned_shake(base_store(t->base), rank->exec.stream, 0.1f);
     if (!status)

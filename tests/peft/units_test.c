@@ -150,7 +150,7 @@ static void so_while_an_adapter_becomes_an_image(void **state) {
     options.hooks = peft_bank_hooks(bank);
     test_ok(test_open_inference(&options, &test.rank, NULL, &test.base, &test.inference));
     peft_bank_set_base(bank, base_store(test.base));
-    test_ok(base_fill(test.base, fill, &test));
+    test_ok(base_fill(test.base, (struct param_fill){.fill = fill, .context = &test}));
     test_ok(peft_bank_allocate(bank, 1 << 20));
     counting_reset();
     load(bank, directory);

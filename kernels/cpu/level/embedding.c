@@ -1,9 +1,22 @@
 /* Embedding: forward gathers and adds rows of the tables, backward scatters. Backward divides the columns among the
  * threads, so that one thread sums each element of a table, in row order. Only rows that occur are touched. */
+#include "cpu/level/gemm_level.h"
 #include "cpu/level/rows.h"
 
-/* Returns the row of token i, or NULL if another rank has it. */
-TYPED_BODY const void *token_row(const struct embedding *a, int64_t i, enum dtype type) {
+/* Writes a row of a packed table. */
+TYPED_BODY void read_row(const struct matrix_view *table, int64_t row, void *x, enum dtype type) {
+    enum { COLS = 256 };
+    for (int64_t first = 0; first < table->columns; first += COLS) {
+        float value[COLS];
+        int64_t count = table->columns - first < COLS ? table->columns - first : COLS;
+        LEVEL(packed_read)(table, row, 1, first, count, value, COLS);
+        for (int64_t j = 0; j < count; j++)
+            store(x, first + j, type, value[j]);
+    }
+}
+
+/* Returns the row of token i, or NULL if another rank has it. One of a packed table is written to x. */
+TYPED_BODY const void *token_row(const struct embedding *a, int64_t i, void *x, enum dtype type) {
     if (a->virtual_tokens && a->tokens[i] >= a->first_virtual) {
         int64_t row = a->tokens[i] - a->first_virtual;
         bool is_there = a->virtual_table && row < a->virtual_tokens;
@@ -11,13 +24,17 @@ TYPED_BODY const void *token_row(const struct embedding *a, int64_t i, enum dtyp
     }
     int64_t entry = a->tokens[i] - a->first_token;
     bool is_here = !a->token_count || (entry >= 0 && entry < a->token_count);
-    return is_here ? at_const(a->token_table, entry * a->cols, type) : NULL;
+    if (is_here && a->token_table.form == MATRIX_PACKED) {
+        read_row(&a->token_table, entry, x, type);
+        return x;
+    }
+    return is_here ? at_const(a->token_table.data, entry * a->cols, type) : NULL;
 }
 
 TYPED_BODY void gather_row(const struct embedding *a, int64_t i, enum dtype type) {
     int64_t cols = a->cols;
-    const void *token = token_row(a, i, type);
     void *x = at(a->x, i * cols, type);
+    const void *token = token_row(a, i, x, type);
     if (!token) {
         memset(x, 0, (size_t)cols * dtype_bytes(type));
     } else if (a->position_table) {
@@ -25,7 +42,7 @@ TYPED_BODY void gather_row(const struct embedding *a, int64_t i, enum dtype type
 #pragma omp simd
         for (int64_t j = 0; j < cols; j++)
             store(x, j, type, load(token, j, type) + load(position, j, type));
-    } else {
+    } else if (token != x) {
         memcpy(x, token, (size_t)cols * dtype_bytes(type));
     }
 }

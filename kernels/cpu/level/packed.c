@@ -10,29 +10,19 @@
  * link is a multiply-add, or with AMX the sum of 16 pairs. A library does not promise that: it may choose another order
  * for every shape. On 2 cores of Zen 4 in bf16, one row reaches 0.9-1.0 of the streaming read. From 16 to 1,024 rows,
  * it is at least as fast as oneDNN's product of plain matrices. */
-#include "cpu/gemm-internal.h"
-#include "cpu/level/gemm_level.h"
+#include "cpu/level/encoded.h"
 #include "cpu/level/packed_tiles.h"
-#include "cpu/level/vector_math.h"
-#include "simd.h"
 
 enum {
-    VECTORS = 2,
-    PANEL = VECTORS * SIMD_LANES,
-    TILE_ROWS = SIMD_LANES == 16  ? 14
-                : SIMD_LANES == 8 ? 6
-                                  : 5, /* as many as the registers hold */
-    UNROLL = 4,                        /* steps; panels are padded to it */
-    LINES = UNROLL * PANEL / 16,       /* cache lines of an unrolled step */
-    WIDEST = 2,                        /* panels side by side */
-    WIDE_ROWS = TILE_ROWS / 2 - 1,     /* the maximum number of rows that leave registers for two panels */
-    SLICE_STEPS = 256,                 /* of packed rows: at most 14 KB, which stay in the first-level cache */
-    FEW_BLOCKS = 2,
-    A_BYTES = 1 << 20,           /* of packed rows at a time: at most half of a second-level cache */
-    PREFETCH_BYTES = 8192,       /* ahead in the panel's stream */
-    PIECE_OUTPUTS = 4096,        /* of a plain weight that is packed at a time */
-    TILED_PIECE_BYTES = 2 << 20, /* the same for AMX, which reads rows in place: it stays in second-level caches */
-    PREFETCH_ROWS = 7,           /* with more rows, the processor's own prefetching is enough */
+    UNROLL = 4,                    /* steps; panels are padded to it */
+    LINES = UNROLL * PANEL / 16,   /* cache lines of an unrolled step */
+    WIDEST = 2,                    /* panels side by side */
+    WIDE_ROWS = TILE_ROWS / 2 - 1, /* the maximum number of rows that leave registers for two panels */
+    SLICE_STEPS = 256,             /* of packed rows: at most 14 KB, which stay in the first-level cache */
+    PREFETCH_BYTES = 8192,         /* ahead in the panel's stream */
+    PIECE_OUTPUTS = 4096,          /* of a plain weight that is packed at a time */
+    TILED_PIECE_BYTES = 2 << 20,   /* the same for AMX, which reads rows in place: it stays in second-level caches */
+    PREFETCH_ROWS = 7,             /* with more rows, the processor's own prefetching is enough */
 };
 /* Units of a pair in the packed rows: bf16 is converted to fp32 at levels without arithmetic on pairs. */
 enum { PAIR_UNITS = SIMD_PAIRS ? 1 : 2 };
@@ -52,13 +42,11 @@ static int block_rows(enum dtype type) {
     return uses_tiles(type) ? TILES_ROWS : TILE_ROWS;
 }
 
-static int64_t panels_of(int64_t n) {
-    return (n + PANEL - 1) / PANEL;
-}
-
 /* ---- packing a weight ------------------------------------------------------------------------------------------ */
 
 size_t LEVEL(cpu_packed_bytes)(struct device *device, const struct matrix_view *plain) {
+    if (plain->encoded)
+        return LEVEL(encoded_bytes)(device, plain);
     if (plain->type != DTYPE_F32 && plain->type != DTYPE_BF16)
         return 0;
     return (size_t)(panels_of(plain->rows) * steps_of(plain->type, plain->columns)) * PANEL * sizeof(float);
@@ -128,6 +116,8 @@ static void pack_panel(const struct matrix_view *plain, int64_t first, float *pa
 
 int LEVEL(cpu_pack)(const struct exec *exec, const struct pack_call *a) {
     const struct matrix_view *plain = &a->plain;
+    if (plain->encoded)
+        return LEVEL(encoded_pack)(exec, a);
     if (plain->form != MATRIX_PLAIN || plain->scale || (plain->type != DTYPE_F32 && plain->type != DTYPE_BF16))
         return status_fail(STATUS_UNSUPPORTED, "pack: needs a plain fp32 or bf16 weight, not %s",
                            dtype_name(plain->type));
@@ -140,6 +130,11 @@ int LEVEL(cpu_pack)(const struct exec *exec, const struct pack_call *a) {
 
 void LEVEL(packed_read)(const struct matrix_view *packed, int64_t row, int64_t rows, int64_t col, int64_t cols,
                         float *out, int64_t stride) {
+    if (packed->encoded) {
+        LEVEL(encoded_read)(packed, row, rows, col, cols, out, stride);
+        return;
+    }
+    row += packed->first_row;
     bool is_bf16 = packed->type == DTYPE_BF16;
     int64_t steps = steps_of(packed->type, packed->columns), each = is_bf16 ? 2 : 1;
     for (int64_t j = 0; j < cols; j++) {
@@ -175,6 +170,10 @@ static void unpack_lanes(const float *panel, int64_t steps, int first, int end, 
 
 void LEVEL(gemm_unpack)(const struct exec *exec, const struct matrix_view *packed, int64_t col, int64_t cols, void *out,
                         int64_t stride) {
+    if (packed->encoded) {
+        LEVEL(encoded_unpack)(exec, packed, col, cols, out, stride);
+        return;
+    }
     int64_t each = packed->type == DTYPE_BF16 ? 2 : 1, all = steps_of(packed->type, packed->columns);
     int64_t steps = (cols + each - 1) / each, slices = (steps + SLICE_STEPS - 1) / SLICE_STEPS;
     int64_t first = packed->first_row / SIMD_LANES, end = packed->first_row + packed->rows;
@@ -191,8 +190,6 @@ void LEVEL(gemm_unpack)(const struct exec *exec, const struct matrix_view *packe
 }
 
 /* ---- multiplying ----------------------------------------------------------------------------------------------- */
-
-#define TILE_INLINE static inline __attribute__((always_inline))
 
 /* The memory that a tile prefetches: `lines` cache lines in each unrolled step. */
 struct ahead {
@@ -564,24 +561,18 @@ static size_t piece_bytes(const struct gemm *gemm) {
     return (size_t)(piece_outputs(gemm) * steps_of(gemm->b.type, gemm_k(gemm))) * sizeof(float);
 }
 
-/* Returns the product with outputs [first, first + count) of a plain weight. */
-static struct gemm outputs_of(const struct gemm *gemm, int64_t first, int64_t count) {
-    struct gemm part = *gemm;
-    size_t size = dtype_bytes(gemm->a.type);
-    part.b = matrix_rows(gemm->b, first, count);
-    part.c.data = (const char *)gemm->c.data + (size_t)first * dtype_bytes(gemm->c.type);
-    part.c.columns = count;
-    part.bias = gemm->bias ? (const char *)gemm->bias + (size_t)first * size : NULL;
-    part.aux = gemm->aux ? (char *)gemm->aux + (size_t)first * size : NULL;
-    return part;
-}
-
 size_t LEVEL(gemm_packed_workspace)(struct device *device, const struct gemm *gemm) {
+    if (gemm->b.encoded)
+        return LEVEL(encoded_workspace)(device, gemm);
     return rows_bytes(device, gemm) + (gemm->b.form == MATRIX_PLAIN ? piece_bytes(gemm) : 0);
 }
 
 void LEVEL(gemm_packed)(const struct exec *exec, const struct gemm *gemm) {
     int64_t width = piece_outputs(gemm), n = gemm_n(gemm);
+    if (gemm->b.encoded) {
+        LEVEL(encoded_gemm)(exec, gemm);
+        return;
+    }
     if (gemm->b.form == MATRIX_PACKED) {
         multiply_packed(exec, gemm, exec->workspace);
         return;

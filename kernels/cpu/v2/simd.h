@@ -11,6 +11,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/dtype.h"
+
 enum { SIMD_LANES = 4, SIMD_ROWS = 4, SIMD_WIDE = 2, SIMD_PAIRS = 0 };
 
 typedef __m128 vfloat;
@@ -129,4 +131,26 @@ static inline vword simd_weave(vword even, vword odd) {
 /* Returns bits: bit i is set if a's word i >= b's, unsigned. */
 static inline uint32_t simd_at_least(vword a, vword b) {
     return (uint32_t)_mm_movemask_ps((__m128)_mm_cmpeq_epi32(_mm_max_epu32(a, b), a));
+}
+
+/* Return SIMD_LANES elements, converted to words or to floats: bytes, numbers of 16 bits, fp16. */
+static inline vword simd_load_bytes(const uint8_t *p) {
+    int32_t four;
+    __builtin_memcpy(&four, p, sizeof four);
+    return _mm_cvtepu8_epi32(_mm_cvtsi32_si128(four));
+}
+static inline vword simd_load_halves(const uint16_t *p) {
+    return _mm_cvtepu16_epi32(_mm_loadl_epi64((const __m128i *)p));
+}
+static inline vfloat simd_load_f16(const uint16_t *p) {
+    return _mm_setr_ps(f16_to_float(p[0]), f16_to_float(p[1]), f16_to_float(p[2]), f16_to_float(p[3]));
+}
+
+/* Only for levels with SIMD_PAIRS: return 2 * SIMD_LANES bytes as bf16, by pairs in the order of memory, each byte
+ * being a signed number; and as 16-bit words. */
+static inline vfloat simd_byte_pairs(const uint8_t *p) {
+    return simd_set(0);
+}
+static inline vword simd_widened_bytes(const uint8_t *p) {
+    return simd_words(0);
 }

@@ -89,3 +89,18 @@ static inline uint32_t simd_at_least(vword a, vword b) {
     __m256i larger = _mm256_cmpeq_epi32(_mm256_max_epu32(a, b), a);
     return (uint32_t)_mm256_movemask_ps((__m256)larger);
 }
+static inline vword simd_load_bytes(const uint8_t *p) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+}
+static inline vword simd_load_halves(const uint16_t *p) {
+    return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+}
+static inline vfloat simd_load_f16(const uint16_t *p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+static inline vfloat simd_byte_pairs(const uint8_t *p) {
+    return simd_set(0);
+}
+static inline vword simd_widened_bytes(const uint8_t *p) {
+    return simd_words(0);
+}

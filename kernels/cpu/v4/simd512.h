@@ -71,3 +71,12 @@ static inline vword simd_weave(vword even, vword odd) {
 static inline uint32_t simd_at_least(vword a, vword b) {
     return _mm512_cmpge_epu32_mask(a, b);
 }
+static inline vword simd_load_bytes(const uint8_t *p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+}
+static inline vword simd_load_halves(const uint16_t *p) {
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+}
+static inline vfloat simd_load_f16(const uint16_t *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}

@@ -175,7 +175,7 @@ static void events_have_times(void **state) {
     test_ok(event_wait(event[1]));
     test_ok(event_seconds(event[0], event[1], &seconds));
     assert_float_equal(seconds, 1e-3, 1e-9);
-    test_fails(device_measure_read(s.device, 0, &rate), STATUS_MEMORY, "cannot allocate"); /* 512 MB of 8 */
+    test_fails(device_measure_read(s.device, 0, &rate), STATUS_MEMORY, "cannot allocate"); /* 256 MB of 8 */
     test_fails(device_measure_gemm(s.device, DTYPE_F32, false, 0, &rate), STATUS_MEMORY, "cannot allocate");
     for (int i = 0; i < 2; i++)
         event_close(event[i]);

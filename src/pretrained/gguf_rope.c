@@ -1,6 +1,6 @@
 /* The rotation of a GGUF file's model. Llama 3's scaling has no keys in this format: the tensor rope_freqs.weight has
  * the number that divides each frequency. */
-#include "convert-internal.h"
+#include "gguf_model-internal.h"
 
 #include <math.h>
 
@@ -28,7 +28,7 @@ static int read_llama3(const struct gguf *file, const struct gguf_tensor *tensor
         return status_fail(
             STATUS_INVALID, "%s: rope_freqs.weight has %lld numbers, but heads of %lld columns need %lld",
             gguf_path(file), (long long)tensor->elements, (long long)config->kv_channels, (long long)count);
-    TRY(gguf_read(file, tensor, 0, count, divisors));
+    TRY(gguf_read(tensor, 0, count, DTYPE_F32, divisors));
     for (int64_t i = 0; i < count; i++)
         factor = fmax(factor, (double)divisors[i]);
     struct model_config scaled = *config;

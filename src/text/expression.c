@@ -1,6 +1,6 @@
 /* Python's re by PCRE2. A scan of the text comes first. It rewrites the few things that PCRE2 spells otherwise. It
  * refuses constructs that Python's re does not have (verbs, recursion, \K) and those with another meaning in PCRE2. */
-#include "peft/expression.h"
+#include "text/expression.h"
 
 #include "base/base.h"
 
@@ -13,7 +13,7 @@
 enum { MATCH_STEPS = 100000, MATCH_STEPS_LEAST = 1000, MATCH_DEPTH = 10000, MATCH_KIB = 4096 };
 enum { LONGEST = 2048, GROUPS = 100, DEEPEST = 100, SHOWN_BYTES = 200 };
 
-struct peft_expression {
+struct text_expression {
     const char *what;
     char shown[SHOWN_BYTES + 1]; /* on one line */
     int steps;
@@ -262,17 +262,16 @@ static const char *translate(const char *text, bool is_key, struct strbuf *out) 
 
 /* ---- compiling and matching ---- */
 
-static int refuse(const struct peft_expression *e, const char *why) {
-    return status_fail(STATUS_USAGE, "peft.%s \"%s\": an expression that cannot be read here: %s", e->what, e->shown,
-                       why);
+static int refuse(const struct text_expression *e, const char *why) {
+    return status_fail(STATUS_USAGE, "%s \"%s\": an expression that cannot be read here: %s", e->what, e->shown, why);
 }
 
-void peft_expression_share(struct peft_expression *e, size_t sharers) {
+void text_expression_share(struct text_expression *e, size_t sharers) {
     e->steps = sharers < MATCH_STEPS / MATCH_STEPS_LEAST ? MATCH_STEPS / (int)sharers : MATCH_STEPS_LEAST;
     pcre2_set_match_limit(e->limits, (uint32_t)e->steps);
 }
 
-static int compile(struct peft_expression *e, const struct strbuf *text) {
+static int compile(struct text_expression *e, const struct strbuf *text) {
     int error;
     PCRE2_SIZE offset;
     PCRE2_UCHAR why[160];
@@ -288,20 +287,20 @@ static int compile(struct peft_expression *e, const struct strbuf *text) {
     e->data = pcre2_match_data_create(1, NULL);
     e->limits = pcre2_match_context_create(NULL);
     TRY(status_allocated(e->data && e->limits));
-    peft_expression_share(e, 1);
+    text_expression_share(e, 1);
     pcre2_set_depth_limit(e->limits, MATCH_DEPTH);
     pcre2_set_heap_limit(e->limits, MATCH_KIB);
     return STATUS_OK;
 }
 
-static void show(struct peft_expression *e, const char *text) {
+static void show(struct text_expression *e, const char *text) {
     size_t length = strnlen(text, SHOWN_BYTES);
     for (size_t i = 0; i < length; i++)
         e->shown[i] = (unsigned char)text[i] < 32 || text[i] == 127 ? '?' : text[i];
 }
 
-int peft_expression_open(const char *what, const char *text, bool is_key, struct peft_expression **expression) {
-    struct peft_expression *e = *expression = calloc(1, sizeof *e);
+int text_expression_open(const char *what, const char *text, bool is_key, struct text_expression **expression) {
+    struct text_expression *e = *expression = calloc(1, sizeof *e);
     struct strbuf pcre = STRBUF_INIT;
     TRY(status_allocated(e));
     e->what = what;
@@ -311,13 +310,13 @@ int peft_expression_open(const char *what, const char *text, bool is_key, struct
     THEN(status, why ? refuse(e, why) : compile(e, &pcre));
     strbuf_free(&pcre);
     if (status) {
-        peft_expression_close(e);
+        text_expression_close(e);
         *expression = NULL;
     }
     return status;
 }
 
-void peft_expression_close(struct peft_expression *e) {
+void text_expression_close(struct text_expression *e) {
     if (!e)
         return;
     pcre2_code_free(e->code);
@@ -326,7 +325,7 @@ void peft_expression_close(struct peft_expression *e) {
     free(e);
 }
 
-int peft_expression_match(const struct peft_expression *e, const char *path, bool *is_match) {
+int text_expression_match(const struct text_expression *e, const char *path, bool *is_match) {
     int found = pcre2_match(e->code, (PCRE2_SPTR)path, strlen(path), 0, 0, e->data, e->limits);
     *is_match = found >= 0;
     if (found >= 0 || found == PCRE2_ERROR_NOMATCH)
@@ -334,7 +333,7 @@ int peft_expression_match(const struct peft_expression *e, const char *path, boo
     if (found == PCRE2_ERROR_NOMEMORY)
         return status_no_memory();
     return status_fail(STATUS_USAGE,
-                       "peft.%s \"%s\": an expression that is too complex: it takes more than %d steps, or %d KiB, to "
+                       "%s \"%s\": an expression that is too complex: it takes more than %d steps, or %d KiB, to "
                        "match %s",
                        e->what, e->shown, e->steps, MATCH_KIB, path);
 }

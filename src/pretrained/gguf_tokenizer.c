@@ -1,6 +1,6 @@
 /* The tokenizer of a GGUF file. The keys have its tokens, their kinds, and merges or scores. The name in
  * tokenizer.ggml.pre stands for the pattern that splits a text into words, which the file does not have. */
-#include "convert-internal.h"
+#include "gguf_model-internal.h"
 
 /* Names of patterns, with what else the tokenizers of that name have. */
 static const struct pattern {
@@ -141,7 +141,6 @@ static int64_t read_id(struct reading *r, const char *key) {
 }
 
 static int read_lists(struct reading *r) {
-    gguf_need(&r->keys, "model");
     const char *model = gguf_string(&r->keys, "model", "");
     int status = r->keys.status ? r->keys.status : read_tokens(r);
     TRY(status);
@@ -166,27 +165,43 @@ static int read_lists(struct reading *r) {
     return r->keys.status ? r->keys.status : template.status;
 }
 
-/* Adds the tokens that end a text, or a turn of a chat. */
-static int read_ends(struct reading *r, const struct model_config *config, struct model_text_ends *ends) {
-    static const char *const keys[] = {"eos_token_id", "eot_token_id", "eom_token_id"};
-    *ends =
-        (struct model_text_ends){.has_bos = r->lists.bos >= 0, .bos = (int32_t)(r->lists.bos < 0 ? 0 : r->lists.bos)};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        int64_t id = read_id(r, keys[i]);
-        if (id >= 0 && !r->keys.status)
+int gguf_read_ends(const struct gguf *file, const struct model_config *config, struct model_text_ends *ends) {
+    static const char *const names[] = {"eos_token_id", "eot_token_id", "eom_token_id"};
+    struct gguf_keys keys = gguf_keys(file, "tokenizer.ggml.");
+    int64_t last = config->vocab_size - 1, bos = gguf_integer(&keys, "bos_token_id", -1, 0, last);
+    *ends = (struct model_text_ends){.has_bos = bos >= 0, .bos = (int32_t)(bos < 0 ? 0 : bos)};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        int64_t id = gguf_integer(&keys, names[i], -1, 0, last);
+        if (id >= 0 && !keys.status)
             model_add_eos(ends, (int32_t)id, false);
     }
-    if (!r->keys.status && r->lists.count > (size_t)config->vocab_size)
-        return status_fail(STATUS_INVALID, "%s: there are %zu tokens, but the embedding has %lld rows",
-                           gguf_path(r->file), r->lists.count, (long long)config->vocab_size);
-    return r->keys.status;
+    return keys.status;
 }
 
-int gguf_read_tokenizer(const struct gguf *file, const struct model_config *config, struct tokenizer_files *files,
-                        struct model_text_ends *ends) {
+/* Each token must have a row of the embedding. */
+static int check_rows(const struct reading *r) {
+    const struct gguf_tensor *embedding = gguf_find(r->file, "token_embd.weight");
+    int64_t rows = embedding ? embedding->shape[0] : INT64_MAX;
+    return (int64_t)r->lists.count <= rows
+               ? STATUS_OK
+               : status_fail(STATUS_INVALID, "%s: there are %zu tokens, but the embedding has %lld rows",
+                             gguf_path(r->file), r->lists.count, (long long)rows);
+}
+
+bool gguf_has_tokenizer(const struct gguf *file) {
+    struct gguf_keys keys = gguf_keys(file, "tokenizer.ggml.");
+    return gguf_has(&keys, "model") && strcmp(gguf_string(&keys, "model", ""), "none") != 0;
+}
+
+int gguf_read_tokenizer(const struct gguf *file, struct tokenizer_files *files) {
     struct reading r = {.file = file, .keys = gguf_keys(file, "tokenizer.ggml.")};
+    *files = (struct tokenizer_files){0};
+    if (!gguf_has_tokenizer(file)) {
+        files->directory = strdup(gguf_path(file));
+        return status_allocated(files->directory);
+    }
     int status = read_lists(&r);
-    THEN(status, read_ends(&r, config, ends));
+    THEN(status, check_rows(&r));
     THEN(status, tokenizer_files_make(&r.lists, gguf_path(file), files));
     free(r.tokens);
     free(r.merges);

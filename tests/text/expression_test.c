@@ -1,18 +1,18 @@
 /* Expressions of modules against Python's re, and what is refused. What matches was taken from Python 3.11:
  * re.fullmatch, and of keys re.match(rf"(.*\.)?({key})$", path), as PEFT does it. */
 #include "base/base.h"
-#include "peft/expression.h"
 #include "support/test.h"
+#include "text/expression.h"
 
 #define ATTN "transformer.h.0.attn.c_attn"
 #define MLP  "transformer.h.11.mlp.c_proj"
 
 static bool matches(const char *text, bool is_key, const char *path) {
-    struct peft_expression *expression;
+    struct text_expression *expression;
     bool is_match;
-    test_ok(peft_expression_open("target_modules", text, is_key, &expression));
-    test_ok(peft_expression_match(expression, path, &is_match));
-    peft_expression_close(expression);
+    test_ok(text_expression_open("target_modules", text, is_key, &expression));
+    test_ok(text_expression_match(expression, path, &is_match));
+    text_expression_close(expression);
     return is_match;
 }
 
@@ -73,10 +73,10 @@ static void keys_stand_behind_any_modules(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (matches(cases[i].text, true, ATTN) != cases[i].attn || matches(cases[i].text, true, MLP) != cases[i].mlp)
             fail_msg("%s", cases[i].text);
-    struct peft_expression *expression;
-    test_fails(peft_expression_open("rank_pattern", "a)|(c_attn", true, &expression), STATUS_USAGE,
+    struct text_expression *expression;
+    test_fails(text_expression_open("rank_pattern", "a)|(c_attn", true, &expression), STATUS_USAGE,
                "a ) without its (");
-    test_fails(peft_expression_open("rank_pattern", "(?i)a", true, &expression), STATUS_USAGE, "(?i)a");
+    test_fails(text_expression_open("rank_pattern", "(?i)a", true, &expression), STATUS_USAGE, "(?i)a");
 }
 
 /* Python's re refuses these too, except for those after the comment. */
@@ -138,8 +138,8 @@ static void what_python_does_not_have_is_refused(void **state) {
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct peft_expression *expression;
-        if (!peft_expression_open("exclude_modules", cases[i], false, &expression))
+        struct text_expression *expression;
+        if (!text_expression_open("peft.exclude_modules", cases[i], false, &expression))
             fail_msg("not refused: %s", cases[i]);
         assert_null(expression);
         test_fails(STATUS_USAGE, STATUS_USAGE, "peft.exclude_modules \"");
@@ -149,17 +149,17 @@ static void what_python_does_not_have_is_refused(void **state) {
 }
 
 static void long_texts_are_refused_in_one_short_line(void **state) {
-    struct peft_expression *expression;
+    struct text_expression *expression;
     char text[3000];
     (void)state;
     memset(text, 'a', sizeof text - 1);
     text[sizeof text - 1] = 0;
     text[1] = '\n';
-    test_fails(peft_expression_open("target_modules", text, false, &expression), STATUS_USAGE, "\"a?aa");
+    test_fails(text_expression_open("target_modules", text, false, &expression), STATUS_USAGE, "\"a?aa");
     assert_true(strlen(status_text()) < 400);
     memset(text, '(', sizeof text - 1);
     text[1000] = 0;
-    test_fails(peft_expression_open("target_modules", text, false, &expression), STATUS_USAGE, "too many groups");
+    test_fails(text_expression_open("target_modules", text, false, &expression), STATUS_USAGE, "too many groups");
 }
 
 /* Each of these would run for longer than anybody waits. */
@@ -168,13 +168,13 @@ static void what_takes_too_many_steps_is_refused(void **state) {
                                         "(.*)\\1?(.*)\\2?(.*)\\3?(.*)\\4?(.*)[!?]"};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct peft_expression *expression;
+        struct text_expression *expression;
         bool is_match;
-        test_ok(peft_expression_open("target_modules", cases[i], false, &expression));
-        test_fails(peft_expression_match(expression, ATTN, &is_match), STATUS_USAGE, "too complex");
+        test_ok(text_expression_open("target_modules", cases[i], false, &expression));
+        test_fails(text_expression_match(expression, ATTN, &is_match), STATUS_USAGE, "too complex");
         assert_non_null(strstr(status_text(), "to match " ATTN));
         assert_non_null(strstr(status_text(), cases[i]));
-        peft_expression_close(expression);
+        text_expression_close(expression);
     }
 }
 
@@ -184,22 +184,22 @@ static void many_expressions_share_the_steps(void **state) {
     static const char *const honest[] = {
         ".*\\.h\\.[\\d]+\\.attn\\.\\w+|.*\\.h\\.1\\..*",
         "^(?!.*(?:vision|audio)).*(?:layers|h)\\.\\d+\\.(?:attn|mlp)\\.(?:c_attn|c_proj)"};
-    struct peft_expression *expression;
+    struct text_expression *expression;
     bool is_match;
     (void)state;
-    test_ok(peft_expression_open("rank_pattern", slow, true, &expression));
-    test_ok(peft_expression_match(expression, ATTN, &is_match));
-    peft_expression_share(expression, 259);
-    test_fails(peft_expression_match(expression, ATTN, &is_match), STATUS_USAGE, "it takes more than 1000 steps");
-    peft_expression_share(expression, 1);
-    test_ok(peft_expression_match(expression, ATTN, &is_match));
-    peft_expression_close(expression);
+    test_ok(text_expression_open("rank_pattern", slow, true, &expression));
+    test_ok(text_expression_match(expression, ATTN, &is_match));
+    text_expression_share(expression, 259);
+    test_fails(text_expression_match(expression, ATTN, &is_match), STATUS_USAGE, "it takes more than 1000 steps");
+    text_expression_share(expression, 1);
+    test_ok(text_expression_match(expression, ATTN, &is_match));
+    text_expression_close(expression);
     for (size_t i = 0; i < sizeof honest / sizeof *honest; i++) {
-        test_ok(peft_expression_open("target_modules", honest[i], false, &expression));
-        peft_expression_share(expression, 259);
-        test_ok(peft_expression_match(expression, ATTN, &is_match));
+        test_ok(text_expression_open("target_modules", honest[i], false, &expression));
+        text_expression_share(expression, 259);
+        test_ok(text_expression_match(expression, ATTN, &is_match));
         assert_true(is_match);
-        peft_expression_close(expression);
+        text_expression_close(expression);
     }
 }
 

@@ -1,6 +1,6 @@
 /* The configuration of a GGUF file's model. The keys say its sizes. Which tensors there are says which parts it has:
  * biases, a gate, norms of heads, its own head. */
-#include "convert-internal.h"
+#include "gguf_model-internal.h"
 
 /* Keys that change the mathematics are read, or refused. Those of other models are not here. */
 static const char *const known_keys[] = {
@@ -118,7 +118,7 @@ static void read_vocabulary(const struct gguf *file, struct gguf_keys *keys, str
     if (keys->status)
         return;
     if (head)
-        keys->status = gguf_is_equal(file, embedding, head, &is_equal);
+        keys->status = gguf_is_equal(embedding, head, &is_equal);
     config->untie_embeddings_and_output_weights = head && !is_equal;
 }
 

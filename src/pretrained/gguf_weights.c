@@ -1,6 +1,6 @@
 /* The weights of a GGUF file as the parameters of a model. The format names tensors alike in all families, and each
  * linear is [out, in], as ours are. */
-#include "convert-internal.h"
+#include "gguf_model-internal.h"
 
 /* Our modules, and theirs. */
 static const struct module_names {
@@ -117,7 +117,7 @@ static int refuse_unused(const struct finder *f) {
 int gguf_weights_open(const struct gguf *file, const struct model_config *config, const struct param_table *table,
                       struct gguf_weights *weights) {
     struct finder f = {.file = file, .config = config, .is_used = calloc(gguf_count(file) + 1, sizeof(bool))};
-    *weights = (struct gguf_weights){.file = file};
+    *weights = (struct gguf_weights){0};
     weights->sources = calloc((size_t)table->count + 1, sizeof *weights->sources);
     int status = status_allocated(f.is_used && weights->sources);
     for (int i = 0; i < table->count && !status; i++)
@@ -140,44 +140,56 @@ static int64_t file_row(const struct gguf_source *source, int64_t row) {
     return source->pairs ? row - place + place % half * 2 + place / half : row;
 }
 
+enum dtype gguf_weights_dtype(const struct gguf_weights *weights, int param) {
+    const struct gguf_sources *sources = &weights->sources[param];
+    enum dtype dtype = sources->count ? gguf_type_dtype(sources->items[0].tensor->type) : DTYPE_F32;
+    for (int i = 1; i < sources->count; i++)
+        if (gguf_type_dtype(sources->items[i].tensor->type) != dtype)
+            return DTYPE_F32;
+    return dtype == DTYPE_COUNT ? DTYPE_F32 : dtype;
+}
+
 /* Reads rows [row, row + rows) of a source; rows that lie together are read at once. */
-static int read_rows(const struct gguf *file, const struct gguf_source *source, int64_t row, int64_t rows,
-                     const struct ckpt_block *block, float *out) {
+static int read_rows(const struct gguf_source *source, int64_t row, int64_t rows, const struct ckpt_block *block,
+                     enum dtype dtype, char *out) {
     bool is_dense = block->columns == source->columns && !source->pairs;
     int64_t at_once = is_dense ? rows : 1;
     int status = STATUS_OK;
     for (int64_t i = 0; i < rows && !status; i += at_once)
-        status = gguf_read(file, source->tensor, file_row(source, row + i) * source->columns + block->column,
-                           at_once * block->columns, out + i * block->columns);
+        status = gguf_read(source->tensor, file_row(source, row + i) * source->columns + block->column,
+                           at_once * block->columns, dtype, out + i * block->columns * (int64_t)dtype_bytes(dtype));
     return status;
 }
 
-int gguf_weights_read(const struct gguf_weights *weights, const struct ckpt_block *block, float *values) {
+int gguf_weights_read(const struct gguf_weights *weights, const struct ckpt_block *block, void *values) {
     const struct gguf_sources *sources = &weights->sources[block->param];
+    enum dtype dtype = gguf_weights_dtype(weights, block->param);
     int64_t first = 0; /* row of the parameter where a source begins */
+    int64_t stride = block->columns * (int64_t)dtype_bytes(dtype);
     int status = STATUS_OK;
-    memset(values, 0, (size_t)(block->rows * block->columns) * sizeof *values);
+    if (!sources->count)
+        memset(values, 0, (size_t)(block->rows * stride));
     for (int i = 0; i < sources->count && !status; i++) {
         const struct gguf_source *source = &sources->items[i];
         int64_t from = block->row > first ? block->row : first, end = first + source->rows;
         int64_t to = block->row + block->rows < end ? block->row + block->rows : end;
         if (from < to)
-            status = read_rows(weights->file, source, from - first, to - from, block,
-                               values + (from - block->row) * block->columns);
+            status =
+                read_rows(source, from - first, to - from, block, dtype, (char *)values + (from - block->row) * stride);
         first = end;
     }
     return status;
 }
 
-int gguf_is_equal(const struct gguf *file, const struct gguf_tensor *a, const struct gguf_tensor *b, bool *is_equal) {
+int gguf_is_equal(const struct gguf_tensor *a, const struct gguf_tensor *b, bool *is_equal) {
     float values[2][4096];
     int64_t at_once = sizeof values[0] / sizeof *values[0];
     int status = STATUS_OK;
     *is_equal = a->dims == b->dims && !memcmp(a->shape, b->shape, (size_t)a->dims * sizeof *a->shape);
     for (int64_t at = 0; at < a->elements && *is_equal && !status; at += at_once) {
         int64_t n = a->elements - at < at_once ? a->elements - at : at_once;
-        status = gguf_read(file, a, at, n, values[0]);
-        THEN(status, gguf_read(file, b, at, n, values[1]));
+        status = gguf_read(a, at, n, DTYPE_F32, values[0]);
+        THEN(status, gguf_read(b, at, n, DTYPE_F32, values[1]));
         if (!status)
             *is_equal = !memcmp(values[0], values[1], (size_t)n * sizeof(float));
     }

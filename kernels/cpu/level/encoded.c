@@ -1,0 +1,271 @@
+/* Encoded weights: their packing, and their values. encoded.h has the form; encoded_gemm.c multiplies. This file is
+ * compiled without contraction, because each step of a value is rounded. */
+#include "cpu/level/encoded.h"
+#include "cpu/level/rows.h"
+
+/* ---- sizes and places ------------------------------------------------------------------------------------------ */
+
+/* Returns true if panels can hold the part. */
+static bool is_taken(const struct encoded_part *part, int64_t columns) {
+    static const uint8_t bits[] = {[CODES_E4M3] = 8, [CODES_NF4] = 4, [CODES_FP4] = 4, [CODES_IQ4] = 4};
+    const struct encoding *e = &part->encoding;
+    bool is_small = e->scale_type == DTYPE_U8 || e->scale_type == DTYPE_I8;
+    bool is_float = e->scale_type == DTYPE_F32 || e->scale_type == DTYPE_F16 || e->scale_type == DTYPE_BF16;
+    return part->positions > 0 && (part->has_order || part->positions == columns) && e->group > 0 &&
+           (e->group >= part->positions || e->group % CHUNK == 0) &&
+           (e->groups_of_block > 0 ? is_small : e->groups_of_block == 0 && is_float) && e->codes < sizeof bits &&
+           e->codes != CODES_NONE && e->shift <= ENCODED_OFFSETS &&
+           (bits[e->codes] ? e->bits == bits[e->codes] : e->bits >= 2 && e->bits <= 8);
+}
+
+static size_t order_bytes(const struct encoded_part *part) {
+    size_t bytes = part->has_order ? (size_t)part->positions * sizeof(int32_t) : 0;
+    return (bytes + PART_ALIGN - 1) / PART_ALIGN * PART_ALIGN;
+}
+
+/* Returns a part's bytes, or 0 if it is not taken. */
+static size_t part_bytes(struct device *device, const struct matrix_view *view, const struct encoded_part *part) {
+    if (part->encoding.codes == CODES_NONE) {
+        struct matrix_view plain = matrix_plain(view->type, NULL, part->rows, view->columns);
+        return LEVEL(cpu_packed_bytes)(device, &plain);
+    }
+    return is_taken(part, view->columns)
+               ? order_bytes(part) + (size_t)(panels_of(part->rows) * panel_form_of(part).bytes)
+               : 0;
+}
+
+size_t LEVEL(encoded_bytes)(struct device *device, const struct matrix_view *view) {
+    size_t total = 0;
+    if (view->type != DTYPE_F32 && view->type != DTYPE_BF16)
+        return 0;
+    for (int i = 0; i < view->encoded->count; i++) {
+        const struct encoded_part *part = &view->encoded->parts[i];
+        size_t bytes = part_bytes(device, view, part);
+        if (!bytes && part->rows)
+            return 0;
+        total += (bytes + PART_ALIGN - 1) / PART_ALIGN * PART_ALIGN;
+    }
+    return total;
+}
+
+bool LEVEL(encoded_part_rows)(const struct matrix_view *view, int index, struct part_rows *rows) {
+    struct encoded_layout before = *view->encoded;
+    struct matrix_view earlier = *view;
+    const struct encoded_part *part = &view->encoded->parts[index];
+    int64_t start = 0, end;
+    for (int i = 0; i < index; i++)
+        start += view->encoded->parts[i].rows;
+    end = start + part->rows < view->first_row + view->rows ? start + part->rows : view->first_row + view->rows;
+    int64_t from = start > view->first_row ? start : view->first_row;
+    before.count = index;
+    earlier.encoded = &before;
+    *rows = (struct part_rows){.part = part, .view = *view, .first = from - view->first_row};
+    rows->view.encoded = NULL;
+    rows->view.data = (const char *)view->data + LEVEL(encoded_bytes)(NULL, &earlier);
+    rows->view.first_row = from - start;
+    rows->view.rows = end - from;
+    if (part->encoding.codes != CODES_NONE) {
+        rows->form = panel_form_of(part);
+        rows->order = part->has_order ? rows->view.data : NULL;
+        rows->panels = (const char *)rows->view.data + order_bytes(part);
+    }
+    return end > from;
+}
+
+/* ---- packing --------------------------------------------------------------------------------------------------- */
+
+/* Writes an element of each output of a panel: those of rows [first, first + PANEL) of [rows, columns], in column
+ * `column`. Outputs after the last row have 0. */
+static char *pack_column(const void *from, size_t element, int64_t rows, int64_t columns, int64_t first, int64_t column,
+                         char *out) {
+    memset(out, 0, PANEL * element);
+    for (int64_t o = 0; o < PANEL && first + o < rows; o++)
+        memcpy(out + (size_t)o * element, (const char *)from + (size_t)((first + o) * columns + column) * element,
+               element);
+    return out + PANEL * element;
+}
+
+/* Returns 8 codes as a word of a chunk. */
+static uint32_t chunk_of(uint64_t codes) {
+    const uint64_t each = 0x000f000f000f000fu;
+    uint64_t even = codes & each, odd = codes >> 8 & each;
+    even |= even >> 12 | even >> 24 | even >> 36;
+    odd |= odd >> 12 | odd >> 24 | odd >> 36;
+    return (uint32_t)((even & 0xffff) | (odd & 0xffff) << 16);
+}
+
+/* Returns 8 codes less the centre, byte by byte. */
+static uint64_t less_centre(uint64_t codes, int centre) {
+    const uint64_t high = 0x8080808080808080u;
+    uint64_t less = (uint64_t)centre * 0x0101010101010101u;
+    return ((codes | high) - (less & ~high)) ^ ((codes ^ ~less) & high);
+}
+
+static void pack_codes(const struct panel_form *f, const struct encoded_rows *rows, int64_t first, int64_t position,
+                       int64_t count, char *out) {
+    for (int64_t p = position; p < position + count; p += CHUNK) {
+        int64_t given = rows->positions - p < CHUNK ? rows->positions - p : CHUNK;
+        for (int64_t o = 0; o < PANEL; o++) {
+            uint64_t codes = 0;
+            if (first + o < rows->rows)
+                memcpy(&codes, rows->codes + (first + o) * rows->positions + p, (size_t)given);
+            if (f->bits == 4) {
+                uint32_t word = chunk_of(codes);
+                memcpy(out + o * 4, &word, sizeof word);
+            } else {
+                codes = rows->encoding.codes == CODES_INTEGERS ? less_centre(codes, f->centre) : codes;
+                for (int pair = 0; pair < CHUNK / 2; pair++)
+                    memcpy(out + (pair * PANEL + o) * 2, (char *)&codes + pair * 2, 2);
+            }
+        }
+        out += CHUNK * PANEL * f->bits / 8;
+    }
+}
+
+static void pack_panel(const struct panel_form *f, const struct encoded_rows *rows, int64_t first, char *panel) {
+    const struct encoding *e = &rows->encoding;
+    size_t scale = dtype_bytes(e->scale_type), shift = e->shift == ENCODED_ZEROS ? 1 : scale;
+    int64_t blocks = encoded_blocks(e, rows->positions);
+    char *at = panel;
+    for (int64_t g = 0; g < f->groups; g++) {
+        int64_t block = e->groups_of_block && g % e->groups_of_block == 0 ? g / e->groups_of_block : -1;
+        int64_t position = g * f->group, rest = f->positions - position;
+        if (block >= 0)
+            at = pack_column(rows->block_scales, sizeof(uint16_t), rows->rows, blocks, first, block, at);
+        if (block >= 0 && e->shift == ENCODED_OFFSETS)
+            at = pack_column(rows->block_offsets, sizeof(uint16_t), rows->rows, blocks, first, block, at);
+        at = pack_column(rows->scales, scale, rows->rows, f->groups, first, g, at);
+        if (e->shift != ENCODED_SYMMETRIC)
+            at = pack_column(rows->shifts, shift, rows->rows, f->groups, first, g, at);
+        pack_codes(f, rows, first, position, rest < f->group ? rest : f->group, at);
+        at += (rest < f->group ? rest : f->group) * PANEL * f->bits / 8;
+    }
+    memset(at, 0, (size_t)(panel + f->bytes - at));
+}
+
+int LEVEL(encoded_pack)(const struct exec *exec, const struct pack_call *a) {
+    struct matrix_view whole = a->plain, part_view = a->plain;
+    struct part_rows part;
+    whole.data = a->out;
+    whole.first_row = 0;
+    whole.rows = INT64_MAX;
+    if (a->part < 0 || a->part >= whole.encoded->count || !LEVEL(encoded_bytes)(exec->stream->device, &a->plain))
+        return status_fail(STATUS_INVALID, "pack: no part %d of an encoding that the cpu takes", a->part);
+    if (!LEVEL(encoded_part_rows)(&whole, a->part, &part))
+        return STATUS_OK;
+    char *out = (char *)(uintptr_t)part.view.data;
+    part_view.encoded = NULL;
+    if (part.part->encoding.codes == CODES_NONE)
+        return LEVEL(cpu_pack)(exec, &(const struct pack_call){.plain = part_view, .out = out});
+    const struct encoded_rows *rows = a->rows;
+    if (!encoding_equals(&rows->encoding, &part.part->encoding) || rows->rows != part.part->rows ||
+        rows->positions != part.part->positions || (rows->order != NULL) != part.part->has_order)
+        return status_fail(STATUS_INVALID, "pack: rows that are not those of part %d", a->part);
+    if (rows->order)
+        memcpy(out, rows->order, (size_t)rows->positions * sizeof *rows->order);
+    int64_t panels = panels_of(rows->rows);
+#pragma omp parallel for num_threads(exec_threads(exec)) schedule(static)
+    for (int64_t p = 0; p < panels; p++)
+        pack_panel(&part.form, rows, p * PANEL, (char *)(uintptr_t)part.panels + p * part.form.bytes);
+    return STATUS_OK;
+}
+
+/* ---- values ---------------------------------------------------------------------------------------------------- */
+
+static float element(enum dtype type, const char *array, int64_t i) {
+    switch (type) {
+    case DTYPE_F32:
+        return ((const float *)(const void *)array)[i];
+    case DTYPE_F16:
+        return f16_to_float(((const uint16_t *)(const void *)array)[i]);
+    case DTYPE_BF16:
+        return bf16_to_float(((const uint16_t *)(const void *)array)[i]);
+    case DTYPE_I8:
+        return ((const int8_t *)array)[i];
+    default:
+        return ((const uint8_t *)array)[i];
+    }
+}
+
+static int code_of(const struct panel_form *f, const char *codes, int64_t output, int64_t position) {
+    if (f->bits == 8) {
+        int byte = ((const uint8_t *)codes)[(position / 2 * PANEL + output) * 2 + position % 2];
+        return f->encoding.codes == CODES_INTEGERS ? (byte + f->centre) & 255 : byte;
+    }
+    uint32_t word;
+    memcpy(&word, codes + (position / CHUNK * PANEL + output) * 4, sizeof word);
+    return word >> (position % CHUNK / 2 * 4 + position % 2 * 16) & 15;
+}
+
+/* Writes columns [col, col + cols) of one row, rounded to the view's type, as elements of `to`. */
+TYPED_BODY void decode_row(const struct part_rows *part, int64_t row, int64_t col, int64_t cols, void *out,
+                           enum dtype type, enum dtype to) {
+    const struct panel_form *f = &part->form;
+    const struct encoding *e = &f->encoding;
+    const char *panel = part->panels + row / PANEL * f->bytes;
+    const float *table = encoded_table(e->codes);
+    int64_t lane = row % PANEL, first = part->order ? 0 : col / f->group;
+    int64_t last = part->order ? f->groups : (col + cols + f->group - 1) / f->group;
+    for (int64_t g = first; g < last; g++) {
+        const char *codes = codes_at(f, panel, g), *shifts = shifts_at(f, panel, g);
+        float scale = element(e->scale_type, group_at(f, panel, g), lane), zero = 0, offset = 0;
+        if (e->groups_of_block)
+            scale *= f16_to_float(block_at(f, panel, g)[lane]);
+        if (e->shift == ENCODED_ZEROS)
+            zero = ((const uint8_t *)shifts)[lane];
+        else if (e->shift == ENCODED_OFFSETS)
+            offset = element(e->scale_type, shifts, lane);
+        if (e->shift == ENCODED_OFFSETS && e->groups_of_block)
+            offset *= f16_to_float(block_at(f, panel, g)[PANEL + lane]);
+        int64_t from = g * f->group, end = from + f->group;
+        if (part->order)
+            end = end < part->part->positions ? end : part->part->positions;
+        for (int64_t p = from > col || part->order ? from : col; p < end && (part->order || p < col + cols); p++) {
+            int64_t at = (part->order ? part->order[p] : p) - col;
+            if (at < 0 || at >= cols)
+                continue;
+            int code = code_of(f, codes, lane, p - from);
+            float number = (table ? table[code] : (float)(code - e->bias)) - zero, value = scale * number - offset;
+            store(out, at, to, type == to ? value : rounded(value, type));
+        }
+    }
+}
+
+void LEVEL(encoded_read)(const struct matrix_view *view, int64_t row, int64_t rows, int64_t col, int64_t cols,
+                         float *out, int64_t stride) {
+    struct matrix_view wanted = matrix_rows(*view, row, rows);
+    struct part_rows part;
+    for (int i = 0; i < view->encoded->count; i++) {
+        if (!LEVEL(encoded_part_rows)(&wanted, i, &part))
+            continue;
+        float *to = out + part.first * stride;
+        if (part.part->encoding.codes == CODES_NONE) {
+            LEVEL(packed_read)(&part.view, 0, part.view.rows, col, cols, to, stride);
+            continue;
+        }
+        for (int64_t r = 0; r < part.view.rows; r++) {
+            WITH_TYPE(T, view->type,
+                      decode_row(&part, part.view.first_row + r, col, cols, to + r * stride, T, DTYPE_F32));
+        }
+    }
+}
+
+void LEVEL(encoded_unpack)(const struct exec *exec, const struct matrix_view *view, int64_t col, int64_t cols,
+                           void *out, int64_t stride) {
+    size_t line = (size_t)stride * dtype_bytes(view->type);
+    struct part_rows part;
+    for (int i = 0; i < view->encoded->count; i++) {
+        if (!LEVEL(encoded_part_rows)(view, i, &part))
+            continue;
+        char *to = (char *)out + (size_t)part.first * line;
+        if (part.part->encoding.codes == CODES_NONE) {
+            LEVEL(gemm_unpack)(exec, &part.view, col, cols, to, stride);
+            continue;
+        }
+#pragma omp parallel for num_threads(exec_threads(exec)) schedule(static)
+        for (int64_t r = 0; r < part.view.rows; r++) {
+            WITH_TYPE(T, view->type,
+                      decode_row(&part, part.view.first_row + r, col, cols, to + (size_t)r * line, T, T));
+        }
+    }
+}

@@ -1,0 +1,90 @@
+/* Encoded weights in memory: the parts of a layout one after the other, each aligned to 64 bytes.
+ *
+ * A part with plain values is packed as packed.c does. The others begin with their order, if they have one, and go on
+ * with panels of PANEL outputs. A panel is one stream, which a product reads in order: for each block of groups the
+ * fp16 scales and offsets of all outputs; for each group its scales, its shifts, and its codes. Rows are padded to
+ * whole chunks of CHUNK positions with codes of 0, which meet rows of x that are padded with zeros.
+ *
+ * Codes of up to 4 bits are held in 4. A chunk is a word of 32 bits for each output: the lower half has its even
+ * positions, the upper half the odd ones, each from the lowest bits up. Longer codes are held in bytes, and integers
+ * among them as signed numbers: a pair of positions is 2 neighbouring bytes for each output. So a vector of words
+ * becomes pairs of bf16 by shifts and permutes. */
+#pragma once
+
+#include "cpu/level/panels.h"
+#include "cpu/level/vector_math.h"
+
+enum { CHUNK = 8, PART_ALIGN = 64 };
+
+/* 32-bit integers, lane by lane of a vfloat. */
+typedef int32_t vlanes __attribute__((vector_size(sizeof(vfloat))));
+
+struct panel_form {
+    struct encoding encoding;
+    int64_t positions;     /* of a row, padded */
+    int64_t group, groups; /* padded positions of a group; the last one may be shorter */
+    int bits;              /* of a code in memory: 4 or 8 */
+    int centre;            /* of integers: the code that is multiplied as 0, in the middle of all */
+    bool has_sums;         /* products need the sums of groups of x */
+    int64_t scale_bytes, shift_bytes, group_bytes, block_bytes; /* of a panel */
+    int64_t bytes;                                              /* of a panel */
+};
+
+/* Returns the form of a part's panels. */
+static inline struct panel_form panel_form_of(const struct encoded_part *part) {
+    const struct encoding *e = &part->encoding;
+    struct panel_form f = {.encoding = *e, .groups = encoded_groups(e, part->positions)};
+    f.positions = (part->positions + CHUNK - 1) / CHUNK * CHUNK;
+    f.group = f.groups == 1 ? f.positions : e->group;
+    f.bits = e->bits <= 4 ? 4 : 8;
+    f.centre = e->codes == CODES_INTEGERS ? 1 << (e->bits - 1) : e->bias;
+    f.has_sums = e->shift != ENCODED_SYMMETRIC || f.centre != e->bias;
+    f.scale_bytes = PANEL * (int64_t)dtype_bytes(e->scale_type);
+    f.shift_bytes = e->shift == ENCODED_SYMMETRIC ? 0 : e->shift == ENCODED_ZEROS ? PANEL : f.scale_bytes;
+    f.block_bytes = e->groups_of_block ? PANEL * (e->shift == ENCODED_OFFSETS ? 4 : 2) : 0;
+    f.group_bytes = f.scale_bytes + f.shift_bytes + f.group * PANEL * f.bits / 8;
+    f.bytes = f.groups * (f.scale_bytes + f.shift_bytes) + encoded_blocks(e, part->positions) * f.block_bytes +
+              f.positions * PANEL * f.bits / 8;
+    f.bytes = (f.bytes + PART_ALIGN - 1) / PART_ALIGN * PART_ALIGN;
+    return f;
+}
+
+/* Return the first byte of a group, which are its scales; of its shifts, and of its codes. */
+static inline const char *group_at(const struct panel_form *f, const char *panel, int64_t group) {
+    int64_t each = f->encoding.groups_of_block, blocks = each ? group / each + 1 : 0;
+    return panel + group * f->group_bytes + blocks * f->block_bytes;
+}
+static inline const char *shifts_at(const struct panel_form *f, const char *panel, int64_t group) {
+    return group_at(f, panel, group) + f->scale_bytes;
+}
+static inline const char *codes_at(const struct panel_form *f, const char *panel, int64_t group) {
+    return shifts_at(f, panel, group) + f->shift_bytes;
+}
+/* Returns the scales of a group's block; its offsets follow. */
+static inline const uint16_t *block_at(const struct panel_form *f, const char *panel, int64_t group) {
+    int64_t each = f->encoding.groups_of_block;
+    return (const uint16_t *)(const void *)(group_at(f, panel, group / each * each) - f->block_bytes);
+}
+
+/* The rows of a view that lie in one part of its layout. */
+struct part_rows {
+    const struct encoded_part *part;
+    struct matrix_view view; /* in the part; of a part without codes, a packed view */
+    int64_t first;           /* row of the whole view */
+    struct panel_form form;  /* of a part with codes, as the rest */
+    const int32_t *order;    /* [positions], or NULL */
+    const char *panels;
+};
+
+/* Returns false if the view has no rows in part `index`. */
+bool LEVEL(encoded_part_rows)(const struct matrix_view *view, int index, struct part_rows *rows);
+
+/* As cpu_packed_bytes, cpu_pack, gemm_packed_workspace, gemm_packed, gemm_unpack and packed_read, for encoded views. */
+size_t LEVEL(encoded_bytes)(struct device *device, const struct matrix_view *view);
+int LEVEL(encoded_pack)(const struct exec *exec, const struct pack_call *a);
+size_t LEVEL(encoded_workspace)(struct device *device, const struct gemm *gemm);
+void LEVEL(encoded_gemm)(const struct exec *exec, const struct gemm *gemm);
+void LEVEL(encoded_unpack)(const struct exec *exec, const struct matrix_view *view, int64_t col, int64_t cols,
+                           void *out, int64_t stride);
+void LEVEL(encoded_read)(const struct matrix_view *view, int64_t row, int64_t rows, int64_t col, int64_t cols,
+                         float *out, int64_t stride);

@@ -1,0 +1,514 @@
+/* Products of encoded weights. Every code means a number that is exact in the type that is multiplied: fp32, or bf16
+ * where there are products of pairs. The sum of each group is multiplied once by the group's scale:
+ *
+ *     y += scale * sum of number * x - shift * sum of x
+ *
+ * NF4 and FP4 have numbers that two bf16 hold, which are multiplied one after the other.
+ *
+ * A slice of a panel is expanded to numbers, which stay in the first-level cache and meet all rows. Each output is the
+ * same chain of sums for any number of rows, so that a row's bits do not depend on the others. */
+#include "cpu/level/encoded.h"
+
+enum {
+    SLICE = 256, /* positions that are expanded at a time: 16 KB of pairs */
+    SLICE_GROUPS = SLICE / CHUNK,
+    MAX_ROWS = 16 * TILE_ROWS, /* of a pass */
+};
+
+/* How numbers are multiplied. */
+enum product { PRODUCT_FLOATS, PRODUCT_PAIRS, PRODUCT_TWO_PAIRS };
+
+static enum product product_of(const struct gemm *gemm, const struct panel_form *f) {
+    bool is_split = f->encoding.codes == CODES_NF4 || f->encoding.codes == CODES_FP4;
+    return gemm->a.type != DTYPE_BF16 || !SIMD_PAIRS ? PRODUCT_FLOATS : is_split ? PRODUCT_TWO_PAIRS : PRODUCT_PAIRS;
+}
+
+/* ---- expanding ------------------------------------------------------------------------------------------------- */
+
+/* Numbers of codes of 4 bits: as floats, and as bf16 numbers, which come twice because 5 bits choose among them. Two
+ * bf16 are the upper and the lower part. */
+struct numbers {
+    float table[16];
+    uint16_t halves[2][32];
+};
+
+static struct numbers numbers_of(const struct panel_form *f) {
+    const float *given = encoded_table(f->encoding.codes);
+    struct numbers n;
+    for (int i = 0; i < 16; i++) {
+        float number = given ? given[i] : (float)(i - f->centre), upper = rounded(number, DTYPE_BF16);
+        n.table[i] = number;
+        n.halves[0][i] = n.halves[0][16 + i] = vbf16_from_float(number);
+        n.halves[1][i] = n.halves[1][16 + i] = vbf16_from_float(number - upper);
+    }
+    return n;
+}
+
+/* 16-bit numbers, two in each lane of a vfloat. */
+typedef uint16_t vhalves __attribute__((vector_size(sizeof(vfloat))));
+
+static inline vfloat to_float(vlanes x) {
+    return __builtin_convertvector(x, vfloat);
+}
+
+static inline vhalves load_halves(const void *from) {
+    vhalves x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+
+/* Returns entries of a table of 16 numbers: by the lowest 4 bits of each lane. */
+TILE_INLINE vfloat entries_of(const float *table, vlanes codes) {
+    if (SIMD_LANES == 16)
+        return __builtin_shuffle(simd_load(table), codes);
+    vfloat lower = __builtin_shuffle(simd_load(table), simd_load(table + SIMD_LANES % 16), codes);
+    if (SIMD_LANES == 8)
+        return lower;
+    vfloat upper = __builtin_shuffle(simd_load(table + 8), simd_load(table + 12), codes);
+    vlanes is_upper = (codes & 8) != 0;
+    return (vfloat)(((vlanes)lower & ~is_upper) | ((vlanes)upper & is_upper));
+}
+
+/* Returns numbers of E4M3. A subnormal one is 2^-6 less than the number with its fraction and the exponent above. */
+TILE_INLINE vfloat e4m3_floats(vlanes codes) {
+    vlanes size = codes & 0x7f, is_subnormal = size < 8;
+    vlanes bits = (size << 20) + (120 << 23) - (is_subnormal << 23);
+    vfloat least = (vfloat)((vlanes)simd_set(0x1p-6f) & is_subnormal), x = (vfloat)bits - least;
+    return (vfloat)((vlanes)x | (codes & 0x80) << 24);
+}
+
+/* Returns the same numbers as bf16, from codes in 16 bits. */
+TILE_INLINE vhalves e4m3_halves(vhalves codes) {
+    static const uint16_t subnormal[32] = {0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60};
+    vhalves size = codes & 0x7f, is_subnormal = (vhalves)(size < 8);
+    vhalves few = __builtin_shuffle(load_halves(subnormal), size), bits = (size << 4) + (120 << 7);
+    return (few & is_subnormal) | (bits & ~is_subnormal) | (codes & 0x80) << 8;
+}
+
+/* Each function writes the numbers of `count` positions, whole chunks, from codes of one kind. */
+
+static void expand_floats(const struct panel_form *f, const struct numbers *n, const char *codes, int64_t count,
+                          float *out) {
+    bool is_integer = f->encoding.codes == CODES_INTEGERS;
+    for (int64_t p = 0; p < count; p += CHUNK, codes += CHUNK * PANEL * f->bits / 8, out += CHUNK * PANEL)
+        for (int v = 0; v < PANEL; v += SIMD_LANES)
+            for (int i = 0; i < CHUNK && f->bits == 4; i++) {
+                vlanes word;
+                memcpy(&word, codes + v * 4, sizeof word);
+                simd_store(out + i * PANEL + v, entries_of(n->table, word >> (i / 2 * 4 + i % 2 * 16)));
+            }
+    if (f->bits == 4)
+        return;
+    codes -= count * PANEL;
+    out -= count * PANEL;
+    for (int64_t p = 0; p < count; p += 2, codes += 2 * PANEL, out += 2 * PANEL)
+        for (int v = 0; v < PANEL; v += SIMD_LANES) {
+            vlanes bytes = (vlanes)simd_load_halves((const uint16_t *)(const void *)(codes + 2 * v));
+            vfloat even = is_integer ? to_float(bytes << 24 >> 24) : e4m3_floats(bytes & 255);
+            vfloat odd = is_integer ? to_float(bytes << 16 >> 24) : e4m3_floats(bytes >> 8);
+            simd_store(out + v, even);
+            simd_store(out + PANEL + v, odd);
+        }
+}
+
+TILE_INLINE void expand_nibbles(bool is_split, const struct numbers *n, const char *codes, int64_t count, float *out) {
+    vhalves upper = load_halves(n->halves[0]), lower = load_halves(n->halves[1]);
+    for (int64_t p = 0; p < count; p += CHUNK, codes += CHUNK * PANEL / 2)
+        for (int pair = 0; pair < CHUNK / 2; pair++, out += is_split ? 2 * PANEL : PANEL)
+            for (int v = 0; v < PANEL; v += SIMD_LANES) {
+                vhalves code = load_halves(codes + v * 4) >> 4 * pair;
+                simd_store(out + v, (vfloat)__builtin_shuffle(upper, code));
+                if (is_split)
+                    simd_store(out + PANEL + v, (vfloat)__builtin_shuffle(lower, code));
+            }
+}
+
+static void expand_pairs(const struct panel_form *f, const struct numbers *n, const char *codes, int64_t count,
+                         float *out) {
+    if (f->bits == 4) {
+        expand_nibbles(false, n, codes, count, out);
+        return;
+    }
+    for (int64_t p = 0; p < count; p += 2, codes += 2 * PANEL, out += PANEL)
+        for (int v = 0; v < PANEL; v += SIMD_LANES) {
+            const uint8_t *bytes = (const uint8_t *)codes + 2 * v;
+            simd_store(out + v, f->encoding.codes == CODES_INTEGERS
+                                    ? simd_byte_pairs(bytes)
+                                    : (vfloat)e4m3_halves((vhalves)simd_widened_bytes(bytes)));
+        }
+}
+
+static void expand_two_pairs(const struct panel_form *f, const struct numbers *n, const char *codes, int64_t count,
+                             float *out) {
+    expand_nibbles(true, n, codes, count, out);
+}
+
+TILE_INLINE vfloat elements_at(enum dtype type, const char *from, int first) {
+    const char *at = from + (size_t)first * dtype_bytes(type);
+    switch (type) {
+    case DTYPE_F32:
+        return simd_load((const float *)(const void *)at);
+    case DTYPE_F16:
+        return simd_load_f16((const uint16_t *)(const void *)at);
+    case DTYPE_BF16:
+        return simd_load_bf16((const uint16_t *)(const void *)at);
+    default: {
+        vlanes bytes = (vlanes)simd_load_bytes((const uint8_t *)at);
+        return to_float(type == DTYPE_I8 ? (bytes ^ 128) - 128 : bytes);
+    }
+    }
+}
+
+/* Writes the scales of a group, and the products of scales and zeros or the offsets: [2][PANEL]. */
+static void expand_scales(const struct panel_form *f, const char *panel, int64_t group, float *out) {
+    const struct encoding *e = &f->encoding;
+    const char *scales = group_at(f, panel, group), *shifts = shifts_at(f, panel, group);
+    const uint16_t *block = e->groups_of_block ? block_at(f, panel, group) : NULL;
+    for (int v = 0; v < PANEL; v += SIMD_LANES) {
+        vfloat scale = elements_at(e->scale_type, scales, v), shift = simd_set(0);
+        if (block)
+            scale *= simd_load_f16(block + v);
+        if (e->shift == ENCODED_OFFSETS)
+            shift = elements_at(e->scale_type, shifts, v);
+        if (block && e->shift == ENCODED_OFFSETS)
+            shift *= simd_load_f16(block + PANEL + v);
+        vfloat zero = simd_set((float)(e->bias - f->centre));
+        if (e->shift == ENCODED_ZEROS)
+            zero += elements_at(DTYPE_U8, shifts, v);
+        shift = simd_fma(scale, zero, shift);
+        simd_store(out + v, scale);
+        simd_store(out + PANEL + v, shift);
+    }
+}
+
+/* ---- multiplying ----------------------------------------------------------------------------------------------- */
+
+/* A slice of a panel: whole groups, or a piece of one. */
+struct slice {
+    int64_t group, groups;           /* the first of its groups, and their number */
+    int64_t positions;               /* of all of them */
+    int64_t each;                    /* positions of a group here; the last one may have fewer */
+    bool is_first, is_last;          /* of the pieces of its group */
+    const float *numbers;            /* [positions] expanded, PANEL at a time */
+    const float (*scales)[2][PANEL]; /* [groups] */
+};
+
+/* A block of rows that meets a slice. */
+struct block {
+    const float *x;    /* units of the slice: [steps][rows] */
+    const float *sums; /* [groups][rows] of x; NULL: there are no shifts */
+    float *total;      /* [rows][PANEL] */
+    float *part;       /* [rows][PANEL] the sum of a group between its pieces */
+};
+
+TILE_INLINE void multiply(enum product product, int rows, const struct slice *slice, const struct block *block) {
+    const float *a = block->x, *b = slice->numbers;
+    int64_t left = slice->positions;
+    for (int64_t g = 0; g < slice->groups; g++, left -= slice->each) {
+        vfloat sum[TILE_ROWS][VECTORS];
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+            for (int v = 0; v < VECTORS; v++)
+                sum[r][v] = slice->is_first ? simd_set(0) : simd_load(block->part + r * PANEL + v * SIMD_LANES);
+        int64_t pairs = (left < slice->each ? left : slice->each) / 2;
+        for (int64_t p = 0; p < pairs; p++) {
+            for (int half = 0; half < (product == PRODUCT_PAIRS ? 1 : 2); half++) {
+                const float *units = a + (product == PRODUCT_FLOATS ? half * rows : 0);
+                vfloat w[VECTORS];
+#pragma GCC unroll 2
+                for (int v = 0; v < VECTORS; v++)
+                    w[v] = simd_load(b + v * SIMD_LANES);
+#pragma GCC unroll 16
+                for (int r = 0; r < rows; r++) {
+                    vfloat x = simd_set(units[r]);
+#pragma GCC unroll 2
+                    for (int v = 0; v < VECTORS; v++)
+                        sum[r][v] = simd_dot(product != PRODUCT_FLOATS, x, w[v], sum[r][v]);
+                }
+                b += PANEL;
+            }
+            a += (product == PRODUCT_FLOATS ? 2 : 1) * rows;
+        }
+        float *to = slice->is_last ? block->total : block->part;
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+            for (int v = 0; v < VECTORS; v++) {
+                float *at = to + r * PANEL + v * SIMD_LANES;
+                vfloat x = sum[r][v];
+                if (slice->is_last)
+                    x = simd_fma(x, simd_load(slice->scales[g][0] + v * SIMD_LANES), simd_load(at));
+                if (slice->is_last && block->sums)
+                    x = simd_fma(simd_set(-block->sums[g * rows + r]), simd_load(slice->scales[g][1] + v * SIMD_LANES),
+                                 x);
+                simd_store(at, x);
+            }
+    }
+}
+
+#define ROWS_CASE(number)                                                                                              \
+    case number:                                                                                                       \
+        if (number <= TILE_ROWS)                                                                                       \
+            multiply(product, number <= TILE_ROWS ? number : 1, slice, block);                                         \
+        break;
+
+TILE_INLINE void multiply_rows(enum product product, int rows, const struct slice *slice, const struct block *block) {
+    switch (rows) {
+        ROWS_CASE(1)
+        ROWS_CASE(2)
+        ROWS_CASE(3)
+        ROWS_CASE(4)
+        ROWS_CASE(5)
+        ROWS_CASE(6)
+        ROWS_CASE(7)
+        ROWS_CASE(8)
+        ROWS_CASE(9)
+        ROWS_CASE(10)
+        ROWS_CASE(11)
+        ROWS_CASE(12)
+        ROWS_CASE(13)
+        ROWS_CASE(14)
+    }
+}
+
+static void multiply_floats(int rows, const struct slice *slice, const struct block *block) {
+    multiply_rows(PRODUCT_FLOATS, rows, slice, block);
+}
+static void multiply_pairs(int rows, const struct slice *slice, const struct block *block) {
+    multiply_rows(SIMD_PAIRS ? PRODUCT_PAIRS : PRODUCT_FLOATS, rows, slice, block);
+}
+static void multiply_two_pairs(int rows, const struct slice *slice, const struct block *block) {
+    multiply_rows(SIMD_PAIRS ? PRODUCT_TWO_PAIRS : PRODUCT_FLOATS, rows, slice, block);
+}
+
+static const struct {
+    void (*multiply)(int rows, const struct slice *slice, const struct block *block);
+    void (*expand)(const struct panel_form *f, const struct numbers *n, const char *codes, int64_t count, float *out);
+} products[] = {[PRODUCT_FLOATS] = {multiply_floats, expand_floats},
+                [PRODUCT_PAIRS] = {multiply_pairs, expand_pairs},
+                [PRODUCT_TWO_PAIRS] = {multiply_two_pairs, expand_two_pairs}};
+
+/* ---- rows ------------------------------------------------------------------------------------------------------ */
+
+/* One pass over the panels, for rows first .. first + rows - 1 of A. */
+struct pass {
+    const struct gemm *gemm;
+    const struct part_rows *part;
+    enum product product;
+    struct numbers numbers; /* of codes of 4 bits */
+    int64_t first, rows, blocks;
+    int64_t panels, skipped; /* panels of the weight, and columns of the first one before the view */
+    int64_t shares;          /* parts of the blocks, if there are too few panels for the threads */
+    int64_t units, sums;     /* of a packed row: its units, and its sums of groups */
+    float *packed;           /* block by block: [units][rows], then [sums][rows] */
+};
+
+static int64_t block_start(const struct pass *pass, int64_t block) {
+    return pass->rows * block / pass->blocks;
+}
+
+/* Returns the floats of a packed row, and its sums. */
+static int64_t units_of(enum product product, const struct panel_form *f) {
+    return f->positions / (product == PRODUCT_FLOATS ? 1 : 2);
+}
+static int64_t sums_of(const struct panel_form *f) {
+    return f->has_sums ? f->groups : 0;
+}
+
+/* Packs one row as lane `lane` of `rows`. */
+TILE_INLINE void pack_row(const struct pass *pass, int64_t row, int lane, int rows, float *out, enum dtype type) {
+    const struct panel_form *f = &pass->part->form;
+    const int32_t *order = pass->part->order;
+    const void *x = (const char *)pass->gemm->a.data + (size_t)(row * pass->gemm->a.stride) * dtype_bytes(type);
+    float *sums = out + pass->units * rows + lane;
+    int64_t given = pass->part->part->positions;
+    float value[CHUNK], sum[CHUNK] = {0};
+    for (int64_t p = 0; p < f->positions; p += CHUNK) {
+        if (order || p + CHUNK > given)
+            for (int i = 0; i < CHUNK; i++) {
+                int64_t from = p + i < given ? order ? order[p + i] : p + i : -1;
+                value[i] = from < 0 ? 0 : load(x, from, type);
+            }
+        else
+            for (int i = 0; i < CHUNK; i++)
+                value[i] = load(x, p + i, type);
+        for (int i = 0; i < CHUNK; i++)
+            sum[i] += value[i];
+        if (pass->product == PRODUCT_FLOATS)
+            for (int i = 0; i < CHUNK; i++)
+                out[(p + i) * rows + lane] = value[i];
+        else
+            for (int i = 0; i < CHUNK / 2; i++) {
+                uint32_t unit = vfloat_to_bits(value[2 * i]) >> 16 | (vfloat_to_bits(value[2 * i + 1]) & 0xffff0000u);
+                out[(p / 2 + i) * rows + lane] = vbits_to_float(unit);
+            }
+        if (pass->sums && ((p + CHUNK) % f->group == 0 || p + CHUNK == f->positions)) {
+            sums[p / f->group * rows] =
+                ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+            memset(sum, 0, sizeof sum);
+        }
+    }
+}
+
+static void pack_block(const struct pass *pass, int64_t block) {
+    int64_t start = block_start(pass, block);
+    int rows = (int)(block_start(pass, block + 1) - start);
+    float *out = pass->packed + start * (pass->units + pass->sums);
+    for (int lane = 0; lane < rows; lane++) {
+        int64_t row = pass->first + start + lane;
+        if (pass->gemm->a.type == DTYPE_F32)
+            pack_row(pass, row, lane, rows, out, DTYPE_F32);
+        else
+            pack_row(pass, row, lane, rows, out, DTYPE_BF16);
+    }
+}
+
+/* ---- panels ---------------------------------------------------------------------------------------------------- */
+
+/* Expands the slice that begins at `position`. */
+static struct slice expand(const struct pass *pass, const char *panel, int64_t position, float *numbers,
+                           float scales[SLICE_GROUPS][2][PANEL]) {
+    const struct panel_form *f = &pass->part->form;
+    struct slice slice = {.group = position / f->group, .each = f->group, .numbers = numbers, .scales = scales};
+    int64_t inside = position % f->group, end = f->group > SLICE ? (slice.group + 1) * f->group : f->positions;
+    int64_t most = f->group > SLICE ? SLICE : SLICE / f->group * f->group;
+    end = end < f->positions ? end : f->positions;
+    slice.positions = end - position < most ? end - position : most;
+    slice.groups = f->group > SLICE ? 1 : (slice.positions + f->group - 1) / f->group;
+    slice.is_first = inside == 0;
+    slice.is_last = f->group <= SLICE || position + slice.positions == end;
+    int64_t each = slice.groups == 1 ? slice.positions : f->group, left = slice.positions;
+    float *to = numbers;
+    for (int64_t g = 0; g < slice.groups; g++, left -= each) {
+        int64_t count = left < each ? left : each;
+        const char *codes = codes_at(f, panel, slice.group + g) + (g ? 0 : inside) * PANEL * f->bits / 8;
+        products[pass->product].expand(f, &pass->numbers, codes, count, to);
+        to += count * PANEL / (pass->product == PRODUCT_PAIRS ? 2 : 1);
+        expand_scales(f, panel, slice.group + g, scales[g][0]);
+    }
+    return slice;
+}
+
+/* Multiplies blocks [first_block, end_block) with a panel. */
+static void run_panel(const struct pass *pass, int64_t index, int64_t first_block, int64_t end_block) {
+    const struct gemm *gemm = pass->gemm;
+    const struct panel_form *f = &pass->part->form;
+    const char *panel = pass->part->panels + (pass->part->view.first_row / PANEL + index) * f->bytes;
+    _Alignas(64) float numbers[SLICE * PANEL], scales[SLICE_GROUPS][2][PANEL];
+    _Alignas(64) float total[MAX_ROWS * PANEL], part[MAX_ROWS * PANEL];
+    int64_t base = block_start(pass, first_block), rows = block_start(pass, end_block) - base;
+    memset(total, 0, (size_t)(rows * PANEL) * sizeof *total);
+    for (int64_t position = 0; position < f->positions;) {
+        struct slice slice = expand(pass, panel, position, numbers, scales);
+        for (int64_t b = first_block; b < end_block; b++) {
+            int64_t start = block_start(pass, b), count = block_start(pass, b + 1) - start;
+            const float *packed = pass->packed + start * (pass->units + pass->sums);
+            struct block block = {.x = packed + position / (pass->product == PRODUCT_FLOATS ? 1 : 2) * count,
+                                  .sums = pass->sums ? packed + (pass->units + slice.group) * count : NULL,
+                                  .total = total + (start - base) * PANEL,
+                                  .part = part + (start - base) * PANEL};
+            products[pass->product].multiply((int)count, &slice, &block);
+        }
+        position += slice.positions;
+    }
+    int64_t col = index * PANEL - pass->skipped, end = col + PANEL, from = col < 0 ? -col : 0;
+    struct gemm_block done = {.ab = total + from,
+                              .stride = PANEL,
+                              .row = pass->first + base,
+                              .col = col + from,
+                              .rows = rows,
+                              .cols = (end < gemm_n(gemm) ? end : gemm_n(gemm)) - col - from,
+                              .factor = 1,
+                              .needs_bias = gemm->bias};
+    LEVEL(gemm_epilogue)(gemm, &done);
+}
+
+/* Runs a pass. Every thread packs few rows for itself, which is faster than waiting for others. */
+static void run_pass(const struct pass *shared, int threads) {
+    int64_t slots = 0;
+#pragma omp parallel num_threads(threads)
+    {
+        struct pass pass = *shared;
+        if (pass.blocks <= FEW_BLOCKS) {
+            int64_t slot;
+#pragma omp atomic capture
+            slot = slots++;
+            pass.packed += slot * pass.rows * (pass.units + pass.sums);
+            for (int64_t b = 0; b < pass.blocks; b++)
+                pack_block(&pass, b);
+        } else {
+#pragma omp for schedule(static)
+            for (int64_t b = 0; b < pass.blocks; b++)
+                pack_block(&pass, b);
+        }
+#pragma omp for schedule(static) nowait
+        for (int64_t item = 0; item < pass.panels * pass.shares; item++) {
+            int64_t share = item % pass.shares;
+            run_panel(&pass, item / pass.shares, pass.blocks * share / pass.shares,
+                      pass.blocks * (share + 1) / pass.shares);
+        }
+    }
+}
+
+/* Returns the rows of a pass: as many as fit into A_BYTES, but at least a few blocks. */
+static int64_t pass_rows(int64_t row_floats) {
+    int64_t rows = A_BYTES / (row_floats * (int64_t)sizeof(float)) / TILE_ROWS * TILE_ROWS;
+    return rows > MAX_ROWS ? MAX_ROWS : rows > 4 * TILE_ROWS ? rows : 4 * TILE_ROWS;
+}
+
+static void multiply_part(const struct exec *exec, const struct gemm *gemm, const struct part_rows *part) {
+    int threads = exec_threads(exec);
+    struct pass pass = {.gemm = gemm, .part = part, .product = product_of(gemm, &part->form), .shares = 1};
+    pass.units = units_of(pass.product, &part->form);
+    pass.sums = sums_of(&part->form);
+    pass.skipped = part->view.first_row % PANEL;
+    pass.panels = panels_of(pass.skipped + gemm_n(gemm));
+    pass.packed = exec->workspace;
+    pass.numbers = numbers_of(&part->form);
+    int64_t most = pass_rows(pass.units + pass.sums), passes = (gemm_m(gemm) + most - 1) / most;
+    for (int64_t i = 0; i < passes; i++) {
+        pass.first = gemm_m(gemm) * i / passes;
+        pass.rows = gemm_m(gemm) * (i + 1) / passes - pass.first;
+        pass.blocks = (pass.rows + TILE_ROWS - 1) / TILE_ROWS;
+        for (pass.shares = 1; pass.panels * pass.shares < 4 * threads && 2 * pass.shares <= pass.blocks;)
+            pass.shares *= 2;
+        run_pass(&pass, threads);
+    }
+}
+
+size_t LEVEL(encoded_workspace)(struct device *device, const struct gemm *gemm) {
+    size_t largest = 0;
+    struct part_rows part;
+    for (int i = 0; i < gemm->b.encoded->count; i++) {
+        if (!LEVEL(encoded_part_rows)(&gemm->b, i, &part))
+            continue;
+        size_t bytes;
+        if (part.part->encoding.codes == CODES_NONE) {
+            struct gemm plain = outputs_of(gemm, part.first, part.view.rows);
+            plain.b = part.view;
+            bytes = LEVEL(gemm_packed_workspace)(device, &plain);
+        } else {
+            int64_t floats = units_of(product_of(gemm, &part.form), &part.form) + sums_of(&part.form);
+            int64_t rows = gemm_m(gemm) < pass_rows(floats) ? gemm_m(gemm) : pass_rows(floats);
+            int64_t few = rows < FEW_BLOCKS * TILE_ROWS ? rows : FEW_BLOCKS * TILE_ROWS, copies = few * device->threads;
+            bytes = (size_t)((rows > copies ? rows : copies) * floats) * sizeof(float);
+        }
+        largest = bytes > largest ? bytes : largest;
+    }
+    return largest;
+}
+
+void LEVEL(encoded_gemm)(const struct exec *exec, const struct gemm *gemm) {
+    struct part_rows part;
+    for (int i = 0; i < gemm->b.encoded->count; i++) {
+        if (!LEVEL(encoded_part_rows)(&gemm->b, i, &part))
+            continue;
+        struct gemm product = outputs_of(gemm, part.first, part.view.rows);
+        product.b = part.view;
+        if (part.part->encoding.codes == CODES_NONE)
+            LEVEL(gemm_packed)(exec, &product);
+        else
+            multiply_part(exec, &product, &part);
+    }
+}

@@ -1,0 +1,377 @@
+/* Rectangles of a linear in few bits: codes from packed words, scales and zeros by group, and the order of inputs. Only
+ * codec_read_values makes numbers of them, a few rows at a time. */
+#include "codec-internal.h"
+
+enum { PIECE_BYTES = 1 << 18 /* of codes that are read at once */, ORDER_GROUP = 32 };
+
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static int64_t common_divisor(int64_t a, int64_t b) {
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* ---- codes ---- */
+
+/* Lines of a tensor: along axis 1 a line is a row, and along axis 0 a row of units with several rows. */
+struct lines {
+    const struct codec_codes *codes;
+    const struct codec_rect *rect;
+    int64_t row_step, column_step;
+    uint8_t *out;
+    int per_unit;
+    int64_t start, stride, bytes; /* of the first line in the tensor, from line to line, of a line's part */
+    int64_t first_unit;           /* along the axis */
+};
+
+static void unpack_unit(const struct lines *l, const char *at, int64_t first, int64_t limit, uint8_t *out,
+                        int64_t step) {
+    const struct codec_codes *c = l->codes;
+    uint32_t unit = 0, mask = (1U << c->bits) - 1;
+    memcpy(&unit, at, (size_t)c->unit_bytes);
+    unit += c->added;
+    for (int64_t t = first < 0 ? -first : 0; t < l->per_unit && first + t < limit; t++) {
+        int place = c->places ? c->places[t] : (int)t;
+        out[(first + t) * step] = (uint8_t)((unit >> (place * c->bits) & mask) ^ c->flipped);
+    }
+}
+
+/* Reads and unpacks lines [first, first + count). */
+static int read_lines(const struct lines *l, int64_t first, int64_t count) {
+    const struct codec_codes *c = l->codes;
+    const struct codec_rect *rect = l->rect;
+    const struct tensor_entry *from = &c->tensor;
+    char *piece = malloc((size_t)(count * l->bytes) + 1);
+    TRY(status_allocated(piece));
+    int64_t at_once = l->bytes == l->stride ? count : 1; /* lines without gaps between them */
+    int status = STATUS_OK;
+    for (int64_t i = 0; i < count && !status; i += at_once)
+        status = safetensors_read_bytes(from->file, from->tensor, l->start + (first + i) * l->stride,
+                                        at_once * l->bytes, piece + i * l->bytes);
+    for (int64_t i = 0; i < count && !status; i++) {
+        const char *line = piece + i * l->bytes;
+        for (int64_t u = 0; u < l->bytes / c->unit_bytes; u++) {
+            const char *at = line + u * c->unit_bytes;
+            if (c->axis)
+                unpack_unit(l, at, (l->first_unit + u) * l->per_unit - rect->column, rect->columns,
+                            l->out + (first + i) * l->row_step, l->column_step);
+            else
+                unpack_unit(l, at, (l->first_unit + first + i) * l->per_unit - rect->row, rect->rows,
+                            l->out + u * l->column_step, l->row_step);
+        }
+    }
+    free(piece);
+    return status;
+}
+
+int codec_read_codes(const struct codec_codes *c, const struct codec_rect *rect, int64_t row_step, int64_t column_step,
+                     uint8_t *out) {
+    struct lines l = {c, rect, row_step, column_step, out, .per_unit = c->unit_bytes * 8 / c->bits};
+    if (rect->rows <= 0 || rect->columns <= 0)
+        return STATUS_OK;
+    int64_t first = c->axis ? rect->column : rect->row, last = first + (c->axis ? rect->columns : rect->rows) - 1;
+    int64_t units = last / l.per_unit - first / l.per_unit + 1;
+    int64_t row_units = c->axis ? (c->shape[1] + l.per_unit - 1) / l.per_unit : c->shape[1];
+    int64_t count = c->axis ? rect->rows : units;
+    l.first_unit = first / l.per_unit;
+    l.stride = row_units * c->unit_bytes;
+    l.bytes = (c->axis ? units : rect->columns) * c->unit_bytes;
+    l.start = c->axis ? rect->row * l.stride + l.first_unit * c->unit_bytes
+                      : l.first_unit * l.stride + rect->column * c->unit_bytes;
+    int64_t at_once = PIECE_BYTES / l.bytes > 0 ? PIECE_BYTES / l.bytes : 1, failed = count;
+#pragma omp parallel for num_threads(usable_cores()) schedule(static) reduction(min : failed) if (count > at_once)
+    for (int64_t at = 0; at < count; at += at_once)
+        if (read_lines(&l, at, smaller(at_once, count - at)))
+            failed = at < failed ? at : failed;
+    /* An error's text belongs to its thread, so this thread repeats the read that failed. */
+    return failed < count ? read_lines(&l, failed, smaller(at_once, count - failed)) : STATUS_OK;
+}
+
+/* Refuses the two codes of E4M3 that are no numbers. */
+static int check_numbers(const struct codec_linear *linear, const uint8_t *codes, int64_t count) {
+    int found = 0;
+    for (int64_t i = 0; i < count && linear->encoding.codes == CODES_E4M3; i++)
+        found |= (codes[i] & 0x7f) == 0x7f;
+    return found ? codec_fail(linear, 0, "has a number that is nan: %s", "finite numbers were expected") : STATUS_OK;
+}
+
+/* Reads codes in the order of the inputs: out[rows, columns], rows `stride` apart. */
+static int read_rows(const struct codec_linear *linear, const struct codec_rect *rect, int64_t stride, uint8_t *out) {
+    int status = STATUS_OK;
+    if (linear->is_turned) {
+        const struct codec_rect turned = {rect->column, rect->columns, rect->row, rect->rows};
+        status = codec_read_codes(&linear->codes, &turned, 1, stride, out);
+    } else if (!linear->is_flat) {
+        status = codec_read_codes(&linear->codes, rect, stride, 1, out);
+    } else {
+        bool is_whole = rect->columns == linear->columns && stride == rect->columns;
+        int64_t runs = is_whole ? 1 : rect->rows, run = is_whole ? rect->rows * rect->columns : rect->columns;
+        for (int64_t i = 0; i < runs && !status; i++) {
+            const struct codec_rect flat = {0, 1, (rect->row + i) * linear->columns + rect->column, run};
+            status = codec_read_codes(&linear->codes, &flat, 0, 1, out + i * stride);
+        }
+    }
+    return status ? status : check_numbers(linear, out, rect->rows * stride);
+}
+
+/* ---- the order of inputs ---- */
+
+/* A run of a rectangle's inputs that have one group, among those sorted by group. */
+struct run {
+    int64_t at, group, count;
+};
+
+/* Steps to the next run with inputs of the rectangle; begin with a zeroed run. Returns false at the end. */
+static bool next_run(const struct codec_linear *linear, const struct codec_rect *rect, struct run *run) {
+    run->count = 0;
+    while (run->at < linear->columns && !run->count) {
+        run->group = linear->group_of[linear->by_group[run->at]];
+        for (; run->at < linear->columns && linear->group_of[linear->by_group[run->at]] == run->group; run->at++) {
+            int64_t input = linear->by_group[run->at] - rect->column;
+            run->count += input >= 0 && input < rect->columns;
+        }
+    }
+    return run->count > 0;
+}
+
+static int64_t padded(int64_t count, int64_t group) {
+    return (count + group - 1) / group * group;
+}
+
+/* All groups are whole, the last one excepted, or all are padded to a multiple of a smaller group. */
+static void describe_order(const struct codec_linear *linear, const struct codec_rect *rect,
+                           struct encoded_part *part) {
+    int64_t group = linear->encoding.group, positions = 0;
+    bool is_whole = true, was_short = false;
+    for (struct run run = {0}; next_run(linear, rect, &run);) {
+        is_whole &= !was_short && run.count <= group;
+        was_short = run.count < group;
+        positions += padded(run.count, ORDER_GROUP);
+    }
+    part->has_order = true;
+    part->positions = is_whole ? rect->columns : positions;
+    part->encoding.group = is_whole ? (int32_t)group : ORDER_GROUP;
+}
+
+void codec_describe(const struct codec_linear *linear, const struct codec_rect *rect, struct encoded_part *part) {
+    int64_t group = linear->encoding.group, last = rect->column + rect->columns - 1;
+    *part = (struct encoded_part){.rows = rect->rows, .positions = rect->columns, .encoding = linear->encoding};
+    if (linear->by_group) {
+        describe_order(linear, rect, part);
+        return;
+    }
+    if (linear->is_flat)
+        group = common_divisor(group, linear->columns);
+    if (rect->columns > 0 && rect->column / group == last / group)
+        group = rect->columns;
+    else if (rect->column % group)
+        group = common_divisor(group, rect->column % group);
+    part->encoding.group = (int32_t)group;
+}
+
+/* Writes the file's group of each local group, and the inputs in their order. */
+static void place_groups(const struct codec_linear *linear, const struct codec_rect *rect,
+                         const struct encoded_rows *to, int32_t *groups) {
+    int64_t group = to->encoding.group, at = 0;
+    if (!linear->by_group) {
+        for (int64_t i = 0; i < encoded_groups(&to->encoding, to->positions); i++)
+            groups[i] = (int32_t)((rect->column + i * group) / linear->encoding.group);
+        return;
+    }
+    bool is_padded = to->positions != rect->columns || group != linear->encoding.group;
+    for (int64_t i = 0; i < to->positions; i++)
+        to->order[i] = -1;
+    for (struct run run = {0}; next_run(linear, rect, &run);) {
+        int64_t end = at + (is_padded ? padded(run.count, group) : run.count);
+        int64_t from = run.at;
+        for (int64_t left = run.count; left > 0;) { /* the run's inputs, from its last one on */
+            int64_t input = linear->by_group[--from] - rect->column;
+            if (input >= 0 && input < rect->columns)
+                to->order[at + --left] = (int32_t)input;
+        }
+        for (int64_t i = (at + group - 1) / group; i * group < end; i++)
+            groups[i] = (int32_t)run.group;
+        at = end;
+    }
+}
+
+/* Reads codes and moves them to their positions, some rows at a time. */
+static int read_sorted(const struct codec_linear *linear, const struct codec_rect *rect,
+                       const struct encoded_rows *to) {
+    int64_t at_once = (PIECE_BYTES + rect->columns - 1) / (rect->columns + 1) + 1;
+    uint8_t *natural = malloc((size_t)(at_once * rect->columns) + 1);
+    int status = status_allocated(natural);
+    for (int64_t row = 0; row < rect->rows && !status; row += at_once) {
+        const struct codec_rect part = {rect->row + row, smaller(at_once, rect->rows - row), rect->column,
+                                        rect->columns};
+        status = read_rows(linear, &part, rect->columns, natural);
+        for (int64_t r = 0; r < part.rows && !status; r++)
+            for (int64_t p = 0; p < to->positions; p++)
+                to->codes[(row + r) * to->positions + p] =
+                    to->order[p] < 0 ? 0 : natural[r * rect->columns + to->order[p]];
+    }
+    free(natural);
+    return status;
+}
+
+/* ---- scales and zeros ---- */
+
+/* Returns the index of the first scale that is not finite, or -1. */
+static int64_t find_not_finite(enum dtype type, const void *values, int64_t count) {
+    if (type != DTYPE_F16)
+        return dtype_find_not_finite(type, values, count);
+    for (int64_t i = 0; i < count; i++)
+        if ((((const uint16_t *)values)[i] & 0x7c00) == 0x7c00)
+            return i;
+    return -1;
+}
+
+static int read_numbers(const struct codec_linear *linear, int64_t first, int64_t count, void *out) {
+    const struct tensor_entry *from = &linear->parts[linear->scales];
+    int (*read)(const struct codec_linear *, int64_t, int64_t, void *) = linear->codec->read_scales;
+    TRY(read ? read(linear, first, count, out)
+             : safetensors_read(from->file, from->tensor, first, count, from->tensor->dtype, out));
+    int64_t at = find_not_finite(linear->encoding.scale_type, out, count);
+    return at < 0 ? STATUS_OK
+                  : codec_fail(linear, linear->scales, "has a scale that is not finite: element %lld",
+                               (long long)(first + at));
+}
+
+/* Scales of some rows and groups of a file, in the order of the file. */
+struct grid {
+    int64_t row, rows, group, groups; /* rows: those that share a scale count once */
+    char *values;
+    size_t width;
+};
+
+static int read_grid(const struct codec_linear *linear, const struct grid *grid) {
+    int64_t all_rows = (linear->rows + linear->scale_rows - 1) / linear->scale_rows;
+    bool is_turned = linear->is_turned;
+    int64_t stride = is_turned ? all_rows : linear->groups, lines = is_turned ? grid->groups : grid->rows;
+    int64_t line = is_turned ? grid->rows : grid->groups;
+    int64_t start = is_turned ? grid->group * stride + grid->row : grid->row * stride + grid->group;
+    if (line == stride) { /* without gaps */
+        line *= lines;
+        lines = 1;
+    }
+    for (int64_t i = 0; i < lines; i++)
+        TRY(read_numbers(linear, start + i * stride, line, grid->values + (size_t)(i * line) * grid->width));
+    return STATUS_OK;
+}
+
+static const char *grid_at(const struct codec_linear *linear, const struct grid *grid, int64_t row, int64_t group) {
+    int64_t i = row / linear->scale_rows - grid->row, j = group - grid->group;
+    return grid->values + (size_t)(linear->is_turned ? j * grid->rows + i : i * grid->groups + j) * grid->width;
+}
+
+static int read_scales(const struct codec_linear *linear, const struct codec_rect *rect, const struct grid *span,
+                       const int32_t *groups, const struct encoded_rows *to) {
+    int64_t count = encoded_groups(&to->encoding, to->positions), end = rect->row + rect->rows;
+    struct grid grid = *span;
+    grid.row = rect->row / linear->scale_rows;
+    grid.rows = (end - 1) / linear->scale_rows - grid.row + 1;
+    grid.width = dtype_bytes(to->encoding.scale_type);
+    grid.values = malloc((size_t)(grid.rows * grid.groups) * grid.width);
+    int status = status_allocated(grid.values);
+    THEN(status, read_grid(linear, &grid));
+    for (int64_t r = 0; r < rect->rows && !status; r++)
+        for (int64_t g = 0; g < count; g++)
+            memcpy((char *)to->scales + (size_t)(r * count + g) * grid.width,
+                   grid_at(linear, &grid, rect->row + r, groups[g]), grid.width);
+    free(grid.values);
+    return status;
+}
+
+/* The same where groups run across rows. */
+static int read_flat_scales(const struct codec_linear *linear, const struct codec_rect *rect,
+                            const struct encoded_rows *to) {
+    int64_t count = encoded_groups(&to->encoding, to->positions), group = linear->encoding.group;
+    int64_t first = (rect->row * linear->columns + rect->column) / group;
+    int64_t last = ((rect->row + rect->rows - 1) * linear->columns + rect->column + rect->columns - 1) / group;
+    size_t width = dtype_bytes(to->encoding.scale_type);
+    char *values = malloc((size_t)(last - first + 1) * width);
+    int status = status_allocated(values);
+    THEN(status, read_numbers(linear, first, last - first + 1, values));
+    for (int64_t r = 0; r < rect->rows && !status; r++)
+        for (int64_t g = 0; g < count; g++) {
+            int64_t element = (rect->row + r) * linear->columns + rect->column + g * to->encoding.group;
+            memcpy((char *)to->scales + (size_t)(r * count + g) * width,
+                   values + (size_t)(element / group - first) * width, width);
+        }
+    free(values);
+    return status;
+}
+
+static int read_zeros(const struct codec_linear *linear, const struct codec_rect *rect, const struct grid *span,
+                      const int32_t *groups, const struct encoded_rows *to) {
+    int64_t count = encoded_groups(&to->encoding, to->positions), n = span->groups;
+    const struct codec_rect plain = {rect->row, rect->rows, span->group, n};
+    const struct codec_rect turned = {span->group, n, rect->row, rect->rows};
+    uint8_t *zeros = malloc((size_t)(rect->rows * n));
+    int status = status_allocated(zeros);
+    THEN(status, linear->is_turned ? codec_read_codes(&linear->zeros, &turned, 1, n, zeros)
+                                   : codec_read_codes(&linear->zeros, &plain, n, 1, zeros));
+    for (int64_t r = 0; r < rect->rows && !status; r++)
+        for (int64_t g = 0; g < count; g++)
+            ((uint8_t *)to->shifts)[r * count + g] = zeros[r * n + groups[g] - span->group];
+    free(zeros);
+    return status;
+}
+
+/* ---- rectangles ---- */
+
+int codec_read(const struct codec_linear *linear, const struct codec_rect *rect, const struct encoded_rows *to) {
+    if (rect->rows <= 0 || rect->columns <= 0)
+        return STATUS_OK;
+    int64_t count = encoded_groups(&to->encoding, to->positions);
+    int32_t *groups = calloc((size_t)count, sizeof *groups);
+    TRY(status_allocated(groups));
+    place_groups(linear, rect, to, groups);
+    struct grid span = {.group = groups[0]};
+    for (int64_t g = 0; g < count; g++) /* they ascend */
+        span.groups = groups[g] - span.group + 1;
+    int status = linear->by_group ? read_sorted(linear, rect, to) : read_rows(linear, rect, to->positions, to->codes);
+    THEN(status, linear->is_flat ? read_flat_scales(linear, rect, to) : read_scales(linear, rect, &span, groups, to));
+    THEN_IF(status, to->encoding.shift == ENCODED_ZEROS, read_zeros(linear, rect, &span, groups, to));
+    free(groups);
+    return status;
+}
+
+int codec_read_values(const struct codec_linear *linear, const struct codec_rect *rect, enum dtype dtype, void *out) {
+    struct codec_rect piece = *rect;
+    struct encoded_part part;
+    codec_describe(linear, rect, &part);
+    piece.rows = smaller(rect->rows, PIECE_BYTES / (part.positions + 1) + 1);
+    part.rows = piece.rows;
+    size_t bytes = encoded_rows_bytes(&part), line = (size_t)rect->columns * sizeof(float);
+    char *memory = malloc(bytes + (size_t)piece.rows * line);
+    int status = status_allocated(memory);
+    for (; piece.row < rect->row + rect->rows && !status; piece.row += piece.rows) {
+        part.rows = piece.rows = smaller(piece.rows, rect->row + rect->rows - piece.row);
+        struct encoded_rows rows = encoded_rows_place(&part, memory);
+        char *values = memory + bytes,
+             *to = (char *)out + (size_t)((piece.row - rect->row) * rect->columns) * dtype_bytes(dtype);
+        status = codec_read(linear, &piece, &rows);
+        if (status)
+            break;
+#pragma omp parallel for num_threads(usable_cores()) schedule(static) if (piece.rows * rect->columns > PIECE_BYTES / 4)
+        for (int64_t r = 0; r < piece.rows; r++) {
+            float *row = (float *)(values + (size_t)r * line);
+            encoded_row_values(&rows, r, row);
+            for (int64_t i = 0; i < rect->columns && dtype == DTYPE_BF16; i++)
+                ((uint16_t *)to)[r * rect->columns + i] = bf16_from_float(row[i]);
+            if (dtype == DTYPE_F32)
+                memcpy(to + (size_t)r * line, row, line);
+        }
+        if (dtype_find_not_finite(dtype, to, piece.rows * rect->columns) >= 0)
+            status = codec_fail(linear, linear->scales, "makes a weight of %s that is not finite", linear->name);
+    }
+    free(memory);
+    return status;
+}

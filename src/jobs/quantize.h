@@ -1,0 +1,16 @@
+/* The job of `quantize`: writes a model in few bits, as a directory that the formats' own libraries open. */
+#pragma once
+
+#include "config/config.h"
+
+struct quantize_job {
+    const char *model, *output; /* a directory or a file; a directory */
+    int format;                 /* a number for codec_format_at */
+    int64_t group;              /* positions that share a scale; -1: rows; 0: not given */
+    bool has_zeros;
+    struct config_list ignore; /* modules that stay plain */
+    int64_t threads;           /* 0: all cores */
+};
+/* Runs the job. STATUS_USAGE for options that the format or the model does not take; errors of opening, reading and
+ * writing a model. */
+int quantize_job_run(const struct quantize_job *job);

@@ -1,0 +1,275 @@
+/* Encodings of a model's files, and of plain weights that are rounded while they are loaded. */
+#include "encodings.h"
+
+#include "base/stop.h"
+
+const char *const load_in_names[] = {"none", "int8", "int4", "nf4", "fp8", NULL};
+
+/* ---- rounding -------------------------------------------------------------------------------------------------- */
+
+/* Returns the slice that has a rectangle; NULL if it is in several. */
+static const struct param_slice *slice_of(const struct param *param, const struct param_rect *rect) {
+    for (int i = 0; i < param->slice_count; i++) {
+        const struct param_slice *slice = &param->slices[i];
+        if (rect->row >= slice->row && rect->row + rect->rows <= slice->row + slice->rows)
+            return slice;
+    }
+    return NULL;
+}
+
+static bool continues(const struct param_slice *slice, const struct param_slice *next) {
+    return !strcmp(slice->name, next->name) && next->file_start == slice->file_start + slice->rows;
+}
+
+/* Finds the rows of a parameter that are one tensor of the files: those of a slice, and its neighbours' in the same
+ * tensor. */
+static void find_tensor(const struct param *param, const struct param_slice *slice, int64_t *row, int64_t *end) {
+    const struct param_slice *first = slice, *last = slice;
+    while (first > param->slices && continues(first - 1, first))
+        first--;
+    while (last + 1 < param->slices + param->slice_count && continues(last, last + 1))
+        last++;
+    *row = first->row;
+    *end = last->row + last->rows;
+}
+
+/* Returns the group of columns [column, column + columns) of rows with such groups: theirs, if the columns begin with
+ * one or are inside one, and otherwise its largest divisor that none of their groups crosses. */
+static int32_t cut_group(int32_t group, int64_t column, int64_t columns) {
+    int64_t a = group, b = column % group;
+    if (b + columns <= group)
+        return (int32_t)columns;
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return (int32_t)a;
+}
+
+static bool describe_rounding(const struct pretrained_encodings *e, const struct param *param,
+                              const struct param_rect *rects, int count, struct encoded_layout *layout) {
+    if (param->dims != 2 || !param->place)
+        return false;
+    struct encoding encoding = rounding_encoding(e->rounding, param->shape[1]);
+    layout->count = count;
+    for (int i = 0; i < count; i++) {
+        if (!slice_of(param, &rects[i]))
+            return false;
+        layout->parts[i] =
+            (struct encoded_part){.rows = rects[i].rows, .positions = rects[i].columns, .encoding = encoding};
+        layout->parts[i].encoding.group = cut_group(encoding.group, rects[i].column, rects[i].columns);
+    }
+    return true;
+}
+
+/* Rows of a tensor: their values and what these were rounded to. */
+struct piece {
+    int64_t row, rows; /* of the parameter */
+    float *values;
+    void *memory;
+    struct encoded_rows rounded;
+};
+
+static int read_rows(const struct pretrained_encodings *e, int id, const struct piece *piece) {
+    const struct ckpt_array array = {.prefix = "", .dtype = DTYPE_F32, .must_be_finite = true};
+    int64_t columns = e->table.rows[id].shape[1], most = CKPT_BLOCK_ELEMENTS / columns, step = most > 1 ? most : 1;
+    int status = STATUS_OK;
+    for (int64_t done = 0; done < piece->rows && !status; done += step) {
+        int64_t rows = piece->rows - done < step ? piece->rows - done : step;
+        struct ckpt_block block = {.param = id, .row = piece->row + done, .rows = rows, .columns = columns};
+        status = ckpt_read_block(e->model->tensors, &e->table, &array, &block, piece->values + done * columns);
+    }
+    return status;
+}
+
+/* Copies the rows and columns of the rectangle that a piece has. A group of the rounded rows may be several of `to`. */
+static void copy_cut(const struct piece *piece, const struct param_rect *rect, const struct encoded_rows *to) {
+    const struct encoded_rows *from = &piece->rounded;
+    int64_t first = piece->row > rect->row ? piece->row : rect->row, end = rect->row + rect->rows;
+    int64_t groups = encoded_groups(&to->encoding, to->positions),
+            width = (int64_t)dtype_bytes(to->encoding.scale_type);
+    int64_t from_groups = encoded_groups(&from->encoding, from->positions);
+    end = piece->row + piece->rows < end ? piece->row + piece->rows : end;
+    for (int64_t row = first; row < end; row++) {
+        int64_t source = row - piece->row, target = row - rect->row;
+        memcpy(to->codes + target * to->positions, from->codes + source * from->positions + rect->column,
+               (size_t)to->positions);
+        for (int64_t g = 0; g < groups; g++) {
+            int64_t group = (rect->column + g * to->encoding.group) / from->encoding.group;
+            memcpy((char *)to->scales + (target * groups + g) * width,
+                   (const char *)from->scales + (source * from_groups + group) * width, (size_t)width);
+        }
+    }
+}
+
+/* Rounds rows until the rectangle is covered. Flat groups are scaled over the whole tensor, which is one piece. */
+static int round_rect(const struct pretrained_encodings *e, int threads, int id, const struct param_rect *rect,
+                      const struct encoded_rows *to) {
+    const struct param *param = &e->table.rows[id];
+    const struct rounding *rounding = e->rounding;
+    int64_t columns = param->shape[1], row, end, step = CKPT_BLOCK_ELEMENTS / columns / rounding->tall;
+    find_tensor(param, slice_of(param, rect), &row, &end);
+    step = (step > 1 ? step : 1) * rounding->tall;
+    if (rounding->is_flat)
+        step = end - row;
+    else
+        row += (rect->row - row) / rounding->tall * rounding->tall;
+    struct encoded_part part = {.rows = step < end - row ? step : end - row,
+                                .positions = columns,
+                                .encoding = rounding_encoding(rounding, columns)};
+    struct piece piece = {.values = malloc((size_t)(part.rows * columns) * sizeof(float)),
+                          .memory = malloc(encoded_rows_bytes(&part))};
+    int status = status_allocated(piece.values && piece.memory);
+    for (; row < rect->row + rect->rows && !status; row += step) {
+        piece.row = row;
+        piece.rows = part.rows = step < end - row ? step : end - row;
+        status = read_rows(e, id, &piece);
+        if (status)
+            break;
+        piece.rounded = encoded_rows_place(&part, piece.memory);
+        rounding_rows(&(const struct rounding_call){.rounding = rounding,
+                                                    .values = piece.values,
+                                                    .rows = piece.rows,
+                                                    .columns = columns,
+                                                    .threads = threads,
+                                                    .to = &piece.rounded});
+        copy_cut(&piece, rect, to);
+    }
+    free(piece.values);
+    free(piece.memory);
+    return status;
+}
+
+/* ---- encodings ------------------------------------------------------------------------------------------------- */
+
+static bool describe(const void *context, const struct param *param, const struct param_rect *rects, int count,
+                     struct encoded_layout *layout) {
+    const struct pretrained_encodings *e = context;
+    return e->rounding ? describe_rounding(e, param, rects, count, layout)
+                       : ckpt_describe_encoding(&e->files, param, rects, count, layout);
+}
+
+/* Describes the rounding as files would. */
+static void describe_method(const struct rounding *rounding, struct ckpt_quantization *out) {
+    int group = rounding->encoding.group;
+    *out = (struct ckpt_quantization){
+        .method = rounding->name, .bits = rounding->encoding.bits, .group_size = group ? group : 128};
+    snprintf(out->text, sizeof out->text, "%s by --load-in", rounding->name);
+}
+
+int pretrained_encodings_open(const struct pretrained *model, int load_in, struct pretrained_encodings *e) {
+    *e = (struct pretrained_encodings){.model = model, .quantization = *ckpt_quantization(model->tensors)};
+    e->rounding = load_in ? rounding_find(load_in_names[load_in]) : NULL;
+    if (e->rounding && e->quantization.method)
+        return status_fail(STATUS_USAGE, "--load-in %s: %s is quantised already (%s)", e->rounding->name,
+                           model->directory, e->quantization.text);
+    if (e->rounding)
+        describe_method(e->rounding, &e->quantization);
+    if (!e->quantization.method)
+        return STATUS_OK;
+    e->encodings = (struct param_encodings){.describe = describe, .context = e};
+    e->files = (struct ckpt_encodings){.tensors = model->tensors, .table = &e->table};
+    return model_describe(&model->config, &e->table);
+}
+
+void pretrained_encodings_close(struct pretrained_encodings *e) {
+    param_table_free(&e->table);
+    *e = (struct pretrained_encodings){0};
+}
+
+const struct param_encodings *pretrained_describes(const struct pretrained_encodings *e) {
+    return e->encodings.describe ? &e->encodings : NULL;
+}
+
+enum dtype pretrained_auto_dtype(const struct pretrained_encodings *e) {
+    bool is_quantised = e->quantization.method && !e->rounding;
+    return is_quantised || (e->model && e->model->dtype == DTYPE_BF16) ? DTYPE_BF16 : DTYPE_F32;
+}
+
+/* Matrices of the files, and what a device makes of them. */
+struct counts {
+    int all, encoded;
+    int64_t decoded; /* elements of encoded matrices that it holds in the run's type */
+};
+
+static void count_param(const struct pretrained_encodings *e, const struct param *param, int id, struct device *device,
+                        enum dtype type, struct counts *counts) {
+    const struct param_part whole = {.tensors = 1};
+    struct param_rect rects[PARAM_MAX_SLICES];
+    struct encoded_layout layout;
+    int count = param_part_rects(&whole, &e->table, id, rects);
+    bool is_described = describe(e, param, rects, count, &layout);
+    struct matrix_view view = matrix_packed(matrix_plain(type, NULL, param->shape[0], param->shape[1]), NULL);
+    view.encoded = &layout;
+    bool is_taken = is_described && ops_for(device)->packed_bytes(device, &view) > 0;
+    for (int s = 0; s < param->slice_count; s++) {
+        bool has_codes = is_described && layout.parts[s < count ? s : 0].encoding.codes != CODES_NONE;
+        bool is_next = s && continues(&param->slices[s - 1], &param->slices[s]); /* in the same tensor */
+        counts->all += !is_next;
+        counts->encoded += has_codes && is_taken && !is_next;
+        counts->decoded += has_codes && !is_taken ? param->slices[s].rows * param->shape[1] : 0;
+    }
+}
+
+void pretrained_encodings_text(const struct pretrained_encodings *e, struct device *device, enum dtype type,
+                               char text[ENCODINGS_TEXT_BYTES]) {
+    struct counts counts = {0};
+    char decoded[80] = "";
+    for (int i = 0; i < e->table.count; i++) {
+        const struct param *param = &e->table.rows[i];
+        if (param->dims == 2 && (param->place || param->is_linear || param->is_embedding))
+            count_param(e, param, i, device, type, &counts);
+    }
+    if (counts.decoded)
+        snprintf(decoded, sizeof decoded, ", others held in %s: %.1f MiB", dtype_name(type),
+                 (double)counts.decoded * (double)dtype_bytes(type) / 1048576);
+    text[0] = 0;
+    if (pretrained_describes(e))
+        snprintf(text, ENCODINGS_TEXT_BYTES, "%s: %d of %d matrices%s", e->quantization.text, counts.encoded,
+                 counts.all, decoded);
+}
+
+/* ---- loading --------------------------------------------------------------------------------------------------- */
+
+struct loading {
+    const struct pretrained_encodings *encodings;
+    struct param_store *store;
+    struct stream *stream;
+    bool must_be_finite;
+};
+
+static int fill(void *context, int id) {
+    const struct loading *loading = context;
+    struct param_store *store = loading->store;
+    const struct param_place *place = &store->map.places[id];
+    TRY(stop_check("while the model was loaded"));
+    struct param_range range = {.first = place->offset,
+                                .count = param_local_elements(store, id),
+                                .data = param_borrow_to_write(store, id),
+                                .type = place->type};
+    struct ckpt_flat flat = {
+        .map = &store->map, .stream = loading->stream, .ranges = &range, .count = 1, .dtype = place->type};
+    struct ckpt_array array = ckpt_flat_array(&flat, "", false);
+    array.must_be_finite = loading->must_be_finite;
+    int status = ckpt_read_param(loading->encodings->model->tensors, store->map.table, &array, id);
+    param_return(store, id);
+    return status;
+}
+
+static int fill_encoded(void *context, int id, int part, const struct param_rect *rect, const struct encoded_rows *to) {
+    const struct loading *loading = context;
+    TRY(stop_check("while the model was loaded"));
+    return loading->encodings->rounding
+               ? round_rect(loading->encodings, device_threads(loading->store->device), id, rect, to)
+               : ckpt_read_encoded(&loading->encodings->files, id, rect, to);
+}
+
+int pretrained_load(const struct pretrained_encodings *e, struct base *base, struct stream *stream,
+                    bool must_be_finite) {
+    struct param_store *store = base_store(base);
+    struct loading loading = {e, store, stream, must_be_finite};
+    const struct ckpt_array all = {.prefix = "", .dtype = store->map.type};
+    TRY(ckpt_check(e->model->tensors, store->map.table, &all, 1));
+    return base_fill(base, (struct param_fill){.fill = fill, .fill_encoded = fill_encoded, .context = &loading});
+}

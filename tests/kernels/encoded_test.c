@@ -1,0 +1,527 @@
+/* Weights in few bits: what encodings mean, and every use of a packed one against those values. */
+#include "levels.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static uint32_t draw(uint32_t key, int64_t i) {
+    return philox(key, (uint32_t)i, 0, 0, (uint32_t)RNG_TEST << 24).word[0];
+}
+
+/* ---- the meaning of encodings ---- */
+
+static void a_q4_0_block_has_its_values(void **state) {
+    (void)state;
+    const struct encoded_part part = {
+        .rows = 1,
+        .positions = 32,
+        .encoding = {.codes = CODES_INTEGERS, .bits = 4, .bias = 8, .scale_type = DTYPE_F16, .group = 32}};
+    void *memory = malloc(encoded_rows_bytes(&part));
+    struct encoded_rows rows = encoded_rows_place(&part, memory);
+    ((uint16_t *)rows.scales)[0] = f16_from_float(0.5f);
+    for (int i = 0; i < 32; i++) /* bytes 02 03 .. 11 */
+        rows.codes[i] = (uint8_t)(i < 16 ? (2 + i) & 15 : (2 + i - 16) >> 4);
+    float out[32];
+    encoded_row_values(&rows, 0, out);
+    for (int i = 0; i < 14; i++)
+        assert_true(out[i] == -3 + 0.5f * (float)i && out[16 + i] == -4);
+    assert_true(out[14] == -4 && out[15] == -3.5f && out[30] == -3.5f && out[31] == -3.5f);
+    free(memory);
+}
+
+static void a_q4_k_block_has_its_values(void **state) {
+    (void)state;
+    static const struct {
+        int at;
+        float value;
+    } wanted[] = {{0, 157.75f},  {31, 80.25f},  {32, 4},      {64, 210.25f},
+                  {128, 211.5f}, {160, 262.5f}, {224, 0.25f}, {255, 24.25f}};
+    const struct encoded_part part = {.rows = 1,
+                                      .positions = 256,
+                                      .encoding = {.codes = CODES_INTEGERS,
+                                                   .bits = 4,
+                                                   .shift = ENCODED_OFFSETS,
+                                                   .scale_type = DTYPE_U8,
+                                                   .group = 32,
+                                                   .groups_of_block = 8}};
+    uint8_t block[144];
+    for (int i = 0; i < 144; i++)
+        block[i] = (uint8_t)(37 * i + 11);
+    void *memory = malloc(encoded_rows_bytes(&part));
+    struct encoded_rows rows = encoded_rows_place(&part, memory);
+    uint8_t *scales = rows.scales, *mins = rows.shifts;
+    const uint8_t *q = block + 4;
+    rows.block_scales[0] = f16_from_float(0.5f);
+    rows.block_offsets[0] = f16_from_float(0.25f);
+    for (int g = 0; g < 8; g++) {
+        scales[g] = (uint8_t)(g < 4 ? q[g] & 63 : (q[g + 4] & 15) | q[g - 4] >> 6 << 4);
+        mins[g] = (uint8_t)(g < 4 ? q[g + 4] & 63 : q[g + 4] >> 4 | q[g] >> 6 << 4);
+    }
+    for (int i = 0; i < 256; i++)
+        rows.codes[i] = (uint8_t)(block[16 + i / 64 * 32 + i % 32] >> (i % 64 >= 32 ? 4 : 0) & 15);
+    float out[256];
+    encoded_row_values(&rows, 0, out);
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        assert_true(out[wanted[i].at] == wanted[i].value);
+    free(memory);
+}
+
+static void tables_hold_the_numbers_of_their_formats(void **state) {
+    (void)state;
+    const float *e4m3 = encoded_table(CODES_E4M3), *nf4 = encoded_table(CODES_NF4), *fp4 = encoded_table(CODES_FP4);
+    for (int i = 0; i < 256; i++)
+        if ((i & 0x7f) != 0x7f)
+            assert_true(e4m3[i] == fp8_to_float(DTYPE_E4M3, (uint8_t)i));
+    assert_true(isfinite(e4m3[0x7f]) && isfinite(e4m3[0xff]));
+    assert_true(nf4[0] == -1 && nf4[7] == 0 && nf4[15] == 1 && nf4[1] == -0.6961928009986877f);
+    for (int i = 0; i < 8; i++)
+        assert_true(fp4[i + 8] == -fp4[i]);
+    assert_true(encoded_table(CODES_IQ4)[0] == -127 && encoded_table(CODES_IQ4)[15] == 113);
+    assert_null(encoded_table(CODES_INTEGERS));
+}
+
+/* ---- packed weights ---- */
+
+enum { MAX_N = 96, MAX_K = 700, ROWS = 256 };
+
+/* A matrix with its rows as a codec writes them, and its values. */
+struct weight {
+    struct encoded_layout layout;
+    void *memory[ENCODED_MAX_PARTS];
+    struct encoded_rows rows[ENCODED_MAX_PARTS];
+    int64_t n, k;
+    float *value; /* [n, k] */
+    float *size;  /* [n, k]: bounds of the terms that products add */
+    void *packed;
+    struct matrix_view view;
+};
+
+static void put(enum dtype type, void *array, int64_t i, float value) {
+    if (type == DTYPE_F32)
+        ((float *)array)[i] = value;
+    else if (type == DTYPE_F16)
+        ((uint16_t *)array)[i] = f16_from_float(value);
+    else if (type == DTYPE_BF16)
+        ((uint16_t *)array)[i] = bf16_from_float(value);
+    else
+        ((uint8_t *)array)[i] = (uint8_t)(int)(value * 1000);
+}
+
+/* Every third place of an order is empty, and the others go through the inputs in steps. */
+static void fill_order(struct encoded_rows *rows, int64_t k) {
+    for (int64_t p = 0, from = 0; p < rows->positions; p++)
+        rows->order[p] = p % 3 == 2 || from >= k ? -1 : (int32_t)(from++ * 101 % k);
+}
+
+static void fill_rows(struct encoded_rows *rows, int64_t k, uint32_t key) {
+    const struct encoding *e = &rows->encoding;
+    int64_t groups = rows->rows * encoded_groups(e, rows->positions);
+    int64_t blocks = rows->rows * encoded_blocks(e, rows->positions);
+    for (int64_t i = 0; i < rows->rows * rows->positions; i++) {
+        rows->codes[i] = (uint8_t)(draw(key, i) >> 8 & ((1u << e->bits) - 1));
+        if (e->codes == CODES_E4M3 && (rows->codes[i] & 0x7f) == 0x7f)
+            rows->codes[i] -= 1;
+    }
+    for (int64_t i = 0; i < groups; i++) {
+        float unit = (float)(draw(key + 1, i) >> 8) * 0x1p-24f;
+        put(e->scale_type, rows->scales, i, e->scale_type == DTYPE_I8 ? (unit - 0.5f) * 0.06f : 0.01f + unit * 0.05f);
+        if (e->shift == ENCODED_ZEROS)
+            ((uint8_t *)rows->shifts)[i] = (uint8_t)(unit * (float)(1 << e->bits));
+        else if (e->shift == ENCODED_OFFSETS)
+            put(e->scale_type, rows->shifts, i, unit * 0.06f);
+    }
+    for (int64_t i = 0; i < blocks; i++) {
+        rows->block_scales[i] = f16_from_float(0.001f + (float)(i % 7) * 0.0003f);
+        if (rows->block_offsets)
+            rows->block_offsets[i] = f16_from_float(0.002f + (float)(i % 5) * 0.0003f);
+    }
+    if (rows->order)
+        fill_order(rows, k);
+}
+
+/* Writes the values of a part, and bounds of the terms: a sum of numbers and a shift may both be larger than values. */
+static void value_rows(const struct encoded_rows *rows, int64_t k, float *value, float *size) {
+    const struct encoding *e = &rows->encoding;
+    for (int64_t r = 0; r < rows->rows; r++) {
+        encoded_row_values(rows, r, value + r * k);
+        for (int64_t p = 0; p < rows->positions; p++) {
+            int64_t to = rows->order ? rows->order[p] : p, first = p / e->group * e->group;
+            float most = 0;
+            for (int64_t i = first; i < first + e->group && i < rows->positions; i++) {
+                int64_t at = rows->order ? rows->order[i] : i;
+                if (at >= 0 && fabsf(value[r * k + at]) > most)
+                    most = fabsf(value[r * k + at]);
+            }
+            if (to >= 0)
+                size[r * k + to] = e->shift == ENCODED_SYMMETRIC ? fabsf(value[r * k + to]) : 4 * most;
+        }
+    }
+}
+
+static void weight_open(const struct scene *scene, struct weight *w, enum dtype type) {
+    struct device *device = stream_device(scene->exec.stream);
+    w->n = 0;
+    for (int i = 0; i < w->layout.count; i++)
+        w->n += w->layout.parts[i].rows;
+    w->value = calloc((size_t)(w->n * w->k), sizeof *w->value);
+    w->size = calloc((size_t)(w->n * w->k), sizeof *w->size);
+    struct matrix_view shape = matrix_plain(type, NULL, w->n, w->k);
+    shape.encoded = &w->layout;
+    size_t bytes = scene->ops->packed_bytes(device, &shape);
+    assert_true(bytes > 0);
+    test_ok(device_alloc(device, bytes + 64, &w->packed));
+    memset(w->packed, 0xff, bytes + 64);
+    w->view = matrix_packed(shape, w->packed);
+    for (int64_t i = 0, first = 0; i < w->layout.count; first += w->layout.parts[i++].rows) {
+        const struct encoded_part *part = &w->layout.parts[i];
+        float *value = w->value + first * w->k;
+        if (part->encoding.codes == CODES_NONE) {
+            void *plain = calloc((size_t)(part->rows * w->k), sizeof(float));
+            for (int64_t j = 0; j < part->rows * w->k; j++) {
+                float x = bf16_to_float(bf16_from_float((float)(draw(77, j) >> 8) * 0x1p-24f - 0.5f));
+                value[j] = x;
+                w->size[first * w->k + j] = fabsf(x);
+                put(type, plain, j, x);
+            }
+            struct pack_call call = {
+                .plain = matrix_plain(type, plain, part->rows, w->k), .out = w->packed, .part = (int)i};
+            call.plain.encoded = &w->layout;
+            test_ok(scene->ops->pack(&scene->exec, &call));
+            free(plain);
+            continue;
+        }
+        w->memory[i] = malloc(encoded_rows_bytes(part));
+        w->rows[i] = encoded_rows_place(part, w->memory[i]);
+        fill_rows(&w->rows[i], w->k, (uint32_t)(11 * i + 5));
+        value_rows(&w->rows[i], w->k, value, w->size + first * w->k);
+        test_ok(scene->ops->pack(
+            &scene->exec,
+            &(const struct pack_call){.plain = w->view, .out = w->packed, .rows = &w->rows[i], .part = (int)i}));
+    }
+    for (size_t i = 0; i < 64; i++)
+        assert_int_equal(((const uint8_t *)w->packed)[bytes + i], 0xff);
+}
+
+static void weight_close(const struct scene *scene, struct weight *w) {
+    for (int i = 0; i < w->layout.count; i++)
+        free(w->memory[i]);
+    free(w->value);
+    free(w->size);
+    device_free(stream_device(scene->exec.stream), w->packed);
+}
+
+static float typed(enum dtype type, float x) {
+    return type == DTYPE_F32 ? x : bf16_to_float(bf16_from_float(x));
+}
+
+/* Rows of x, in the type. */
+static void *rows_of_x(enum dtype type, int64_t count) {
+    void *x = calloc((size_t)count, sizeof(float));
+    for (int64_t i = 0; i < count; i++)
+        put(type, x, i, typed(type, (float)(draw(3, i) >> 8) * 0x1p-23f - 1));
+    return x;
+}
+
+static float element(enum dtype type, const void *x, int64_t i) {
+    return type == DTYPE_F32 ? ((const float *)x)[i] : bf16_to_float(((const uint16_t *)x)[i]);
+}
+
+static void run(const struct scene *scene, const struct gemm *gemm) {
+    struct exec exec = scene->exec;
+    struct device *device = stream_device(exec.stream);
+    exec.workspace_bytes = scene->ops->gemm_workspace(device, gemm);
+    exec.workspace = malloc(exec.workspace_bytes + 64);
+    char *end = (char *)exec.workspace + exec.workspace_bytes;
+    memset(end, 0x5a, 64);
+    assert_true(scene->ops->gemm_supports(device, gemm));
+    test_ok(scene->ops->gemm(&exec, gemm));
+    for (int i = 0; i < 64; i++)
+        assert_int_equal(end[i], 0x5a);
+    free(exec.workspace);
+}
+
+/* Fp32 sums of k terms, and those of scales; two bf16 hold a number of a table to 2^-16. */
+static void check_oracle(const struct weight *w, enum dtype type, const void *x, const float *c, int64_t rows,
+                         int64_t first, int64_t n, const char *what) {
+    double bound = (double)(w->k + 16) * 0x1p-23 + 0x1p-16;
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < n; j++) {
+            double sum = 0, size = 0;
+            const float *value = w->value + (first + j) * w->k, *most = w->size + (first + j) * w->k;
+            for (int64_t p = 0; p < w->k; p++) {
+                double at = element(type, x, i * w->k + p);
+                sum += at * (double)value[p];
+                size += fabs(at) * (double)most[p];
+            }
+            if (!(fabs((double)c[i * n + j] - sum) <= bound * size))
+                fail_msg("%s: [%lld, %lld] is %g, expected %g within %g", what, (long long)i, (long long)j,
+                         (double)c[i * n + j], sum, bound * size);
+        }
+}
+
+static struct gemm forward_of(const struct weight *w, enum dtype type, const void *x, int64_t rows, float *c) {
+    return (struct gemm){.a = matrix_plain(type, x, rows, w->k),
+                         .b = w->view,
+                         .b_transposed = true,
+                         .c = matrix_plain(DTYPE_F32, c, rows, w->view.rows)};
+}
+
+static void check_forward(const struct scene *scene, const struct weight *w, enum dtype type, const char *what) {
+    void *x = rows_of_x(type, ROWS * w->k);
+    float *all = calloc((size_t)(ROWS * w->n), sizeof *all), *some = calloc((size_t)(ROWS * w->n), sizeof *some);
+    struct gemm g = forward_of(w, type, x, ROWS, all);
+    run(scene, &g);
+    check_oracle(w, type, x, all, 24, 0, w->n, what);
+    for (int64_t rows = 1; rows <= 40; rows++) {
+        int64_t first = rows * 5 % (ROWS - rows);
+        g = forward_of(w, type, (char *)x + (size_t)(first * w->k) * dtype_bytes(type), rows, some);
+        run(scene, &g);
+        if (memcmp(some, all + first * w->n, (size_t)(rows * w->n) * sizeof *some))
+            fail_msg("%s: %lld rows differ from the same rows among %d", what, (long long)rows, ROWS);
+    }
+    /* Some of the outputs. */
+    for (int64_t first = 1; first + 3 < w->n; first += 17) {
+        int64_t n = w->n - first - 2;
+        g = forward_of(w, type, x, 3, some);
+        g.b = matrix_rows(w->view, first, n);
+        g.c = matrix_plain(DTYPE_F32, some, 3, n);
+        run(scene, &g);
+        for (int64_t i = 0; i < 3; i++)
+            assert_memory_equal(some + i * n, all + i * w->n + first, (size_t)n * sizeof *some);
+    }
+    free(x);
+    free(all);
+    free(some);
+}
+
+/* Rows of a table, with and without positions: token 1 is another rank's. */
+static void check_embedded(const struct scene *scene, const struct weight *w, enum dtype type, const char *what) {
+    const int32_t tokens[] = {(int32_t)w->n + 1, 2, 1, 7}, positions[] = {0, 1, 1, 2};
+    void *x = calloc((size_t)(4 * w->k), sizeof(float)), *table = rows_of_x(type, 3 * w->k);
+    struct embedding a = {.rows = 4,
+                          .cols = w->k,
+                          .type = type,
+                          .first_token = 2,
+                          .token_count = w->n,
+                          .tokens = tokens,
+                          .positions = positions,
+                          .token_table = w->view,
+                          .x = x};
+    for (int has_positions = 0; has_positions < 2; has_positions++) {
+        a.position_table = has_positions ? table : NULL;
+        test_ok(scene->ops->embedding_forward(&scene->exec, &a));
+        for (int64_t i = 0; i < 4 * w->k; i++) {
+            int64_t row = tokens[i / w->k] - 2, j = i % w->k;
+            float value = row < 0 ? 0 : typed(type, w->value[row * w->k + j]);
+            if (has_positions && row >= 0)
+                value = typed(type, value + element(type, table, positions[i / w->k] * w->k + j));
+            if (element(type, x, i) != value)
+                fail_msg("%s: embedded %lld is %g, expected %g", what, (long long)i, (double)element(type, x, i),
+                         (double)value);
+        }
+    }
+    free(x);
+    free(table);
+}
+
+/* The rows of the unit matrix times W are W's rows, rounded to the type: the values of a backward. */
+static void check_values(const struct scene *scene, const struct weight *w, enum dtype type, const char *what) {
+    struct matrix_view half = matrix_plain(DTYPE_BF16, NULL, 8, 8);
+    struct gemm bf16 = {.a = half, .b = half, .c = half};
+    void *unit = calloc((size_t)(w->n * w->n), sizeof(float)), *c = calloc((size_t)(w->n * w->k), sizeof(float));
+    for (int64_t i = 0; i < w->n; i++)
+        put(type, unit, i * w->n + i, 1);
+    struct gemm g = {.a = matrix_plain(type, unit, w->n, w->n), .b = w->view, .c = matrix_plain(type, c, w->n, w->k)};
+    if (type == DTYPE_F32 || scene->ops->gemm_supports(stream_device(scene->exec.stream), &bf16)) {
+        run(scene, &g);
+        for (int64_t i = 0; i < w->n * w->k; i++)
+            if (element(type, c, i) != typed(type, w->value[i]))
+                fail_msg("%s: value %lld is %g, expected %g", what, (long long)i, (double)element(type, c, i),
+                         (double)typed(type, w->value[i]));
+    }
+    float squares[MAX_N] = {0};
+    struct row_squares a = {.weight = w->view, .first_row = 2, .rows = w->n - 2, .squares = squares};
+    test_ok(scene->ops->row_squares(&scene->exec, &a));
+    for (int64_t i = 2; i < w->n; i++) {
+        double sum = 0;
+        for (int64_t j = 0; j < w->k; j++) {
+            double value = typed(type, w->value[i * w->k + j]);
+            sum += value * value;
+        }
+        if (!(fabs((double)squares[i - 2] - sum) <= 1e-5 * sum))
+            fail_msg("%s: the squares of row %lld are %g, expected %g", what, (long long)i, (double)squares[i - 2],
+                     sum);
+    }
+    check_embedded(scene, w, type, what);
+    free(unit);
+    free(c);
+}
+
+static const char *name_of(const struct scene *scene, const struct encoded_part *part, enum dtype type,
+                           char text[160]) {
+    const struct encoding *e = &part->encoding;
+    snprintf(text, 160, "%s, %s: codes %d of %d bits, shift %d, scales %s, groups of %d, blocks of %d%s",
+             scene->ops->name, dtype_name(type), e->codes, e->bits, e->shift, dtype_name(e->scale_type), e->group,
+             e->groups_of_block, part->has_order ? ", order" : "");
+    return text;
+}
+
+static void check_encoding(const struct scene *scene, struct encoding e, int64_t n, int64_t k, bool has_order) {
+    for (int type = DTYPE_F32; type <= DTYPE_BF16; type++) {
+        struct weight w = {.k = k, .layout.count = 1};
+        struct encoded_part *part = &w.layout.parts[0];
+        *part = (struct encoded_part){
+            .rows = n, .positions = has_order ? (k * 3 + 1) / 2 + 5 : k, .has_order = has_order, .encoding = e};
+        char text[160];
+        const char *what = name_of(scene, part, (enum dtype)type, text);
+        weight_open(scene, &w, (enum dtype)type);
+        check_forward(scene, &w, (enum dtype)type, what);
+        check_values(scene, &w, (enum dtype)type, what);
+        weight_close(scene, &w);
+    }
+}
+
+static void check_integers(const struct scene *scene) {
+    for (int bits = 2; bits <= 8; bits++)
+        for (int shift = ENCODED_SYMMETRIC; shift <= ENCODED_OFFSETS; shift++) {
+            struct encoding e = {.codes = CODES_INTEGERS,
+                                 .bits = (uint8_t)bits,
+                                 .bias = (uint8_t)(shift == ENCODED_SYMMETRIC ? 1 << (bits - 1) : 0),
+                                 .shift = (uint8_t)shift,
+                                 .scale_type = (uint8_t)((bits + shift) % 3),
+                                 .group = bits % 2 ? 32 : 16};
+            check_encoding(scene, e, 37, 131, false);
+            e.scale_type = bits % 2 && shift != ENCODED_SYMMETRIC ? DTYPE_U8 : DTYPE_I8;
+            e.groups_of_block = bits;
+            if (bits <= 6)
+                check_encoding(scene, e, 33, 97, false);
+        }
+}
+
+static void check_tables(const struct scene *scene) {
+    static const uint8_t codes[][2] = {{CODES_E4M3, 8}, {CODES_NF4, 4}, {CODES_FP4, 4}, {CODES_IQ4, 4}};
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
+        struct encoding e = {
+            .codes = codes[i][0], .bits = codes[i][1], .scale_type = (uint8_t)(i % 3), .group = i % 2 ? 64 : 128};
+        check_encoding(scene, e, 41, 203, false);
+    }
+}
+
+/* Orders, one group a row, and groups that are longer than a slice. */
+static void check_orders_and_groups(const struct scene *scene) {
+    struct encoding e = {
+        .codes = CODES_INTEGERS, .bits = 4, .bias = 1, .shift = ENCODED_ZEROS, .scale_type = DTYPE_F16, .group = 32};
+    check_encoding(scene, e, 35, 151, true);
+    e.group = 1000;
+    check_encoding(scene, e, 35, 613, false);
+    check_encoding(scene, e, 35, 613, true);
+    e = (struct encoding){.codes = CODES_INTEGERS, .bits = 8, .bias = 128, .group = 700};
+    check_encoding(scene, e, 9, 700, false);
+    e.group = 264;
+    check_encoding(scene, e, 35, 700, false);
+    e.group = 48;
+    check_encoding(scene, e, 35, 77, false);
+}
+
+static void every_encoding_multiplies_at_every_level(void **state) {
+    (void)state;
+    every_level(check_integers);
+    every_level(check_tables);
+    every_level(check_orders_and_groups);
+}
+
+/* Slices of a fused weight: each with its encoding, one plain. */
+static void check_parts(const struct scene *scene) {
+    struct weight w = {
+        .k = 99,
+        .layout = {.count = 4,
+                   .parts = {{.rows = 33, .positions = 99, .encoding = {.codes = CODES_NF4, .bits = 4, .group = 16}},
+                             {.rows = 21, .positions = 99},
+                             {.rows = 0, .positions = 99, .encoding = {.codes = CODES_NF4, .bits = 4, .group = 16}},
+                             {.rows = 18,
+                              .positions = 160,
+                              .has_order = true,
+                              .encoding = {.codes = CODES_INTEGERS, .bits = 6, .bias = 32, .group = 24}}}}};
+    struct weight bf16 = w;
+    weight_open(scene, &w, DTYPE_F32);
+    check_forward(scene, &w, DTYPE_F32, "parts in fp32");
+    check_values(scene, &w, DTYPE_F32, "parts in fp32");
+    weight_close(scene, &w);
+    weight_open(scene, &bf16, DTYPE_BF16);
+    check_forward(scene, &bf16, DTYPE_BF16, "parts in bf16");
+    check_values(scene, &bf16, DTYPE_BF16, "parts in bf16");
+    weight_close(scene, &bf16);
+}
+
+static void parts_of_a_weight_have_their_own_encodings(void **state) {
+    (void)state;
+    every_level(check_parts);
+}
+
+static void the_number_of_threads_does_not_change_bits(void **state) {
+    (void)state;
+    enum { N = 200, K = 320, M = 40 };
+    float *c[2];
+    for (int i = 0; i < 2; i++) {
+        struct device *device;
+        struct scene scene = {0};
+        test_ok(device_open("cpu", DEVICE_FIRST, i + 1, &device));
+        test_ok(stream_open(device, &scene.exec.stream));
+        scene.ops = ops_for(device);
+        struct weight w = {
+            .k = K,
+            .layout = {.count = 1,
+                       .parts = {{.rows = N,
+                                  .positions = K,
+                                  .encoding = {.codes = CODES_INTEGERS, .bits = 4, .bias = 8, .group = 32}}}}};
+        weight_open(&scene, &w, DTYPE_BF16);
+        void *x = rows_of_x(DTYPE_BF16, M * K);
+        c[i] = calloc(M * N, sizeof **c);
+        struct gemm g = forward_of(&w, DTYPE_BF16, x, M, c[i]);
+        run(&scene, &g);
+        free(x);
+        weight_close(&scene, &w);
+        stream_close(scene.exec.stream);
+        device_close(device);
+    }
+    assert_memory_equal(c[0], c[1], M * N * sizeof **c);
+    free(c[0]);
+    free(c[1]);
+}
+
+static void what_panels_do_not_hold_is_refused(void **state) {
+    (void)state;
+    struct device *device;
+    test_ok(device_open("cpu", DEVICE_FIRST, 1, &device));
+    const struct encoding good = {.codes = CODES_INTEGERS, .bits = 4, .bias = 8, .scale_type = DTYPE_F16, .group = 32};
+    struct encoding bad[] = {good, good, good, good, good, good};
+    bad[0].group = 12;
+    bad[1].bits = 9;
+    bad[2].scale_type = DTYPE_U8;
+    bad[3].groups_of_block = 4;
+    bad[4].codes = CODES_E4M3;
+    bad[5].group = 0;
+    for (size_t i = 0; i <= sizeof bad / sizeof *bad; i++) {
+        struct encoded_layout layout = {1, {{.rows = 8, .positions = 64, .encoding = i ? bad[i - 1] : good}}};
+        struct matrix_view view = matrix_plain(DTYPE_BF16, NULL, 8, 64);
+        view.encoded = &layout;
+        assert_int_equal(ops_for(device)->packed_bytes(device, &view) > 0, i == 0);
+        layout.parts[0].positions = 60;
+        assert_int_equal(ops_for(device)->packed_bytes(device, &view), 0);
+    }
+    device_close(device);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_q4_0_block_has_its_values),
+        cmocka_unit_test(a_q4_k_block_has_its_values),
+        cmocka_unit_test(tables_hold_the_numbers_of_their_formats),
+        cmocka_unit_test(every_encoding_multiplies_at_every_level),
+        cmocka_unit_test(parts_of_a_weight_have_their_own_encodings),
+        cmocka_unit_test(the_number_of_threads_does_not_change_bits),
+        cmocka_unit_test(what_panels_do_not_hold_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
