@@ -254,8 +254,8 @@ double model_fetched_loss(const struct training_runner *training);
 /* Fetches the loss sum, waits for it, and sets *loss. */
 int model_loss(struct training_runner *training, double *loss);
 /* Computes the logits [N, V] in fp32 of a batch without dropout, in host memory: for tests and the uncached path. x is
- * the input of the first chunk, which has the head: as in model_forward. A tensor rank sets only the columns of its
- * part of the vocabulary. The errors of model_forward. */
+ * as in model_forward; the first chunk has the head. A tensor rank sets only the columns of its part of the vocabulary.
+ * The errors of model_forward. */
 int model_logits(struct training_runner *training, const struct model_batch *batch, const void *x, float *logits);
 
 /* ---- inference ---- */
