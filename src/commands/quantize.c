@@ -51,7 +51,7 @@ static const struct config_command command = {
         "read it. Embedding, head, norms and biases stay as they are. Every command of Cambium opens the result. Equal "
         "input gives equal bytes.",
     .examples = "  cambium quantize --model out/gpt --output out/gpt-int4 --format int4\n"
-                "  cambium quantize --model out/gpt --output out/gpt-nf4 --format nf4 --ignore 're:.*layers.0.'\n",
+                "  cambium quantize --model out/gpt --output out/gpt-nf4 --format nf4 --ignore 're:.*[.]0[.]'\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
 };
