@@ -64,7 +64,7 @@ struct ckpt_tensors {
     size_t file_count;
     struct tensor_entry *entries; /* sorted by name */
     size_t count;
-    bool is_strict;            /* a tensor that is not requested is an error */
+    bool is_strict;           /* a tensor that is not requested is an error */
     struct codec_set *codecs; /* what is attached (codec.c); NULL: nothing. A file of `files` owns it */
 };
 

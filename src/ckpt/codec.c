@@ -1,9 +1,9 @@
-/* Codecs and the files of a model: which tensors are parts of linears in few bits, and their weights as tensors of
- * their own. The weights are a source of tensors (exchange.h) in place of the parts. */
+/* Codecs and the files of a model: which tensors are parts of linears in few bits. The weights replace their parts, as
+ * a source of tensors (exchange.h). */
 #include "codec-internal.h"
 #include "exchange.h"
 
-enum { MOST_NAMES = 4096, WEIGHT_BYTES = 4 };
+enum { MOST_NAMES = 4096 };
 
 static const struct codec *const codecs[] = {
     &codec_gptq,           &codec_awq,           &codec_compressed_packed, &codec_compressed_plain, &codec_fp8,
@@ -11,16 +11,6 @@ static const struct codec *const codecs[] = {
 enum { CODEC_COUNT = sizeof codecs / sizeof *codecs };
 
 static const char weight_ending[] = ".weight";
-
-/* The linears of one model. */
-struct codec_set {
-    struct ckpt_quantization quantization;
-    struct codec_linear *linears; /* sorted by name */
-    size_t count;
-    struct tensor_entry *parts; /* their tensors, and those that are skipped */
-    size_t part_count;
-    const struct safetensors *file; /* the weights */
-};
 
 /* ---- for formats ---- */
 
@@ -279,7 +269,7 @@ static int open_linears(const struct codec_config *config, struct codec_set *set
         struct codec_linear *linear = &set->linears[i];
         status = linear->codec->open(config, linear);
         if (!status && (linear->rows <= 0 || linear->columns <= 0 || linear->columns > INT32_MAX / 64 ||
-                        linear->rows > INT64_MAX / WEIGHT_BYTES / linear->columns))
+                        linear->rows > INT64_MAX / 16 / linear->columns))
             status = codec_fail(linear, 0, "has an impossible size: %lld outputs, %lld inputs", (long long)linear->rows,
                                 (long long)linear->columns);
     }
@@ -316,20 +306,37 @@ static void describe(struct codec_set *set) {
 static int read_weight(void *context, size_t index, int64_t first, size_t length, void *out) {
     const struct codec_set *set = context;
     const struct codec_linear *linear = &set->linears[index];
-    int64_t at = first / WEIGHT_BYTES, end = (first + (int64_t)length) / WEIGHT_BYTES;
-    float *to = out;
-    if (first % WEIGHT_BYTES || length % WEIGHT_BYTES)
+    int64_t width = (int64_t)dtype_bytes(set->dtype), at = first / width, end = (first + (int64_t)length) / width;
+    char *to = out;
+    if (first % width || (int64_t)length % width)
         return status_fail(STATUS_INVALID, "%s: a part of a value was asked for", linear->name);
     while (at < end) {
         int64_t row = at / linear->columns, column = at % linear->columns, left = end - at;
         bool is_whole = !column && left >= linear->columns;
         struct codec_rect rect = {row, is_whole ? left / linear->columns : 1, column, linear->columns - column};
         rect.columns = is_whole || left > rect.columns ? rect.columns : left;
-        TRY(codec_read_values(linear, &rect, DTYPE_F32, to));
-        to += rect.rows * rect.columns;
+        TRY(codec_read_values(linear, &rect, set->dtype, to));
+        to += rect.rows * rect.columns * width;
         at += rect.rows * rect.columns;
     }
     return STATUS_OK;
+}
+
+static struct codec_rect rect_of(const struct ckpt_block *block) {
+    return (struct codec_rect){block->row, block->rows, block->column, block->columns};
+}
+
+static bool describe_weight(void *context, size_t index, const struct ckpt_block *block, struct encoded_part *part) {
+    const struct codec_set *set = context;
+    struct codec_rect rect = rect_of(block);
+    codec_describe(&set->linears[index], &rect, part);
+    return true;
+}
+
+static int read_codes(void *context, size_t index, const struct ckpt_block *block, const struct encoded_rows *to) {
+    const struct codec_set *set = context;
+    struct codec_rect rect = rect_of(block);
+    return codec_read(&set->linears[index], &rect, to);
 }
 
 static void close_set(void *context) {
@@ -348,7 +355,8 @@ static void close_set(void *context) {
 
 /* Puts the weights in the place of their parts. */
 static int replace_parts(struct search *s) {
-    static const struct tensor_source source = {.read = read_weight, .close = close_set};
+    static const struct tensor_source source = {
+        .read = read_weight, .close = close_set, .describe = describe_weight, .read_codes = read_codes};
     struct ckpt_tensors *tensors = s->tensors;
     struct codec_set *set = s->set;
     struct tensor_source own = source;
@@ -358,16 +366,12 @@ static int replace_parts(struct search *s) {
     size_t count = 0;
     tensors->files = files ? files : tensors->files;
     own.context = set;
+    own.quantization = &set->quantization;
     for (size_t i = 0; i < set->count && list; i++) {
         const struct codec_linear *linear = &set->linears[i];
         int64_t elements = linear->rows * linear->columns;
-        list[i] = (struct safetensor){.name = linear->name,
-                                      .type = "F32",
-                                      .dtype = DTYPE_F32,
-                                      .dims = 2,
-                                      .elements = elements,
-                                      .bytes = elements * WEIGHT_BYTES,
-                                      .shape = {linear->rows, linear->columns}};
+        list[i] = (struct safetensor){
+            .name = linear->name, .dims = 2, .elements = elements, .shape = {linear->rows, linear->columns}};
     }
     int status =
         status_allocated(list && files && entries && (set->parts = calloc(tensors->count + 1, sizeof *set->parts)));
@@ -377,7 +381,8 @@ static int replace_parts(struct search *s) {
         free(entries);
         return status;
     }
-    const struct safetensors *file = set->file = files[tensors->file_count++];
+    struct safetensors *file = set->file = files[tensors->file_count++];
+
     s->set = NULL; /* the file owns it */
     for (size_t i = 0; i < tensors->count; i++)
         if (s->is_part[i])
@@ -391,7 +396,17 @@ static int replace_parts(struct search *s) {
     tensors->count = count;
     tensors_sort(tensors);
     tensors->codecs = set;
+    ckpt_set_encoded_type(tensors, DTYPE_F32);
     return STATUS_OK;
+}
+
+void ckpt_set_encoded_type(struct ckpt_tensors *tensors, enum dtype dtype) {
+    for (size_t i = 0; tensors->codecs && i < tensors->codecs->count; i++) {
+        struct safetensor *tensor = &tensors->codecs->file->tensors[i];
+        tensor->dtype = tensors->codecs->dtype = dtype;
+        tensor->type = safetensors_type_name(dtype);
+        tensor->bytes = tensor->elements * (int64_t)dtype_bytes(dtype);
+    }
 }
 
 /* Finds, checks and replaces the linears of a configuration. */
@@ -427,25 +442,18 @@ int ckpt_attach_codec(struct ckpt_tensors *tensors, const char *config_text, con
 
 const struct ckpt_quantization *ckpt_quantization(const struct ckpt_tensors *tensors) {
     static const struct ckpt_quantization plain = {0};
-    return tensors->codecs ? &tensors->codecs->quantization : &plain;
-}
-
-const struct codec_linear *codec_of(const struct ckpt_tensors *tensors, const struct tensor_entry *entry) {
-    const struct codec_set *set = tensors->codecs;
-    return set && entry->file == set->file ? &set->linears[entry->tensor->start] : NULL;
-}
-
-const struct tensor_entry *codec_parts(const struct ckpt_tensors *tensors, size_t *count) {
-    *count = tensors->codecs ? tensors->codecs->part_count : 0;
-    return *count ? tensors->codecs->parts : NULL;
+    for (size_t i = 0; i < tensors->file_count; i++)
+        if (tensors->files[i]->source && tensors->files[i]->source->quantization)
+            return tensors->files[i]->source->quantization;
+    return &plain;
 }
 
 /* ---- encodings of parameters ---- */
 
-/* Finds the linear of a rectangle, and the rectangle's place in it; NULL: the rows are plain. *is_known is false where
- * there is no such tensor, or another shape. */
-static const struct codec_linear *find_linear(const struct ckpt_encodings *e, const struct param *param,
-                                              const struct param_rect *from, struct codec_rect *rect, bool *is_known) {
+/* Finds the tensor of a rectangle, and the rectangle's place in it. NULL where there is none, or one of another shape.
+ */
+static const struct tensor_entry *find_tensor(const struct ckpt_encodings *e, const struct param *param,
+                                              const struct param_rect *from, struct ckpt_block *block) {
     int s = 0;
     while (s < param->slice_count - 1 && from->row >= param->slices[s].row + param->slices[s].rows)
         s++;
@@ -453,10 +461,18 @@ static const struct codec_linear *find_linear(const struct ckpt_encodings *e, co
     const struct tensor_entry *entry =
         tensors_find(e->tensors, e->table->files, "", slice->name, table_is_tied(e->table));
     const struct codec_linear *linear = entry ? codec_of(e->tensors, entry) : NULL;
-    *rect = (struct codec_rect){slice->file_start + from->row - slice->row, from->rows, from->column, from->columns};
-    *is_known = entry && from->row + from->rows <= slice->row + slice->rows &&
-                (!linear || (linear->rows == slice->file_rows && linear->columns == param->shape[1]));
-    return linear;
+    *block = (struct ckpt_block){.row = slice->file_start + from->row - slice->row,
+                                 .rows = from->rows,
+                                 .column = from->column,
+                                 .columns = from->columns};
+    bool has_shape = !linear || (linear->rows == slice->file_rows && linear->columns == param->shape[1]);
+    return entry && from->row + from->rows <= slice->row + slice->rows && has_shape ? entry : NULL;
+}
+
+/* Returns the source that may have encoded values of a tensor; NULL: they are plain. */
+static const struct tensor_source *source_of(const struct tensor_entry *entry) {
+    const struct tensor_source *source = entry ? entry->file->source : NULL;
+    return source && source->describe ? source : NULL;
 }
 
 bool ckpt_describe_encoding(const void *context, const struct param *param, const struct param_rect *rects, int count,
@@ -466,15 +482,13 @@ bool ckpt_describe_encoding(const void *context, const struct param *param, cons
     *layout = (struct encoded_layout){.count = count};
     for (int i = 0; i < count && i < ENCODED_MAX_PARTS; i++) {
         struct encoded_part *part = &layout->parts[i];
-        struct codec_rect rect;
-        bool is_known;
-        const struct codec_linear *linear = find_linear(e, param, &rects[i], &rect, &is_known);
-        if (!is_known)
+        struct ckpt_block block;
+        const struct tensor_entry *entry = find_tensor(e, param, &rects[i], &block);
+        const struct tensor_source *source = source_of(entry);
+        if (!entry)
             return false;
         *part = (struct encoded_part){.rows = rects[i].rows, .positions = rects[i].columns};
-        if (linear)
-            codec_describe(linear, &rect, part);
-        encoded += linear != NULL;
+        encoded += source && source->describe(source->context, (size_t)entry->tensor->start, &block, part);
     }
     return encoded > 0 && count <= ENCODED_MAX_PARTS;
 }
@@ -482,10 +496,9 @@ bool ckpt_describe_encoding(const void *context, const struct param *param, cons
 int ckpt_read_encoded(const struct ckpt_encodings *e, int id, const struct param_rect *from,
                       const struct encoded_rows *to) {
     const struct param *param = &e->table->rows[id];
-    struct codec_rect rect;
-    bool is_known;
-    const struct codec_linear *linear = find_linear(e, param, from, &rect, &is_known);
-    return linear && is_known
-               ? codec_read(linear, &rect, to)
-               : status_fail(STATUS_INVALID, "%s: %s has no encoding", e->tensors->directory, param->name);
+    struct ckpt_block block;
+    const struct tensor_entry *entry = find_tensor(e, param, from, &block);
+    const struct tensor_source *source = source_of(entry);
+    return source ? source->read_codes(source->context, (size_t)entry->tensor->start, &block, to)
+                  : status_fail(STATUS_INVALID, "%s: %s has no encoding", e->tensors->directory, param->name);
 }

@@ -16,10 +16,10 @@ static const struct {
     int bytes;
     enum dtype dtype;
 } types[] = {
-    {"BOOL", 1, DTYPE_COUNT},    {"U8", 1, DTYPE_U8},         {"I8", 1, DTYPE_I8},  {"F8_E5M2", 1, DTYPE_COUNT},
+    {"BOOL", 1, DTYPE_COUNT},   {"U8", 1, DTYPE_U8},         {"I8", 1, DTYPE_I8},     {"F8_E5M2", 1, DTYPE_COUNT},
     {"F8_E4M3", 1, DTYPE_E4M3}, {"F8_E8M0", 1, DTYPE_COUNT}, {"I16", 2, DTYPE_COUNT}, {"U16", 2, DTYPE_U16},
-    {"F16", 2, DTYPE_F16},       {"BF16", 2, DTYPE_BF16},     {"I32", 4, DTYPE_I32},   {"U32", 4, DTYPE_COUNT},
-    {"F32", 4, DTYPE_F32},       {"C64", 8, DTYPE_COUNT},     {"F64", 8, DTYPE_F64},   {"I64", 8, DTYPE_I64},
+    {"F16", 2, DTYPE_F16},      {"BF16", 2, DTYPE_BF16},     {"I32", 4, DTYPE_I32},   {"U32", 4, DTYPE_COUNT},
+    {"F32", 4, DTYPE_F32},      {"C64", 8, DTYPE_COUNT},     {"F64", 8, DTYPE_F64},   {"I64", 8, DTYPE_I64},
     {"U64", 8, DTYPE_COUNT},
 };
 enum { TYPE_COUNT = sizeof types / sizeof *types };

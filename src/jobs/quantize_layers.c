@@ -333,8 +333,10 @@ int calibration_finish(struct calibration *c, double *divergence) {
                                           .segment_start = starts,
                                           .labels = c->zeros,
                                           .loss_weight = c->weights};
-        for (int s = 0; s < 2 && !status; s++)
-            status = model_logits(c->runner, &batch, streams[s] + (size_t)first * width, logits + s * count * vocab);
+        for (int s = 0; s < 2 && !status; s++) {
+            const struct model_logits_part part = {.count = count, .logits = logits + s * count * vocab};
+            status = model_logits_chunk(c->runner, &batch, 0, streams[s] + (size_t)first * width, NULL, &part);
+        }
 #pragma omp parallel for num_threads(device_threads(c->device)) schedule(static) reduction(+ : total)
         for (int64_t r = 0; r < (status ? 0 : count); r++)
             total += divergence_of(logits + r * vocab, logits + (count + r) * vocab, vocab);

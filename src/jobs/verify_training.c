@@ -219,7 +219,7 @@ static int run_batch(struct trained *t, struct batch *b, int64_t first, int64_t 
     int64_t elements = b->rows * v->vocab;
     for (int64_t i = 0; i < elements && v->tensor > 1; i++)
         b->logits[i] = 0; /* each rank sets its columns, and the sum joins them */
-    TRY(model_logits(t->runner, &batch, NULL, b->logits));
+    TRY(model_logits(t->runner, &batch, b->logits));
     struct comm_data all = {.send = b->logits, .receive = b->logits, .count = elements, .dtype = DTYPE_F32};
     TRY(v->tensor > 1 ? comm_all_reduce(v->world, &all, COMM_SUM) : STATUS_OK);
     TRY(stop_check("while the trainer's forward ran"));

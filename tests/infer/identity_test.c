@@ -146,7 +146,7 @@ static void ask_trained(struct trained *t, struct answers *answers) {
     test_ok(test_row_losses(t->model, &batch, answers->losses[0]));
     test_ok(test_evaluate(t->model, &batch));
     test_ok(test_row_losses(t->model, &batch, answers->losses[1]));
-    test_ok(model_logits(t->model, &batch, NULL, answers->logits));
+    test_ok(model_logits(t->model, &batch, answers->logits));
 }
 
 /* ---- the engine ---- */

@@ -116,7 +116,7 @@ static int evaluate(void *context) {
     if (!status)
         status = test_evaluate(t.model, &batch);
     if (!status)
-        status = model_logits(t.model, &batch, NULL, logits);
+        status = model_logits(t.model, &batch, logits);
     if (!status)
         status = plan(&options, t.device);
     test_model_close(&t);

@@ -59,7 +59,7 @@ static void compare(const char *name, enum dtype dtype, double loss_bound, doubl
     test_model_load(&t, g.directory);
     struct model_batch batch = golden_batch(&g, 0, g.B);
     float *logits = malloc((size_t)(g.N * g.config.vocab_size) * sizeof *logits);
-    test_ok(model_logits(t.model, &batch, NULL, logits));
+    test_ok(model_logits(t.model, &batch, logits));
     int64_t count;
     double *expected = expected_values(&g, "logits", &count), loss;
     double error = test_max_error(logits, expected, (size_t)count);

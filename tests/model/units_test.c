@@ -237,7 +237,7 @@ static void so_for_logits(void **state) {
         options.base.config.untie_embeddings_and_output_weights = is_untied;
         test_model_open(&test, options);
         counting_reset();
-        test_ok(model_logits(test.model, &batch, NULL, logits));
+        test_ok(model_logits(test.model, &batch, logits));
         test_ok(counting_check());
         test_ok(counting_expect(PARAM_UNIT_FIRST, PARAM_EVALUATION, is_untied ? 1 : 2, true));
         test_ok(counting_expect(LAYERS, PARAM_EVALUATION, 1, true));

@@ -118,7 +118,7 @@ static void check_logits(struct tuned *t) {
     float *logits = malloc((size_t)count * sizeof *logits);
     assert_non_null(logits);
     test_ok(peft_begin(t->peft));
-    test_ok(model_logits(t->model, &batch, NULL, logits));
+    test_ok(model_logits(t->model, &batch, logits));
     double error = test_max_error(logits, expected, (size_t)count);
     if (!(error <= LOGITS))
         fail_msg("%s: logits are off by %g of the largest", t->golden.name, error);

@@ -42,7 +42,7 @@ static void merged_model_gives_the_logits_of_base_and_adapter(void **state) {
     double *expected = golden_expected(&golden, "logits", &count);
     float *logits = malloc((size_t)count * sizeof *logits);
     assert_non_null(logits);
-    test_ok(model_logits(model, &batch, NULL, logits));
+    test_ok(model_logits(model, &batch, logits));
     double error = test_max_error(logits, expected, (size_t)count);
     if (!(error <= 1e-5))
         fail_msg("%s: logits of the merged model are off by %g of the largest", (const char *)*state, error);

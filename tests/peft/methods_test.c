@@ -358,7 +358,7 @@ static double plain_loss(enum dtype dtype, float *logits) {
         test_ok(tuned_shake(base_store(base), rank.exec.stream, 0.1f));
     test_ok(test_evaluate(model, &batch));
     test_ok(model_loss(model, &loss));
-    test_ok(model_logits(model, &batch, NULL, logits));
+    test_ok(model_logits(model, &batch, logits));
     test_close_training(&base, &model);
     rank_close(&rank);
     device_close(device);
@@ -379,7 +379,7 @@ static void methods_begin_as_the_identity(void **state) {
             options.dtype = dtype;
             open_single(&s, &options);
             test_ok(peft_begin(s.tuned.peft));
-            test_ok(model_logits(s.tuned.model, &batch, NULL, tuned));
+            test_ok(model_logits(s.tuned.model, &batch, tuned));
             if (memcmp(base, tuned, sizeof base) != 0)
                 fail_msg("%s (%s) changes the base's logits at the beginning", methods[i].name, dtype_name(dtype));
             close_single(&s);

@@ -144,15 +144,15 @@ static void a_virtual_token_is_a_row_like_any(void **state) {
     prompt_batch(run.peft, 0, &batch);
     float *logits = malloc((size_t)batch.rows * VOCAB * sizeof *logits),
           *plain = malloc((size_t)batch.rows * VOCAB * 4);
-    test_ok(model_logits(run.model, &batch, NULL, logits));
+    test_ok(model_logits(run.model, &batch, logits));
     int32_t tokens[ROWS_MOST];
     for (int64_t i = 0; i < batch.rows; i++)
         tokens[i] = batch.tokens[i] >= VOCAB ? text[batch.tokens[i] - VOCAB] : batch.tokens[i];
     batch.tokens = tokens;
-    test_ok(model_logits(run.model, &batch, NULL, plain));
+    test_ok(model_logits(run.model, &batch, plain));
     assert_memory_equal(logits, plain, (size_t)batch.rows * VOCAB * sizeof *logits);
     tokens[0] = VOCAB + 2;
-    test_fails(model_logits(run.model, &batch, NULL, plain), STATUS_INVALID, "token 33");
+    test_fails(model_logits(run.model, &batch, plain), STATUS_INVALID, "token 33");
     free(logits);
     free(plain);
     prompt_close(&run);
