@@ -85,7 +85,11 @@ struct peft_export {
     int text_count;
     const char *directory;
     bool is_shared; /* the directory exists and keeps its other files; else it is replaced as a whole */
+    int (*seal)(void *context, const char *directory); /* see struct ckpt_model */
+    void *seal_context;
 };
+/* The hooks of only one adapter of the stack. The caller frees the table. STATUS_MEMORY. */
+int peft_hooks_of(const struct peft *peft, int adapter, struct hook_table *hooks);
 /* Writes all files, together with the ranks of the stack's world. They replace older files as one generation: after a
  * kill at any moment, readers find the old one or the new one. STATUS_IO, STATUS_INVALID, STATUS_PEER. */
 int peft_export(struct peft *peft, const struct peft_export *export);

@@ -234,6 +234,7 @@ struct tuning {
     struct token_buffer prompt_text; /* initial text of virtual tokens */
     struct stack stack;
     struct peft_texts texts; /* the files besides the values */
+    struct receipts_maker receipts;
 };
 
 /* Refuses to write into the base or into another model's directory. With --peft full the output has checkpoints that
@@ -435,6 +436,10 @@ static void set_tuner(struct tuning *tuning, const struct options *options) {
     tuning->tuner.texts = tuning->texts.items;
     tuning->tuner.text_count = tuning->texts.count;
     tuning->tuner.init_directory = options->init_adapter;
+    tuning->receipts =
+        (struct receipts_maker){.run = &tuning->run, .configs = tuning->stack.configs, .count = tuning->stack.count};
+    if (!options->sections.run.train.skip_train)
+        tuning->tuner.seal = receipts_seal(&tuning->receipts);
     tuning->run.tuner = &tuning->tuner;
 }
 
@@ -579,6 +584,7 @@ static void close_all(void *context) {
     token_buffer_free(&tuning->prompt_text);
     tokenizer_close(tuning->tokenizer);
     chat_template_close(tuning->template);
+    receipts_maker_close(&tuning->receipts);
     peft_texts_free(&tuning->texts);
     stack_free(&tuning->stack);
     cluster_close(&tuning->cluster);
