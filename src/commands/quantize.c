@@ -27,9 +27,10 @@ static const struct config_row rows[] = {
              "of a name"),
     ROW_CHOICE(
         "method", AT(method), "auto", methods,
-        "how codes are chosen: nearest rounds each weight; awq scales inputs first (arXiv 2306.00978), and gptq "
-        "spreads each error over later inputs (arXiv 2210.17323), both by --data. awq is for int4, gptq for int4 "
-        "and gptq. auto: gptq for gptq, else nearest"),
+        "how codes are chosen. nearest rounds each weight. awq, for int4, first scales inputs (arXiv 2306.00978). "
+        "gptq, for "
+        "int4 and gptq, spreads each error over later inputs (arXiv 2210.17323). Both follow --data. auto: gptq for "
+        "gptq, else nearest"),
     ROW_PATH(
         "data", AT(data), "FILE.jsonl|FILE.txt",
         "texts to run through the model: JSON lines with \"text\", \"tokens\" or \"messages\", or plain text. A tenth "
@@ -50,7 +51,7 @@ static const struct config_command command = {
         "read it. Embedding, head, norms and biases stay as they are. Every command of Cambium opens the result. Equal "
         "input gives equal bytes.",
     .examples = "  cambium quantize --model out/gpt --output out/gpt-int4 --format int4\n"
-                "  cambium quantize --model out/gpt --output out/gpt-nf4 --format nf4 --ignore 're:.*layers.0.'\n",
+                "  cambium quantize --model out/gpt --output out/gpt-nf4 --format nf4 --ignore 're:.*[.]0[.]'\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
 };

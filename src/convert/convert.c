@@ -8,6 +8,11 @@ static int check_options(const struct convert_request *request, bool is_file) {
     bool is_model = request->to != CONVERT_TENSORS && request->to != CONVERT_DCP;
     bool is_sharded = request->to == CONVERT_MODEL || request->to == CONVERT_TENSORS;
     bool is_torch = request->to == CONVERT_DCP || request->to == CONVERT_MEGATRON;
+    static const char *const rounded[] = {[CONVERT_Q8_0] = "dtype=q8_0",
+                                          [CONVERT_Q5_0] = "dtype=q5_0",
+                                          [CONVERT_Q4_0] = "dtype=q4_0",
+                                          [CONVERT_Q6_K] = "dtype=q6_k",
+                                          [CONVERT_Q4_K_M] = "dtype=q4_k_m"};
     const char *unused = is_file && request->to == CONVERT_DCP          ? "to=dcp (a GGUF file becomes a model)"
                          : request->config && (is_file || !is_model)    ? "config"
                          : request->tokenizer && (is_file || !is_model) ? "tokenizer"
@@ -15,7 +20,7 @@ static int check_options(const struct convert_request *request, bool is_file) {
                          : request->files > 1 && !is_torch              ? "files"
                          : request->max_shard_bytes && !is_sharded      ? "max-shard-size"
                          : request->tensor > 1 && request->to != CONVERT_MEGATRON       ? "tensor"
-                         : request->type == CONVERT_Q8_0 && request->to != CONVERT_GGUF ? "dtype=q8_0"
+                         : request->type >= CONVERT_Q8_0 && request->to != CONVERT_GGUF ? rounded[request->type]
                                                                                         : NULL;
     return unused ? status_fail(STATUS_USAGE, "this conversion does not take --%s", unused) : STATUS_OK;
 }

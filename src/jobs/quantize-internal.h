@@ -1,5 +1,5 @@
-/* What `quantize` computes from samples: the inputs of each layer's linears (quantize_layers.c) from a file's texts
- * (quantize_samples.c), and codes that keep the outputs (quantize_solve.c). */
+/* The parts of `quantize` that follow samples. quantize_samples.c reads texts, and quantize_layers.c sums the inputs of
+ * each layer's linears. quantize_solve.c finds codes that keep the outputs. */
 #pragma once
 
 #include "ckpt/quantize.h"

@@ -81,8 +81,8 @@ static int find_factors(struct quantizing *q, const struct rounding *rounding, i
     return status;
 }
 
-/* Divides the gains of a norm by the factors of the linear behind it. The factors become what the divided gains, which
- * are rounded to their type, leave. */
+/* Divides the gains of a norm by the factors of the linear that it feeds. The gains are rounded to their type, and the
+ * factors become exactly what was divided by. */
 static void fold(struct quantized_vector *gains, float *factors) {
     for (int64_t i = 0; i < gains->count; i++) {
         float gain = gains->values[i] / factors[i];

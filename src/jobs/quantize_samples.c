@@ -1,4 +1,4 @@
-/* Texts become samples of equal lengths. They are joined, each with an end behind it, and cut into pieces. */
+/* Texts become samples of equal lengths. They are joined, with an end after each, and cut into pieces. */
 #include "quantize-internal.h"
 #include "text_line.h"
 

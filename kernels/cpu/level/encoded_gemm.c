@@ -14,6 +14,7 @@
 enum {
     SLICE = 256, /* positions that are expanded at a time: 16 KB of pairs */
     SLICE_GROUPS = SLICE / CHUNK,
+    PREFETCH_BYTES = 8192,     /* ahead in the panel's stream, which is read slice by slice */
     MAX_ROWS = 16 * TILE_ROWS, /* of a pass */
 };
 
@@ -70,34 +71,10 @@ static struct numbers numbers_of(const struct panel_form *f) {
 /* 16-bit numbers, two in each lane of a vfloat. */
 typedef uint16_t vhalves __attribute__((vector_size(sizeof(vfloat))));
 
-static inline vfloat to_float(vlanes x) {
-    return __builtin_convertvector(x, vfloat);
-}
-
 static inline vhalves load_halves(const void *from) {
     vhalves x;
     memcpy(&x, from, sizeof x);
     return x;
-}
-
-/* Returns entries of a table of 16 numbers: by the lowest 4 bits of each lane. */
-TILE_INLINE vfloat entries_of(const float *table, vlanes codes) {
-    if (SIMD_LANES == 16)
-        return __builtin_shuffle(simd_load(table), codes);
-    vfloat lower = __builtin_shuffle(simd_load(table), simd_load(table + SIMD_LANES % 16), codes);
-    if (SIMD_LANES == 8)
-        return lower;
-    vfloat upper = __builtin_shuffle(simd_load(table + 8), simd_load(table + 12), codes);
-    vlanes is_upper = (codes & 8) != 0;
-    return (vfloat)(((vlanes)lower & ~is_upper) | ((vlanes)upper & is_upper));
-}
-
-/* Returns numbers of E4M3. A subnormal one is 2^-6 less than the number with its fraction and the exponent above. */
-TILE_INLINE vfloat e4m3_floats(vlanes codes) {
-    vlanes size = codes & 0x7f, is_subnormal = size < 8;
-    vlanes bits = (size << 20) + (120 << 23) - (is_subnormal << 23);
-    vfloat least = (vfloat)((vlanes)simd_set(0x1p-6f) & is_subnormal), x = (vfloat)bits - least;
-    return (vfloat)((vlanes)x | (codes & 0x80) << 24);
 }
 
 /* Returns the same numbers as bf16, from codes in 16 bits. */
@@ -106,6 +83,12 @@ TILE_INLINE vhalves e4m3_halves(vhalves codes) {
     vhalves size = codes & 0x7f, is_subnormal = (vhalves)(size < 8);
     vhalves few = __builtin_shuffle(load_halves(subnormal), size), bits = (size << 4) + (120 << 7);
     return (few & is_subnormal) | (bits & ~is_subnormal) | (codes & 0x80) << 8;
+}
+
+/* Prefetches what is PREFETCH_BYTES after `bytes` bytes of codes. */
+TILE_INLINE void look_ahead(const char *codes, int bytes) {
+    for (int i = 0; i < bytes; i += 64)
+        __builtin_prefetch(codes + PREFETCH_BYTES + i, 0, 2);
 }
 
 /* Each function writes the numbers of `count` positions, whole chunks, from codes of one kind. */
@@ -136,14 +119,18 @@ static void expand_floats(const struct panel_form *f, const struct numbers *n, c
 
 TILE_INLINE void expand_nibbles(bool is_split, const struct numbers *n, const char *codes, int64_t count, float *out) {
     vhalves upper = load_halves(n->halves[0]), lower = load_halves(n->halves[1]);
-    for (int64_t p = 0; p < count; p += CHUNK, codes += CHUNK * PANEL / 2)
+    for (int64_t p = 0; p < count; p += CHUNK, codes += CHUNK * PANEL / 2) {
+        look_ahead(codes, CHUNK * PANEL / 2);
+#pragma GCC unroll 4
         for (int pair = 0; pair < CHUNK / 2; pair++, out += is_split ? 2 * PANEL : PANEL)
+#pragma GCC unroll 2
             for (int v = 0; v < PANEL; v += SIMD_LANES) {
                 vhalves code = load_halves(codes + v * 4) >> 4 * pair;
                 simd_store(out + v, (vfloat)__builtin_shuffle(upper, code));
                 if (is_split)
                     simd_store(out + PANEL + v, (vfloat)__builtin_shuffle(lower, code));
             }
+    }
 }
 
 static void expand_pairs(const struct panel_form *f, const struct numbers *n, const char *codes, int64_t count,
@@ -152,13 +139,15 @@ static void expand_pairs(const struct panel_form *f, const struct numbers *n, co
         expand_nibbles(false, n, codes, count, out);
         return;
     }
-    for (int64_t p = 0; p < count; p += 2, codes += 2 * PANEL, out += PANEL)
+    for (int64_t p = 0; p < count; p += 2, codes += 2 * PANEL, out += PANEL) {
+        look_ahead(codes, 2 * PANEL);
         for (int v = 0; v < PANEL; v += SIMD_LANES) {
             const uint8_t *bytes = (const uint8_t *)codes + 2 * v;
             simd_store(out + v, f->encoding.codes == CODES_INTEGERS
                                     ? simd_byte_pairs(bytes)
                                     : (vfloat)e4m3_halves((vhalves)simd_widened_bytes(bytes)));
         }
+    }
 }
 
 static void expand_two_pairs(const struct panel_form *f, const struct numbers *n, const char *codes, int64_t count,
@@ -166,31 +155,18 @@ static void expand_two_pairs(const struct panel_form *f, const struct numbers *n
     expand_nibbles(true, n, codes, count, out);
 }
 
-TILE_INLINE vfloat elements_at(enum dtype type, const char *from, int first) {
-    const char *at = from + (size_t)first * dtype_bytes(type);
-    switch (type) {
-    case DTYPE_F32:
-        return simd_load((const float *)(const void *)at);
-    case DTYPE_F16:
-        return simd_load_f16((const uint16_t *)(const void *)at);
-    case DTYPE_BF16:
-        return simd_load_bf16((const uint16_t *)(const void *)at);
-    default: {
-        vlanes bytes = (vlanes)simd_load_bytes((const uint8_t *)at);
-        return to_float(type == DTYPE_I8 ? (bytes ^ 128) - 128 : bytes);
-    }
-    }
-}
-
 /* Writes the scales of a group, and the products of scales and zeros or the offsets: [2][PANEL]. */
 static void expand_scales(const struct panel_form *f, const char *panel, int64_t group, float *out) {
     const struct encoding *e = &f->encoding;
-    const char *scales = group_at(f, panel, group), *shifts = shifts_at(f, panel, group);
+    const char *scales = group_at(f, panel, group), *shifts = scales + f->scale_bytes;
     const uint16_t *block = e->groups_of_block ? block_at(f, panel, group) : NULL;
     for (int v = 0; v < PANEL; v += SIMD_LANES) {
         vfloat scale = elements_at(e->scale_type, scales, v), shift = simd_set(0);
         if (block)
             scale *= simd_load_f16(block + v);
+        simd_store(out + v, scale);
+        if (!f->has_sums)
+            continue;
         if (e->shift == ENCODED_OFFSETS)
             shift = elements_at(e->scale_type, shifts, v);
         if (block && e->shift == ENCODED_OFFSETS)
@@ -198,9 +174,7 @@ static void expand_scales(const struct panel_form *f, const char *panel, int64_t
         vfloat zero = simd_set((float)(e->bias - f->centre));
         if (e->shift == ENCODED_ZEROS)
             zero += elements_at(DTYPE_U8, shifts, v);
-        shift = simd_fma(scale, zero, shift);
-        simd_store(out + v, scale);
-        simd_store(out + PANEL + v, shift);
+        simd_store(out + PANEL + v, simd_fma(scale, zero, shift));
     }
 }
 
@@ -391,31 +365,30 @@ TILE_INLINE void pack_row(const struct pass *pass, int64_t row, int lane, int ro
     if (pass->units * 2 > f->positions && pass->product != PRODUCT_FLOATS)
         memset(out, 0, (size_t)pass->units * sizeof *out);
     int64_t given = pass->part->part->positions;
-    float value[CHUNK], sum[CHUNK] = {0};
-    for (int64_t p = 0; p < f->positions; p += CHUNK) {
-        if (order || p + CHUNK > given)
-            for (int i = 0; i < CHUNK; i++) {
-                int64_t from = p + i < given ? order ? order[p + i] : p + i : -1;
-                value[i] = from < 0 ? 0 : load(x, from, type);
-            }
-        else
+    for (int64_t g = 0; g < f->groups; g++) {
+        int64_t first = g * f->group, end = first + f->group < f->positions ? first + f->group : f->positions;
+        float *to = out + g * padded(pass->product, f->group) / (pass->product == PRODUCT_FLOATS ? 1 : 2) * step;
+        float value[CHUNK], sum[CHUNK] = {0};
+        for (int64_t p = first; p < end; p += CHUNK) {
+            if (order || p + CHUNK > given)
+                for (int i = 0; i < CHUNK; i++) {
+                    int64_t from = p + i < given ? order ? order[p + i] : p + i : -1;
+                    value[i] = from < 0 ? 0 : load(x, from, type);
+                }
+            else
+                for (int i = 0; i < CHUNK; i++)
+                    value[i] = load(x, p + i, type);
             for (int i = 0; i < CHUNK; i++)
-                value[i] = load(x, p + i, type);
-        for (int i = 0; i < CHUNK; i++)
-            sum[i] += value[i];
-        if (pass->product == PRODUCT_FLOATS)
-            for (int i = 0; i < CHUNK; i++)
-                out[(p + i) * step] = value[i];
-        else
-            for (int64_t i = 0, first = unit_at(pass, p); i < CHUNK / 2; i++) {
-                uint32_t unit = vfloat_to_bits(value[2 * i]) >> 16 | (vfloat_to_bits(value[2 * i + 1]) & 0xffff0000u);
-                out[(first + i) * step] = vbits_to_float(unit);
-            }
-        if (pass->sums && ((p + CHUNK) % f->group == 0 || p + CHUNK == f->positions)) {
-            sums[p / f->group * rows] =
-                ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
-            memset(sum, 0, sizeof sum);
+                sum[i] += value[i];
+            if (pass->product == PRODUCT_FLOATS)
+                for (int i = 0; i < CHUNK; i++, to += step)
+                    *to = value[i];
+            else
+                for (int i = 0; i < CHUNK; i += 2, to += step)
+                    *to = vbits_to_float(vfloat_to_bits(value[i]) >> 16 | (vfloat_to_bits(value[i + 1]) & 0xffff0000u));
         }
+        if (pass->sums)
+            sums[g * rows] = ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
     }
 }
 

@@ -95,8 +95,10 @@ static inline __attribute__((always_inline)) void tiles_add(int parts, int rows,
     if (is_first) {
         _tile_zero(0);
         _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
+        if (!is_one_tile) {
+            _tile_zero(2);
+            _tile_zero(3);
+        }
     } else {
         _tile_loadd(0, sums, TILES_STRIDE);
         _tile_loadd(1, sums + 16, TILES_STRIDE);
