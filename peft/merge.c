@@ -34,7 +34,7 @@ struct merge {
 
 /* ---- opening ---- */
 
-/* A merged weight that is rounded again loses most of what an adapter adds. */
+/* A merged weight that is rounded again loses what an adapter adds. */
 static int check_quantization(const struct merge *m) {
     const struct ckpt_quantization *quantization = ckpt_quantization(m->model.tensors);
     if (quantization->method && !m->request->dequantizes)

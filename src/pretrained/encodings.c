@@ -76,7 +76,7 @@ struct piece {
 static int read_rows(const struct pretrained_encodings *e, int id, const struct piece *piece) {
     const struct ckpt_array array = {.prefix = "", .dtype = DTYPE_F32, .must_be_finite = true};
     const struct param *param = &e->table.rows[id];
-    int64_t columns = param->shape[1], most = CKPT_BLOCK_ELEMENTS / columns, step = most > 1 ? most : 1;
+    int64_t columns = param->shape[1], limit = CKPT_BLOCK_ELEMENTS / columns, step = limit > 1 ? limit : 1;
     int status = STATUS_OK;
     if (!e->model->tensors) {
         param_initial_values(param, RANDOM_SEED, piece->row * columns, piece->rows * columns, piece->values);

@@ -1,5 +1,5 @@
-"""--load-in, and models in few bits: weights are rounded while they are loaded, every layout and every use gives the same
-answers, adapters of all kinds train and answer on such a base, and merge writes a plain model of it."""
+"""--load-in, and models in few bits. Weights are rounded while they are loaded. Every layout and every use gives the same
+answers. Adapters of all kinds train and answer on such a base, and merge writes a plain model of it."""
 import json
 import math
 import shutil
