@@ -322,6 +322,23 @@ static int read_weight(void *context, size_t index, int64_t first, size_t length
     return STATUS_OK;
 }
 
+static struct codec_rect rect_of(const struct ckpt_block *block) {
+    return (struct codec_rect){block->row, block->rows, block->column, block->columns};
+}
+
+static bool describe_weight(void *context, size_t index, const struct ckpt_block *block, struct encoded_part *part) {
+    const struct codec_set *set = context;
+    struct codec_rect rect = rect_of(block);
+    codec_describe(&set->linears[index], &rect, part);
+    return true;
+}
+
+static int read_codes(void *context, size_t index, const struct ckpt_block *block, const struct encoded_rows *to) {
+    const struct codec_set *set = context;
+    struct codec_rect rect = rect_of(block);
+    return codec_read(&set->linears[index], &rect, to);
+}
+
 static void close_set(void *context) {
     struct codec_set *set = context;
     for (size_t i = 0; set && i < set->count; i++) {
@@ -338,7 +355,8 @@ static void close_set(void *context) {
 
 /* Puts the weights in the place of their parts. */
 static int replace_parts(struct search *s) {
-    static const struct tensor_source source = {.read = read_weight, .close = close_set};
+    static const struct tensor_source source = {
+        .read = read_weight, .close = close_set, .describe = describe_weight, .read_codes = read_codes};
     struct ckpt_tensors *tensors = s->tensors;
     struct codec_set *set = s->set;
     struct tensor_source own = source;
@@ -348,6 +366,7 @@ static int replace_parts(struct search *s) {
     size_t count = 0;
     tensors->files = files ? files : tensors->files;
     own.context = set;
+    own.quantization = &set->quantization;
     for (size_t i = 0; i < set->count && list; i++) {
         const struct codec_linear *linear = &set->linears[i];
         int64_t elements = linear->rows * linear->columns;
@@ -423,15 +442,18 @@ int ckpt_attach_codec(struct ckpt_tensors *tensors, const char *config_text, con
 
 const struct ckpt_quantization *ckpt_quantization(const struct ckpt_tensors *tensors) {
     static const struct ckpt_quantization plain = {0};
-    return tensors->codecs ? &tensors->codecs->quantization : &plain;
+    for (size_t i = 0; i < tensors->file_count; i++)
+        if (tensors->files[i]->source && tensors->files[i]->source->quantization)
+            return tensors->files[i]->source->quantization;
+    return &plain;
 }
 
 /* ---- encodings of parameters ---- */
 
-/* Finds the linear of a rectangle, and the rectangle's place in it; NULL: the rows are plain. *is_known is false where
- * there is no such tensor, or another shape. */
-static const struct codec_linear *find_linear(const struct ckpt_encodings *e, const struct param *param,
-                                              const struct param_rect *from, struct codec_rect *rect, bool *is_known) {
+/* Finds the tensor of a rectangle, and the rectangle's place in it. NULL where there is none, or one of another shape.
+ */
+static const struct tensor_entry *find_tensor(const struct ckpt_encodings *e, const struct param *param,
+                                              const struct param_rect *from, struct ckpt_block *block) {
     int s = 0;
     while (s < param->slice_count - 1 && from->row >= param->slices[s].row + param->slices[s].rows)
         s++;
@@ -439,10 +461,18 @@ static const struct codec_linear *find_linear(const struct ckpt_encodings *e, co
     const struct tensor_entry *entry =
         tensors_find(e->tensors, e->table->files, "", slice->name, table_is_tied(e->table));
     const struct codec_linear *linear = entry ? codec_of(e->tensors, entry) : NULL;
-    *rect = (struct codec_rect){slice->file_start + from->row - slice->row, from->rows, from->column, from->columns};
-    *is_known = entry && from->row + from->rows <= slice->row + slice->rows &&
-                (!linear || (linear->rows == slice->file_rows && linear->columns == param->shape[1]));
-    return linear;
+    *block = (struct ckpt_block){.row = slice->file_start + from->row - slice->row,
+                                 .rows = from->rows,
+                                 .column = from->column,
+                                 .columns = from->columns};
+    bool has_shape = !linear || (linear->rows == slice->file_rows && linear->columns == param->shape[1]);
+    return entry && from->row + from->rows <= slice->row + slice->rows && has_shape ? entry : NULL;
+}
+
+/* Returns the source that may have encoded values of a tensor; NULL: they are plain. */
+static const struct tensor_source *source_of(const struct tensor_entry *entry) {
+    const struct tensor_source *source = entry ? entry->file->source : NULL;
+    return source && source->describe ? source : NULL;
 }
 
 bool ckpt_describe_encoding(const void *context, const struct param *param, const struct param_rect *rects, int count,
@@ -452,15 +482,13 @@ bool ckpt_describe_encoding(const void *context, const struct param *param, cons
     *layout = (struct encoded_layout){.count = count};
     for (int i = 0; i < count && i < ENCODED_MAX_PARTS; i++) {
         struct encoded_part *part = &layout->parts[i];
-        struct codec_rect rect;
-        bool is_known;
-        const struct codec_linear *linear = find_linear(e, param, &rects[i], &rect, &is_known);
-        if (!is_known)
+        struct ckpt_block block;
+        const struct tensor_entry *entry = find_tensor(e, param, &rects[i], &block);
+        const struct tensor_source *source = source_of(entry);
+        if (!entry)
             return false;
         *part = (struct encoded_part){.rows = rects[i].rows, .positions = rects[i].columns};
-        if (linear)
-            codec_describe(linear, &rect, part);
-        encoded += linear != NULL;
+        encoded += source && source->describe(source->context, (size_t)entry->tensor->start, &block, part);
     }
     return encoded > 0 && count <= ENCODED_MAX_PARTS;
 }
@@ -468,10 +496,9 @@ bool ckpt_describe_encoding(const void *context, const struct param *param, cons
 int ckpt_read_encoded(const struct ckpt_encodings *e, int id, const struct param_rect *from,
                       const struct encoded_rows *to) {
     const struct param *param = &e->table->rows[id];
-    struct codec_rect rect;
-    bool is_known;
-    const struct codec_linear *linear = find_linear(e, param, from, &rect, &is_known);
-    return linear && is_known
-               ? codec_read(linear, &rect, to)
-               : status_fail(STATUS_INVALID, "%s: %s has no encoding", e->tensors->directory, param->name);
+    struct ckpt_block block;
+    const struct tensor_entry *entry = find_tensor(e, param, from, &block);
+    const struct tensor_source *source = source_of(entry);
+    return source ? source->read_codes(source->context, (size_t)entry->tensor->start, &block, to)
+                  : status_fail(STATUS_INVALID, "%s: %s has no encoding", e->tensors->directory, param->name);
 }

@@ -5,7 +5,7 @@
  * before its first element is read. Nothing in a pickle is ever executed. */
 #pragma once
 
-#include "ckpt.h"
+#include "codec.h"
 
 /* Tensors whose bytes are put together from others. Its functions may be called by several threads. */
 struct tensor_source {
@@ -14,6 +14,11 @@ struct tensor_source {
     /* Reads bytes [first, first + length) of a tensor, row-major. */
     int (*read)(void *context, size_t index, int64_t first, size_t length, void *out);
     void (*close)(void *context); /* also frees the names */
+    /* Describes how a block of a tensor is encoded; false: its values are plain. NULL: those of all tensors are. */
+    bool (*describe)(void *context, size_t index, const struct ckpt_block *block, struct encoded_part *part);
+    /* Reads such a block (ckpt_read_encoded). */
+    int (*read_codes)(void *context, size_t index, const struct ckpt_block *block, const struct encoded_rows *to);
+    const struct ckpt_quantization *quantization; /* of the tensors; NULL: none is quantised */
     void *context;
     bool is_out_in; /* matrices are [out, in] even if the model's files have them transposed */
 };

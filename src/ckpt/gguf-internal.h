@@ -55,14 +55,24 @@ struct gguf {
 /* Sorts the values and checks that no key is there twice. STATUS_INVALID. */
 int gguf_sort_values(struct gguf *file);
 
+/* The places of a block's codes [elements], its scales and shifts [groups] of the encoding's type, and the scale and
+ * offset of the block; NULL where the encoding has none. */
+struct gguf_codes {
+    uint8_t *codes, *scales, *shifts;
+    uint16_t *block_scale, *block_offset;
+};
+
 /* How values are stored: blocks of `elements`, each of `bytes`. */
 struct gguf_type {
     const char *name;
     uint32_t number; /* in the format */
     int elements, bytes;
     enum dtype dtype; /* of single values; DTYPE_COUNT: blocks */
-    /* Computes the values of one block. NULL: they are fp32. */
-    void (*values)(const unsigned char *block, float *out);
+    /* Computes a single value. NULL: it is fp32, or there are blocks. */
+    void (*values)(const unsigned char *value, float *out);
+    /* Unpacks one block. NULL: there are single values. */
+    void (*codes)(const unsigned char *block, const struct gguf_codes *to);
+    struct encoding encoding; /* of blocks */
 };
 /* Returns the type of a number; NULL when it is not read. */
 const struct gguf_type *gguf_type(uint32_t number);

@@ -3,6 +3,8 @@
 
 #include "ckpt-internal.h"
 
+#include <strings.h>
+
 bool exchange_is_dcp(const char *directory) {
     char path[PATH_MAX];
     return !file_join(path, sizeof path, directory, DCP_LIST_FILE) && file_exists(path);
@@ -28,11 +30,28 @@ bool exchange_has_safetensors(const char *directory, bool *is_sharded) {
     return is_there;
 }
 
+/* Names the first GGUF file of a directory, if it holds any. */
+static int explain_gguf(int status, const char *directory) {
+    char **names;
+    size_t count, i = 0;
+    if (!file_is_directory(directory))
+        return status;
+    TRY(file_list(directory, &names, &count));
+    for (size_t length; i < count; i++)
+        if ((length = strlen(names[i])) > 5 && !strcasecmp(names[i] + length - 5, ".gguf"))
+            break;
+    if (i < count)
+        status = status_fail(status, "%s is not a model directory, but it holds a GGUF file: name %s/%s", directory,
+                             directory, names[i]);
+    file_list_free(names, count);
+    return status;
+}
+
 int explain_other_system(int status, const char *directory) {
     bool is_sharded;
     bool is_dcp = exchange_is_dcp(directory);
     if (!is_dcp && !(exchange_has_safetensors(directory, &is_sharded) && is_sharded))
-        return status;
+        return explain_gguf(status, directory);
     return status_fail(STATUS_INVALID,
                        "%s is %s: make a model directory of it first (cambium convert --from %s --to model --output "
                        "DIR)",

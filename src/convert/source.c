@@ -98,8 +98,7 @@ int source_read_tokenizer(const char *directory, struct tokenizer_files *files) 
 }
 
 void source_close(struct source *source) {
-    if (source->file.tensors)
-        pretrained_close(&source->file);
-    else
+    if (!source->file.tensors)
         ckpt_close(source->tensors);
+    pretrained_close(&source->file);
 }

@@ -106,6 +106,8 @@ static int find_model(void *self) {
     }
     memcpy(engine->directory, base->directory, sizeof engine->directory);
     engine->ends = base->ends;
+    engine->quantization = peft_quantization_of(&engine->encodings.quantization);
+    snprintf(engine->quantization_text, sizeof engine->quantization_text, "%s", engine->encodings.quantization.text);
     find_sizes(engine);
     return STATUS_OK;
 }

@@ -33,8 +33,8 @@ static void find_tensor(const struct param *param, const struct param_slice *sli
     *end = last->row + last->rows;
 }
 
-/* Returns the group of columns [column, column + columns) of rows with such groups: theirs, if the columns begin with
- * one or are inside one, and otherwise its largest divisor that none of their groups crosses. */
+/* Returns the group of columns [column, column + columns) of rows in groups. It is theirs if the columns begin with a
+ * group, and all columns if they are in one. Otherwise it is the largest divisor that no border of theirs crosses. */
 static int32_t cut_group(int32_t group, int64_t column, int64_t columns) {
     int64_t a = group, b = column % group;
     if (b + columns <= group)
@@ -150,24 +150,27 @@ static bool describe(const void *context, const struct param *param, const struc
                        : ckpt_describe_encoding(&e->files, param, rects, count, layout);
 }
 
-/* Describes the rounding as files would. */
-static void describe_method(const struct rounding *rounding, struct ckpt_quantization *out) {
+int pretrained_quantization(const struct pretrained *model, int load_in, struct ckpt_quantization *out) {
+    const struct rounding *rounding = load_in ? rounding_find(load_in_names[load_in]) : NULL;
+    *out = *ckpt_quantization(model->tensors);
+    if (!rounding)
+        return STATUS_OK;
+    if (out->method)
+        return status_fail(STATUS_USAGE, "--load-in %s: %s is quantised already (%s)", rounding->name, model->directory,
+                           out->text);
     int group = rounding->encoding.group;
     *out = (struct ckpt_quantization){
         .method = rounding->name, .bits = rounding->encoding.bits, .group_size = group ? group : 128};
     snprintf(out->text, sizeof out->text, "%s by --load-in", rounding->name);
+    return STATUS_OK;
 }
 
 int pretrained_encodings_open(const struct pretrained *model, int load_in, struct pretrained_encodings *e) {
-    *e = (struct pretrained_encodings){.model = model, .quantization = *ckpt_quantization(model->tensors)};
-    e->rounding = load_in ? rounding_find(load_in_names[load_in]) : NULL;
-    if (e->rounding && e->quantization.method)
-        return status_fail(STATUS_USAGE, "--load-in %s: %s is quantised already (%s)", e->rounding->name,
-                           model->directory, e->quantization.text);
-    if (e->rounding)
-        describe_method(e->rounding, &e->quantization);
+    *e = (struct pretrained_encodings){.model = model};
+    TRY(pretrained_quantization(model, load_in, &e->quantization));
     if (!e->quantization.method)
         return STATUS_OK;
+    e->rounding = load_in ? rounding_find(load_in_names[load_in]) : NULL;
     e->encodings = (struct param_encodings){.describe = describe, .context = e};
     e->files = (struct ckpt_encodings){.tensors = model->tensors, .table = &e->table};
     return model_describe(&model->config, &e->table);

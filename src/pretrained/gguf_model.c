@@ -18,6 +18,7 @@ struct views {
     struct param_table table;
     struct view *items;
     size_t count;
+    struct ckpt_quantization quantization;
 };
 
 static void close_views(void *context) {
@@ -54,6 +55,29 @@ static int read_view(void *context, size_t index, int64_t first, size_t length, 
         at += block.rows * block.columns;
     }
     return status;
+}
+
+/* Makes a block of a view one of its parameter; false if its rows do not follow each other there. */
+static bool find_block(const struct views *views, size_t index, const struct ckpt_block *of_view,
+                       struct ckpt_block *block) {
+    const struct view *view = &views->items[index];
+    *block = *of_view;
+    block->param = view->param;
+    return find_rows(views, view, of_view->row, &block->row) >= of_view->rows;
+}
+
+static bool describe_view(void *context, size_t index, const struct ckpt_block *of_view, struct encoded_part *part) {
+    const struct views *views = context;
+    struct ckpt_block block;
+    return find_block(views, index, of_view, &block) && gguf_weights_describe(&views->weights, &block, part);
+}
+
+static int read_view_codes(void *context, size_t index, const struct ckpt_block *of_view,
+                           const struct encoded_rows *to) {
+    const struct views *views = context;
+    struct ckpt_block block;
+    find_block(views, index, of_view, &block);
+    return gguf_weights_read_codes(&views->weights, &block, to);
 }
 
 /* Adds the tensor that slices of a parameter are part of. A linear is [out, in] here in every family. */
@@ -102,7 +126,15 @@ static int open_tensors(struct gguf *file, struct pretrained *model) {
     int status = model_describe(&model->config, &views->table);
     THEN(status, gguf_weights_open(file, &model->config, &views->table, &views->weights));
     THEN(status, list_views(views, &list));
-    const struct tensor_source source = {.read = read_view, .close = close_views, .context = views, .is_out_in = true};
+    if (!status)
+        gguf_weights_quantization(&views->weights, views->table.count, &views->quantization);
+    const struct tensor_source source = {.read = read_view,
+                                         .close = close_views,
+                                         .context = views,
+                                         .is_out_in = true,
+                                         .describe = describe_view,
+                                         .read_codes = read_view_codes,
+                                         .quantization = &views->quantization};
     THEN(status, ckpt_open_source(model->directory, list, views->count, &source, &model->tensors));
     free(list);
     if (status)

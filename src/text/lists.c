@@ -203,7 +203,6 @@ static int check_ids(const struct tokenizer_lists *lists, const char *where) {
 }
 
 static int make(const struct tokenizer_lists *lists, const char *where, struct tokenizer_files *files) {
-    struct tokenizer *tokenizer = NULL;
     struct strbuf *json = &files->texts[TOKENIZER_JSON], *config = &files->texts[TOKENIZER_CONFIG];
     TRY(check_ids(lists, where));
     if (!(files->directory = strdup(where)))
@@ -211,10 +210,7 @@ static int make(const struct tokenizer_lists *lists, const char *where, struct t
     files->is_there[TOKENIZER_JSON] = files->is_there[TOKENIZER_CONFIG] = true;
     int status = add_tokenizer(lists, json);
     add_config(lists, config);
-    THEN(status, strbuf_status(json->failed ? json : config));
-    THEN(status, tokenizer_open_files(files, &tokenizer));
-    tokenizer_close(tokenizer);
-    return status;
+    return status ? status : strbuf_status(json->failed ? json : config);
 }
 
 int tokenizer_files_make(const struct tokenizer_lists *lists, const char *where, struct tokenizer_files *files) {

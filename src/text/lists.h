@@ -42,9 +42,9 @@ struct tokenizer_lists {
     const char *chat_template;  /* NULL: none */
 };
 
-/* Makes tokenizer.json and tokenizer_config.json, and opens them for a check. Errors call them files of `where`.
- * STATUS_INVALID for lists that contradict each other, STATUS_MEMORY. The caller frees the files with
- * tokenizer_files_free; on failure there is nothing to free. */
+/* Makes tokenizer.json and tokenizer_config.json. Errors call them files of `where`. STATUS_INVALID for ids and scores
+ * that do not fit the tokens; opening the files finds what else is wrong. STATUS_MEMORY. The caller frees the files
+ * with tokenizer_files_free; on failure there is nothing to free. */
 int tokenizer_files_make(const struct tokenizer_lists *lists, const char *where, struct tokenizer_files *files);
 
 /* The lists of a tokenizer, and the memory that they lie in. */

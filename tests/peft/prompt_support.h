@@ -217,7 +217,7 @@ static inline void prompt_logits(struct prompt_run *run, float *logits) {
     struct model_batch batch;
     test_ok(peft_begin(run->peft));
     prompt_batch(run->peft, 0, &batch);
-    test_ok(model_logits(run->model, &batch, logits));
+    test_ok(model_logits(run->model, &batch, NULL, logits));
 }
 
 /* The files of the stack, into one that does not train: [count] adapters in the stack's order. */

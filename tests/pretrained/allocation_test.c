@@ -110,9 +110,18 @@ static void write_file_of_gguf(const char *path) {
 
 static void files_open_and_close(void **state) {
     char *directory = test_directory(), path[300];
+    struct pretrained model;
     (void)state;
     snprintf(path, sizeof path, "%s/m.gguf", directory);
     write_file_of_gguf(path);
+    test_ok(pretrained_open_config(path, &model));
+    assert_string_equal(model.weights, "Q8_0");
+    assert_int_equal(model.dtype, DTYPE_BF16); /* of the computation; the tensors are fp32 */
+    assert_int_equal(model.ends.count, 1);
+    assert_int_equal(model.ends.eos[0], 0);
+    assert_int_equal(model.config.vocab_size, VOCABULARY);
+    pretrained_close(&model);
+    assert_true(pretrained_has_tokenizer(path));
     assert_int_equal(failing_try_all(open_config, path, 100), 0);
     assert_int_equal(failing_try_all(open_together, path, 200), 0);
     assert_int_equal(failing_try_all(read_facts, path, 100), 0);
