@@ -109,9 +109,6 @@ int engine_load_submit(struct engine_load *load, const struct engine_load_reques
                        struct engine_load_text *text);
 int engine_load_step(struct engine_load *load);
 int engine_load_finish(struct engine_load *load, const struct engine_load_text *text);
-/* Submits `count` random texts, text k on slots[k] (NULL: the base); `like` has the rest of their requests. */
-int engine_load_begin(struct engine_bench *bench, struct engine_load *load, const int *slots, int64_t count,
-                      struct engine_load_request like, struct engine_load_text *texts);
 /* The same for texts whose gaps count, and runs steps until each has a token. */
 int engine_load_write(struct engine_bench *bench, struct engine_load *load, const int *slots, int64_t count,
                       int64_t out, struct engine_load_text *texts);

@@ -69,8 +69,9 @@ int engine_load_finish(struct engine_load *load, const struct engine_load_text *
     return status;
 }
 
-int engine_load_begin(struct engine_bench *bench, struct engine_load *load, const int *slots, int64_t count,
-                      struct engine_load_request like, struct engine_load_text *texts) {
+/* Submits `count` random texts, text k on slots[k] (NULL: the base); `like` has the rest of their requests. */
+static int engine_load_begin(struct engine_bench *bench, struct engine_load *load, const int *slots, int64_t count,
+                             struct engine_load_request like, struct engine_load_text *texts) {
     int32_t *prompt = calloc((size_t)bench->in, sizeof *prompt);
     int status = status_allocated(prompt);
     like.prompt = prompt;

@@ -95,26 +95,39 @@ static float element(enum dtype type, const void *array, int64_t i) {
     }
 }
 
+/* A scale and what is subtracted, of one group. */
+struct group_terms {
+    float scale, zero, offset;
+};
+
+static struct group_terms terms_of(const struct encoded_rows *r, int64_t row, int64_t group) {
+    const struct encoding *e = &r->encoding;
+    int64_t at = row * encoded_groups(e, r->positions) + group;
+    int64_t block = e->groups_of_block ? row * encoded_blocks(e, r->positions) + group / e->groups_of_block : 0;
+    struct group_terms terms = {.scale = element(e->scale_type, r->scales, at)};
+    if (r->block_scales)
+        terms.scale *= f16_to_float(r->block_scales[block]);
+    if (e->shift == ENCODED_ZEROS)
+        terms.zero = (float)((const uint8_t *)r->shifts)[at];
+    if (e->shift == ENCODED_OFFSETS)
+        terms.offset = element(e->scale_type, r->shifts, at);
+    if (e->shift == ENCODED_OFFSETS && r->block_offsets)
+        terms.offset *= f16_to_float(r->block_offsets[block]);
+    return terms;
+}
+
 void encoded_row_values(const struct encoded_rows *r, int64_t row, float *out) {
     const struct encoding *e = &r->encoding;
     const float *table = encoded_table(e->codes);
-    int64_t groups = encoded_groups(e, r->positions), blocks = encoded_blocks(e, r->positions);
-    for (int64_t p = 0; p < r->positions; p++) {
-        int64_t to = r->order ? r->order[p] : p, g = p / e->group, at = row * groups + g;
-        if (to < 0)
-            continue;
-        int code = r->codes[row * r->positions + p];
-        float number = table ? table[code] : (float)(code - e->bias), scale = element(e->scale_type, r->scales, at);
-        int64_t block = e->groups_of_block ? row * blocks + g / e->groups_of_block : 0;
-        if (r->block_scales)
-            scale *= f16_to_float(r->block_scales[block]);
-        if (e->shift == ENCODED_ZEROS)
-            number -= (float)((const uint8_t *)r->shifts)[at];
-        float value = scale * number;
-        if (e->shift == ENCODED_OFFSETS) {
-            float offset = element(e->scale_type, r->shifts, at);
-            value -= r->block_offsets ? f16_to_float(r->block_offsets[block]) * offset : offset;
+    const uint8_t *codes = r->codes + row * r->positions;
+    for (int64_t first = 0, group = 0; first < r->positions; first += e->group, group++) {
+        struct group_terms terms = terms_of(r, row, group);
+        int64_t end = first + e->group < r->positions ? first + e->group : r->positions;
+        for (int64_t p = first; p < end; p++) {
+            float number = table ? table[codes[p]] : (float)(codes[p] - e->bias);
+            int64_t to = r->order ? r->order[p] : p;
+            if (to >= 0)
+                out[to] = terms.scale * (number - terms.zero) - terms.offset;
         }
-        out[to] = value;
     }
 }

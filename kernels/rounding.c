@@ -93,13 +93,59 @@ struct tiles {
     int64_t across, count;        /* tiles of a row, and in all */
 };
 
-/* Writes a scale or an offset, and returns what its type made of it. */
-static float store(enum dtype type, void *array, int64_t i, float value) {
+static void store(enum dtype type, void *array, int64_t i, float value) {
     if (type == DTYPE_F32)
-        return ((float *)array)[i] = value;
-    uint16_t bits = type == DTYPE_BF16 ? bf16_from_float(value) : f16_from_float(value);
-    ((uint16_t *)array)[i] = bits;
-    return type == DTYPE_BF16 ? bf16_to_float(bits) : f16_to_float(bits);
+        ((float *)array)[i] = value;
+    else
+        ((uint16_t *)array)[i] = type == DTYPE_BF16 ? bf16_from_float(value) : f16_from_float(value);
+}
+
+static float rounded_to(enum dtype type, float value) {
+    return type == DTYPE_F32    ? value
+           : type == DTYPE_BF16 ? bf16_to_float(bf16_from_float(value))
+                                : f16_to_float(f16_from_float(value));
+}
+
+/* Widens *low .. *high, which has 0, to the range of a row. */
+static void find_range(const float *x, int64_t count, float *low, float *high) {
+    float least = *low, most = *high;
+#pragma omp simd reduction(min : least) reduction(max : most)
+    for (int64_t i = 0; i < count; i++) {
+        least = x[i] < least ? x[i] : least;
+        most = x[i] > most ? x[i] : most;
+    }
+    *low = least;
+    *high = most;
+}
+
+/* Returns the scale, rounded to its type, of numbers from `low` to `high`. */
+static float scale_of(const struct rounding *rounding, float low, float high, bool is_short, int *zero) {
+    const struct encoding *e = &rounding->encoding;
+    bool has_zeros = e->shift == ENCODED_ZEROS;
+    int largest = (1 << e->bits) - 1;
+    float divisor = e->codes == CODES_E4M3       ? fp8_largest(DTYPE_E4M3)
+                    : e->codes != CODES_INTEGERS ? 1
+                    : has_zeros                  ? (float)largest
+                                                 : (float)(largest / 2);
+    float scale = (has_zeros ? high - low : fmaxf(high, -low)) / divisor;
+    scale = rounded_to(e->scale_type, is_short ? fmaxf(scale, 1e-38F) : scale);
+    if (scale == 0 && !rounding->is_flat) /* all values are 0, or vanish in the scale's type */
+        scale = 1;
+    *zero = has_zeros ? (int)fmaxf(fminf(rintf(-low / scale), (float)largest), rounding->lowest_zero) : e->bias;
+    return scale;
+}
+
+float rounding_scale(const struct rounding *rounding, const float *x, int64_t count, int *zero) {
+    float low = 0, high = 0;
+    find_range(x, count, &low, &high);
+    return scale_of(rounding, low, high, false, zero);
+}
+
+void rounding_store(const struct encoded_rows *to, int64_t row, int64_t group, float scale, int zero) {
+    int64_t at = row * encoded_groups(&to->encoding, to->positions) + group;
+    store(to->encoding.scale_type, to->scales, at, scale);
+    if (to->encoding.shift == ENCODED_ZEROS)
+        ((uint8_t *)to->shifts)[at] = (uint8_t)zero;
 }
 
 static void round_tile(const struct tiles *tiles, int64_t tile) {
@@ -110,41 +156,24 @@ static void round_tile(const struct tiles *tiles, int64_t tile) {
     int64_t wide = tiles->columns - first < tiles->group ? tiles->columns - first : tiles->group;
     int64_t end = tiles->rows - row < call->rounding->tall ? tiles->rows : row + call->rounding->tall;
     float low = 0, high = 0;
-    for (int64_t r = row; r < end; r++) {
-        const float *x = call->values + r * tiles->columns + first;
-#pragma omp simd reduction(min : low) reduction(max : high)
-        for (int64_t i = 0; i < wide; i++) {
-            low = x[i] < low ? x[i] : low;
-            high = x[i] > high ? x[i] : high;
-        }
-    }
-    bool has_zeros = e->shift == ENCODED_ZEROS, is_short = call->rounding->is_flat && wide < tiles->group;
-    int largest = (1 << e->bits) - 1, zero = e->bias;
-    float size = high > -low ? high : -low, scale = 0;
-    float divisor = e->codes == CODES_E4M3       ? fp8_largest(DTYPE_E4M3)
-                    : e->codes != CODES_INTEGERS ? 1
-                    : has_zeros                  ? (float)largest
-                                                 : (float)(largest / 2);
-    scale = (has_zeros ? high - low : size) / divisor;
-    if (is_short)
-        scale = fmaxf(scale, 1e-38F);
+    for (int64_t r = row; r < end; r++)
+        find_range(call->values + r * tiles->columns + first, wide, &low, &high);
+    bool is_short = call->rounding->is_flat && wide < tiles->group;
+    int zero;
+    float scale = scale_of(call->rounding, low, high, is_short, &zero);
     for (int64_t r = row; r < end; r++) {
         int64_t at = r * tiles->across + tile % tiles->across;
-        float stored = store(e->scale_type, to->scales, at, scale);
-        if (stored == 0 && !call->rounding->is_flat) /* all values are 0, or vanish in the scale's type */
-            stored = store(e->scale_type, to->scales, at, 1);
-        if (has_zeros) {
-            zero = (int)fmaxf(fminf(rintf(-low / stored), (float)largest), call->rounding->lowest_zero);
-            ((uint8_t *)to->shifts)[at] = (uint8_t)zero;
-        }
         const float *x = call->values + r * tiles->columns + first;
         uint8_t *out = to->codes + r * tiles->columns + first;
+        store(e->scale_type, to->scales, at, scale);
+        if (e->shift == ENCODED_ZEROS)
+            ((uint8_t *)to->shifts)[at] = (uint8_t)zero;
         if (e->codes == CODES_INTEGERS)
-            integer_codes(x, wide, stored, zero, largest, out);
+            integer_codes(x, wide, scale, zero, (1 << e->bits) - 1, out);
         else if (e->codes == CODES_E4M3)
-            e4m3_codes(x, wide, stored, out);
+            e4m3_codes(x, wide, scale, out);
         else
-            table_codes(e->codes, x, wide, stored, is_short, out);
+            table_codes(e->codes, x, wide, scale, is_short, out);
     }
 }
 

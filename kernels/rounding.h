@@ -44,5 +44,10 @@ struct rounding_call {
 /* Rounds a matrix, or rows of it. */
 void rounding_rows(const struct rounding_call *call);
 
+/* Returns the scale that a group of these numbers gets, and its zero (of a symmetric group: the bias). */
+float rounding_scale(const struct rounding *rounding, const float *x, int64_t count, int *zero);
+/* Stores a scale that has its type's precision, and a zero. */
+void rounding_store(const struct encoded_rows *to, int64_t row, int64_t group, float scale, int zero);
+
 /* Writes the 256 numbers that the codes of scales mean: bitsandbytes' dynamic map, signed. */
 void rounding_map(float map[256]);

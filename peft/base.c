@@ -70,17 +70,29 @@ static int check_copies(const struct peft_files *files, int index, struct base *
     return status;
 }
 
-int peft_files_check_base(const struct peft_files *files, const char *model) {
+/* Warns about a base that is not the one of an adapter's notes. */
+static void warn(const char *directory, const struct peft_notes *notes, const char *model,
+                 const struct peft_notes *here) {
+    char theirs[PEFT_QUANTIZATION_BYTES], ours[PEFT_QUANTIZATION_BYTES];
+    peft_quantization_text(&notes->quantization, theirs);
+    peft_quantization_text(&here->quantization, ours);
+    if (!peft_quantization_equals(&notes->quantization, &here->quantization))
+        log_warning("%s was trained on a base in other bits than %s (%s, not %s)", directory, model, theirs, ours);
+    else if (strcmp(notes->base_digest, here->base_digest) != 0)
+        log_warning("%s was trained on another base than %s (digest %s, not %s)", directory, model, notes->base_digest,
+                    here->base_digest);
+}
+
+int peft_files_check_base(const struct peft_files *files, const char *model, int load_in) {
     struct base base = {.path = model};
-    char digest[PEFT_DIGEST_BYTES] = "";
+    struct peft_notes here = {0};
     int status = STATUS_OK;
     for (int i = 0; i < peft_files_count(files) && !status; i++) {
         struct peft_notes notes;
         status = peft_files_notes(files, i, &notes);
-        THEN_IF(status, *notes.base_digest && !*digest, peft_base_digest(model, digest));
-        if (!status && *notes.base_digest && strcmp(notes.base_digest, digest) != 0)
-            log_warning("%s was trained on another base than %s (digest %s, not %s)", peft_files_directory(files, i),
-                        model, notes.base_digest, digest);
+        THEN_IF(status, *notes.base_digest && !*here.base_digest, peft_note_base(model, load_in, &here));
+        if (!status && *notes.base_digest)
+            warn(peft_files_directory(files, i), &notes, model, &here);
         THEN(status, check_copies(files, i, &base));
     }
     close_base(&base);

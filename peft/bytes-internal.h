@@ -15,6 +15,3 @@ enum { PEFT_NOTES_BYTES = 1 << 16, PEFT_TEMPLATE_BYTES = 1 << 20, PEFT_TOKENIZER
 int peft_bytes_check(const struct peft_bytes *bytes);
 /* Finds one of its files; returns false when the block does not have it. */
 bool peft_bytes_find(const struct peft_bytes *bytes, const char *name, const char **data, size_t *length);
-
-/* Reads the notes of the block; empty when it has none. STATUS_INVALID, STATUS_MEMORY. */
-int peft_bytes_notes(const struct peft_bytes *bytes, struct peft_notes *notes);

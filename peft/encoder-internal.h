@@ -21,9 +21,6 @@ void fp32_return(const struct fp32_weights *fp32, int id);
 
 /* Refuses a hidden size, a number of layers or a dropout that no encoder can have. STATUS_USAGE. */
 int encoder_check(const struct peft_adapter *adapter);
-/* Adds a row to an adapter's parameters that only the encoder has. Its name is NAME, and "prompt_encoder.default.NAME"
- * in the file. Initial values are uniform within `bound`, or normal when `bound` is 0. */
-int encoder_add_row(struct peft_adapter *adapter, const char *name, int64_t rows, int64_t columns, double bound);
 
 enum encoder_kind { ENCODER_LINEAR, ENCODER_RELU, ENCODER_TANH, ENCODER_LSTM, ENCODER_DROPOUT };
 

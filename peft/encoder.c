@@ -79,7 +79,10 @@ int encoder_check(const struct peft_adapter *adapter) {
     return STATUS_OK;
 }
 
-int encoder_add_row(struct peft_adapter *adapter, const char *name, int64_t rows, int64_t columns, double bound) {
+/* Adds a row to an adapter's parameters that only the encoder has. Its name is NAME, and "prompt_encoder.default.NAME"
+ * in the file. Initial values are uniform within `bound`, or normal when `bound` is 0. */
+static int encoder_add_row(struct peft_adapter *adapter, const char *name, int64_t rows, int64_t columns,
+                           double bound) {
     struct param row = {.dims = columns ? 2 : 1,
                         .shape = {rows, columns},
                         .init = bound > 0 ? PARAM_INIT_UNIFORM : PARAM_INIT_NORMAL,

@@ -123,6 +123,8 @@ static int write_all(struct peft *peft, const struct peft_export *export, const 
                                .parts = parts,
                                .texts = export->texts,
                                .text_count = export->text_count,
+                               .seal = export->seal,
+                               .seal_context = export->seal_context,
                                .is_replaced = true,
                                .world = peft->rank->world};
     int status = peft_parts(peft, export->values ? export->values : &weights, parts, &model.part_count);

@@ -1,6 +1,7 @@
 /* Folds a base and adapters that are linear in its projections into one model directory, tensor by tensor. */
 #include "merge-internal.h"
 
+#include "ckpt/codec.h"
 #include "pretrained/pretrained.h"
 
 #include <math.h>
@@ -33,8 +34,22 @@ struct merge {
 
 /* ---- opening ---- */
 
+/* A merged weight that is rounded again loses most of what an adapter adds. */
+static int check_quantization(const struct merge *m) {
+    const struct ckpt_quantization *quantization = ckpt_quantization(m->model.tensors);
+    if (quantization->method && !m->request->dequantizes)
+        return status_fail(STATUS_USAGE,
+                           "%s is quantised (%s), and rounding the merged weights again would lose the adapter: "
+                           "--dequantize writes a plain model",
+                           m->model.directory, quantization->text);
+    if (!quantization->method && m->request->dequantizes)
+        return status_fail(STATUS_USAGE, "%s is plain: --dequantize does nothing", m->model.directory);
+    return STATUS_OK;
+}
+
 static int read_base(struct merge *m) {
     int status = pretrained_open(m->request->model, NULL, &m->model);
+    THEN(status, check_quantization(m));
     THEN(status, model_describe(&m->model.config, &m->table));
     m->base = (struct ckpt_array){.prefix = "", .dtype = DTYPE_F32, .must_be_finite = true};
     return status ? status : ckpt_check(m->model.tensors, &m->table, &m->base, 1);
@@ -211,12 +226,19 @@ struct writing {
 static int get(void *context, const struct ckpt_block *block, void *values) {
     const struct writing *writing = context;
     const struct merge *m = writing->merge;
-    bool is_bf16 = writing->dtype == DTYPE_BF16;
-    float *fp32 = is_bf16 ? m->block : values;
+    int64_t count = block->rows * block->columns;
+    enum dtype dtype = writing->dtype;
+    float *fp32 = dtype == DTYPE_F32 ? values : m->block;
+    uint16_t *halves = values;
+    bool is_finite = true;
     int status = read_changed(m, block, fp32);
-    for (int64_t i = 0; i < block->rows * block->columns && is_bf16 && !status; i++)
-        ((uint16_t *)values)[i] = bf16_from_float(fp32[i]);
-    if (!status && dtype_find_not_finite(writing->dtype, values, block->rows * block->columns) >= 0)
+    for (int64_t i = 0; i < count && dtype == DTYPE_BF16 && !status; i++)
+        halves[i] = bf16_from_float(fp32[i]);
+    for (int64_t i = 0; i < count && dtype == DTYPE_F16 && !status; i++) {
+        halves[i] = f16_from_float(fp32[i]);
+        is_finite = is_finite && isfinite(f16_to_float(halves[i]));
+    }
+    if (!status && (!is_finite || (dtype != DTYPE_F16 && dtype_find_not_finite(dtype, values, count) >= 0)))
         status =
             status_fail(STATUS_INVALID, "%s: the adapters make numbers of %s that are not finite in %s",
                         m->model.directory, m->table.rows[block->param].slices[0].name, dtype_name(writing->dtype));
@@ -225,14 +247,19 @@ static int get(void *context, const struct ckpt_block *block, void *values) {
 
 static int write_model(const struct merge *m) {
     enum dtype found = ckpt_dtype(m->model.tensors);
-    struct writing writing = {.merge = m, .dtype = found == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32};
+    bool is_plain = !m->request->dequantizes;
+    struct writing writing = {.merge = m,
+                              .dtype = !is_plain             ? m->request->dtype
+                                       : found == DTYPE_BF16 ? DTYPE_BF16
+                                                             : DTYPE_F32};
     struct ckpt_array weights = {.prefix = "", .dtype = writing.dtype, .get = get, .context = &writing};
     struct tokenizer_files tokenizer;
     char *fresh = NULL;
     int status = pretrained_read_tokenizer(m->model.directory, &tokenizer);
     TRY(status);
-    if (writing.dtype != found) {
-        log_info("%s is %s; the merged model is %s", m->model.directory, dtype_name(found), dtype_name(writing.dtype));
+    if (writing.dtype != found || !is_plain) {
+        const char *was = is_plain ? dtype_name(found) : ckpt_quantization(m->model.tensors)->text;
+        log_info("%s is %s; the merged model is %s", m->model.directory, was, dtype_name(writing.dtype));
         status = model_write_config(&m->model.config, writing.dtype, &m->model.ends, &fresh);
     }
     struct ckpt_model model = {.table = &m->table,
@@ -252,7 +279,7 @@ int peft_merge(const struct peft_merge *request) {
     if (!status && is_same_directory(m.model.directory, request->output))
         status = status_fail(STATUS_USAGE, "%s is the base itself: the merged model needs a separate directory",
                              request->output);
-    THEN(status, peft_files_check_base(request->files, m.model.directory));
+    THEN(status, peft_files_check_base(request->files, m.model.directory, 0));
     THEN(status, read_adapters(&m));
     THEN_IF(status, request->prove, request->prove(request, request->context));
     THEN(status, find_changes(&m));

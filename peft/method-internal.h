@@ -179,7 +179,6 @@ int peft_layers_check(const struct peft_adapter *adapter);
 int peft_add_row(struct peft_adapter *adapter, struct param *row);
 /* In export.c: opens peft->tables if there are encoders. STATUS_MEMORY. */
 int peft_open_tables(struct peft *peft);
-int peft_copy_table(const struct param_table *table, struct param_table *copy);
 /* True when an encoder makes its values; then the encoder trains, and they do not. */
 bool peft_is_encoded(const struct peft_adapter *adapter);
 /* Returns the table of the stack in which only this adapter's rows train. */

@@ -1,7 +1,7 @@
 /* Notes that PEFT's files have no place for: an adapter's base, and the form in which its rows became text. */
 #include "bytes-internal.h"
 
-#include "pretrained/pretrained.h"
+#include "pretrained/encodings.h"
 
 #include <inttypes.h>
 
@@ -15,9 +15,47 @@ int peft_base_digest(const char *model, char digest[PEFT_DIGEST_BYTES]) {
     return status;
 }
 
+int peft_note_base(const char *model, int load_in, struct peft_notes *notes) {
+    struct pretrained base;
+    struct ckpt_quantization quantization = {0};
+    uint64_t number = 0;
+    int status = pretrained_open(model, NULL, &base);
+    THEN(status, pretrained_quantization(&base, load_in, &quantization));
+    THEN(status, ckpt_digest(base.tensors, &number));
+    notes->quantization = peft_quantization_of(&quantization);
+    pretrained_close(&base);
+    snprintf(notes->base_digest, sizeof notes->base_digest, "%016" PRIx64, number);
+    return status;
+}
+
+struct peft_quantization peft_quantization_of(const struct ckpt_quantization *quantization) {
+    struct peft_quantization own = {.bits = quantization->bits, .group_size = quantization->group_size};
+    snprintf(own.method, sizeof own.method, "%s", quantization->method ? quantization->method : "");
+    return own;
+}
+
+bool peft_quantization_equals(const struct peft_quantization *a, const struct peft_quantization *b) {
+    return !strcmp(a->method, b->method) && a->bits == b->bits && a->group_size == b->group_size;
+}
+
+void peft_quantization_text(const struct peft_quantization *quantization, char text[PEFT_QUANTIZATION_BYTES]) {
+    char groups[32] = "";
+    if (quantization->group_size > 0)
+        snprintf(groups, sizeof groups, ", groups of %lld", (long long)quantization->group_size);
+    if (*quantization->method)
+        snprintf(text, PEFT_QUANTIZATION_BYTES, "%s, %d bits%s", quantization->method, quantization->bits, groups);
+    else
+        snprintf(text, PEFT_QUANTIZATION_BYTES, "plain");
+}
+
 int peft_write_notes(const struct peft_notes *notes, char **text) {
+    const struct peft_quantization *of = &notes->quantization;
     json_begin();
     json_t *object = json_pack("{s:s, s:s}", "base_digest", notes->base_digest, "chat_template", notes->chat_template);
+    if (*of->method)
+        json_object_set_new(object, "quantization",
+                            json_pack("{s:s, s:i, s:I}", "method", of->method, "bits", of->bits, "group_size",
+                                      (json_int_t)of->group_size));
     return json_end(object, JSON_INDENT(2) | JSON_SORT_KEYS, text);
 }
 
@@ -33,6 +71,15 @@ static int take(const json_t *object, const char *key, const char *path, char *o
     return STATUS_OK;
 }
 
+static int take_quantization(const json_t *object, const char *path, struct peft_quantization *out) {
+    const json_t *own = json_object_get(object, "quantization");
+    if (!own)
+        return STATUS_OK;
+    out->bits = (int)json_integer_value(json_object_get(own, "bits"));
+    out->group_size = json_integer_value(json_object_get(own, "group_size"));
+    return take(own, "method", path, out->method, sizeof out->method);
+}
+
 static int parse_notes(const char *text, size_t length, const char *path, struct peft_notes *notes) {
     json_t *object = NULL;
     json_error_t error;
@@ -42,6 +89,7 @@ static int parse_notes(const char *text, size_t length, const char *path, struct
         status = status_fail(STATUS_INVALID, "%s: expected a JSON object", path);
     THEN(status, take(object, "base_digest", path, notes->base_digest, sizeof notes->base_digest));
     THEN(status, take(object, "chat_template", path, notes->chat_template, sizeof notes->chat_template));
+    THEN(status, take_quantization(object, path, &notes->quantization));
     json_decref(object);
     return status;
 }

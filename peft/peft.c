@@ -94,7 +94,7 @@ const struct param_table *peft_table(const struct peft_adapter *adapter) {
     return adapter->peft->count > 1 ? &adapter->training_table : &adapter->peft->table;
 }
 
-int peft_copy_table(const struct param_table *table, struct param_table *copy) {
+static int peft_copy_table(const struct param_table *table, struct param_table *copy) {
     *copy = (struct param_table){.count = table->count, .capacity = table->count};
     copy->rows = malloc(((size_t)table->count + 1) * sizeof *copy->rows);
     TRY(status_allocated(copy->rows));
@@ -223,8 +223,10 @@ int peft_open(const struct peft_options *options, struct rank *rank, struct peft
     THEN(status, choose_rows(peft));
     THEN(status, open_store(peft, options->model));
     THEN(status, peft_open_images(peft));
-    for (int i = 0; i < peft->count && !status; i++)
+    for (int i = 0; i < peft->count && !status; i++) {
+        peft->hooks.owner = i;
         status = peft->adapters[i].method->attach(&peft->adapters[i]);
+    }
     THEN_IF(status, peft->trains, peft_open_tables(peft));
     if (status)
         peft_close(peft);
@@ -257,6 +259,10 @@ void peft_close(struct peft *peft) {
 
 const struct hook_table *peft_hooks(const struct peft *peft) {
     return &peft->hooks;
+}
+
+int peft_hooks_of(const struct peft *peft, int adapter, struct hook_table *hooks) {
+    return hook_table_of(&peft->hooks, adapter, hooks);
 }
 
 struct param_store *peft_store(struct peft *peft) {

@@ -85,7 +85,11 @@ struct peft_export {
     int text_count;
     const char *directory;
     bool is_shared; /* the directory exists and keeps its other files; else it is replaced as a whole */
+    int (*seal)(void *context, const char *directory); /* see struct ckpt_model */
+    void *seal_context;
 };
+/* The hooks of only one adapter of the stack. The caller frees the table. STATUS_MEMORY. */
+int peft_hooks_of(const struct peft *peft, int adapter, struct hook_table *hooks);
 /* Writes all files, together with the ranks of the stack's world. They replace older files as one generation: after a
  * kill at any moment, readers find the old one or the new one. STATUS_IO, STATUS_INVALID, STATUS_PEER. */
 int peft_export(struct peft *peft, const struct peft_export *export);
@@ -196,19 +200,37 @@ int peft_read(struct peft *peft, const struct peft_files *files, const struct ck
 /* ---- notes, in a file next to PEFT's: notes.c ---- */
 
 enum { PEFT_DIGEST_BYTES = 17 };
+/* How a base's weights are held in few bits: by its files' method, or by the word of --load-in. */
+struct peft_quantization {
+    char method[24];    /* "": the base is plain */
+    int bits;           /* 0: linears differ */
+    int64_t group_size; /* -1: whole rows; 0: linears differ */
+};
 struct peft_notes {
     char base_digest[PEFT_DIGEST_BYTES]; /* "": not recorded */
-    char chat_template[24];              /* a name; "": not recorded */
-    const char *jinja;                   /* for writing: the template as chat_template.jinja; NULL: none */
+    struct peft_quantization quantization;
+    char chat_template[24]; /* a name; "": not recorded */
+    const char *jinja;      /* for writing: the template as chat_template.jinja; NULL: none */
 };
 /* Computes the digest of a base's files. STATUS_NOT_FOUND, STATUS_IO. */
 int peft_base_digest(const char *model, char digest[PEFT_DIGEST_BYTES]);
+/* Notes a base: its digest, and its quantisation with an index into load_in_names. The errors of pretrained_open and
+ * pretrained_quantization. */
+int peft_note_base(const char *model, int load_in, struct peft_notes *notes);
+/* Returns the quantisation as notes have it. */
+struct ckpt_quantization;
+struct peft_quantization peft_quantization_of(const struct ckpt_quantization *quantization);
+bool peft_quantization_equals(const struct peft_quantization *a, const struct peft_quantization *b);
+/* Writes it for people: "gptq, 4 bits, groups of 128", or "plain". */
+enum { PEFT_QUANTIZATION_BYTES = 80 };
+void peft_quantization_text(const struct peft_quantization *quantization, char text[PEFT_QUANTIZATION_BYTES]);
 /* Makes the text of cambium_adapter.json, a file in an adapter's directory; the caller frees it. STATUS_MEMORY. */
 int peft_write_notes(const struct peft_notes *notes, char **text);
 /* Reads the notes of a directory; empty when it has none. STATUS_INVALID, STATUS_IO. */
 int peft_read_notes(const char *directory, struct peft_notes *notes);
-/* The same for an open adapter. */
+/* The same for an open adapter, and for the block of one. */
 int peft_files_notes(const struct peft_files *files, int index, struct peft_notes *notes);
+int peft_bytes_notes(const struct peft_bytes *bytes, struct peft_notes *notes);
 /* Opens the chat template of an adapter's rows: the one named in the notes, or chat_template.jinja, or that of
  * tokenizer_config.json, where save_pretrained wrote it until 2025. NULL when nothing is recorded. STATUS_UNSUPPORTED
  * for an unknown name, and the errors of chat_template_open. The bytes must have been opened before. */
@@ -219,7 +241,7 @@ int peft_bytes_chat_template(const struct peft_bytes *bytes, struct chat_templat
 
 /* Warns about adapters that were trained on another base. Embeddings and heads that PEFT has saved beside an adapter
  * must equal the base's: STATUS_UNSUPPORTED. STATUS_IO, STATUS_INVALID, STATUS_MEMORY. */
-int peft_files_check_base(const struct peft_files *files, const char *model);
+int peft_files_check_base(const struct peft_files *files, const char *model, int load_in);
 /* Returns `status`, the result of loading adapters on the base in `model` (NULL: unknown). Where one does not fit
  * because its configuration names another base, the error text becomes a line with both bases and their types. */
 int peft_explain_base(int status, const struct peft_files *files, const char *model);
@@ -231,10 +253,13 @@ struct peft_merge {
     const struct peft_files *files;
     const char *output; /* a model directory; the base's directory is not changed */
     const char *device; /* backend; NULL: the first backend that the machine has */
+    bool dequantizes;   /* the base is quantised, and the result plain */
+    enum dtype dtype;   /* of the result if it does: DTYPE_BF16, DTYPE_F16 or DTYPE_F32 */
     /* Proves the adapters, once they fit the base and before anything is computed. NULL: nothing is proved. */
     int (*prove)(const struct peft_merge *merge, const void *context);
     const void *context;
 };
-/* Merges LoRA with its variants, and IA3, into a base. The result has the type of the base's files and is computed in
- * fp32. STATUS_UNSUPPORTED for other methods, STATUS_INVALID, STATUS_IO; errors of `prove`. */
+/* Merges LoRA with its variants, and IA3, into a base. The result has the type of the base's files, or `dtype`, and is
+ * computed in fp32. STATUS_USAGE for a quantised base without `dequantizes`, and for a plain one with it;
+ * STATUS_UNSUPPORTED for other methods, STATUS_INVALID, STATUS_IO; errors of `prove`. */
 int peft_merge(const struct peft_merge *merge);

@@ -63,7 +63,7 @@ void log_line_integer(struct log_line *line, const char *name, int64_t value) {
     strbuf_format(&line->text, "%lld", (long long)value);
 }
 
-void log_line_seconds(struct log_line *line, const char *name, double seconds) {
+static void log_line_seconds(struct log_line *line, const char *name, double seconds) {
     add_name(line, name);
     strbuf_format(&line->text, "%.6f", seconds);
 }

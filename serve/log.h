@@ -43,6 +43,5 @@ struct log_line {
 void log_line_begin(struct log_line *line, struct server *server, enum log_level level, const char *event);
 void log_line_text(struct log_line *line, const char *name, const char *value);
 void log_line_integer(struct log_line *line, const char *name, int64_t value);
-void log_line_seconds(struct log_line *line, const char *name, double seconds);
 /* Writes the line; without memory for it, it is dropped too. */
 void log_line_end(struct log_line *line);

@@ -37,9 +37,6 @@ struct openai_exchange {
     struct worker_job dropping;
 };
 
-/* Finds the base or adapter that a value names. *adapter is NULL for the base. Returns false with *error. */
-bool openai_find_model(const struct server *server, const json_t *value, const char **adapter, struct error *error);
-
 /* Takes an update, for an answer that is one JSON text. */
 void openai_answer_update(struct openai_exchange *self, const struct call_update *update);
 /* Sends more of a long answer, as far as the client reads it. */

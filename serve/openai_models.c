@@ -29,8 +29,12 @@ static void add_model(const struct server *server, const char *name, const char 
         json_out_text(out, parent);
     else
         strbuf_add_text(out, "null");
-    strbuf_format(out, ",\"max_model_len\":%lld,\"tool_format\":\"%s\"}", (long long)model->max_model_len,
-                  format->name);
+    strbuf_format(out, ",\"max_model_len\":%lld,\"tool_format\":\"%s\"", (long long)model->max_model_len, format->name);
+    if (model->quantization && *model->quantization) {
+        strbuf_add_text(out, ",\"quantization\":");
+        json_out_text(out, model->quantization);
+    }
+    strbuf_add_char(out, '}');
 }
 
 void openai_models(struct exchange *exchange) {

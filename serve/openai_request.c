@@ -11,7 +11,8 @@
 
 /* ---- names ---- */
 
-bool openai_find_model(const struct server *server, const json_t *value, const char **adapter, struct error *error) {
+static bool openai_find_model(const struct server *server, const json_t *value, const char **adapter,
+                              struct error *error) {
     const char *name = NULL;
     struct registry_adapter found;
     *adapter = NULL;

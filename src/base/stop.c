@@ -102,6 +102,13 @@ int stop_take(void) {
     return atomic_exchange(&requested.signal, 0);
 }
 
+void stop_obey(void) {
+    signal(requested.signal, SIG_DFL);
+    kill(getpid(), requested.signal); /* this thread may hold it back */
+    for (;;)
+        pause();
+}
+
 const char *stop_name(int signal_number) {
     return signal_number == SIGINT ? "SIGINT" : "SIGTERM";
 }

@@ -19,5 +19,7 @@ int stop_requested(void);
 int stop_check(const char *when);
 /* Returns such a signal and forgets it, so that the next one is a first request again. */
 int stop_take(void);
+/* Lets such a signal have its usual effect: the process ends. */
+void stop_obey(void);
 /* Returns the name of such a signal: "SIGINT" or "SIGTERM". */
 const char *stop_name(int signal_number);

@@ -241,6 +241,10 @@ struct ckpt_model {
     int64_t max_shard_bytes;                 /* of a file, its largest tensor permitting; 0: transformers' 50 GB */
     int threads;                             /* to copy with; 0: one */
     struct comm *world;                      /* the ranks that write together; NULL: only this one */
+    /* Called on the first rank, perhaps in another thread, when all files are in the directory and before it appears;
+     * it may add files. NULL: nothing is added. */
+    int (*seal)(void *context, const char *directory);
+    void *seal_context;
 };
 
 /* Writes a model directory. A directory with only a model is replaced. Any other directory that is not empty, or has
@@ -309,6 +313,8 @@ void ckpt_saver_close(struct ckpt_saver *saver);
 /* Begins a save, after the one before it. When it returns, the arrays may change if the saver is a background one: a
  * thread writes the copy, independently of the other ranks. When one rank fails, all do, as in ckpt_save. */
 int ckpt_saver_begin(struct ckpt_saver *saver, int64_t iteration, const char *state_text);
+/* Sets model.seal_context for the saves that begin from now on. */
+void ckpt_saver_set_seal(struct ckpt_saver *saver, void *context);
 /* Returns the progress. Cheap, and allowed at any time. */
 enum ckpt_progress ckpt_saver_progress(const struct ckpt_saver *saver);
 /* Advances the save. `least` is the minimum progress of all ranks, on which they have agreed by other means. It never

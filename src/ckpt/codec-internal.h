@@ -1,5 +1,6 @@
-/* What the codecs of this room share. A format is a row of the table in codec.c and a file: its tensors, a reader of
- * its configuration, and a function that says where the codes and scales of a linear lie. codec_read.c reads them. */
+/* The common part of codecs. A format is a row of the table in codec.c, and a file. The row has its tensors, a reader
+ * of its configuration, and a function that says where the codes and scales of a linear lie. codec_read.c reads them.
+ */
 #pragma once
 
 #include "ckpt-internal.h"
@@ -134,12 +135,25 @@ int codec_read_codes(const struct codec_codes *codes, const struct codec_rect *r
 void codec_describe(const struct codec_linear *linear, const struct codec_rect *rect, struct encoded_part *part);
 /* Reads a rectangle as it was described. STATUS_INVALID, STATUS_IO, STATUS_MEMORY. */
 int codec_read(const struct codec_linear *linear, const struct codec_rect *rect, const struct encoded_rows *to);
-/* Reads a rectangle's values as DTYPE_F32 or DTYPE_BF16, dense. The same errors. */
+/* Reads a rectangle's values as DTYPE_F32, DTYPE_BF16 or DTYPE_F16, dense. The same errors. */
 int codec_read_values(const struct codec_linear *linear, const struct codec_rect *rect, enum dtype dtype, void *out);
 
-/* ---- codec.c ---- */
+/* ---- what is attached to tensors: codec.c ---- */
+
+/* The linears of one model. */
+struct codec_set {
+    struct ckpt_quantization quantization;
+    struct codec_linear *linears; /* sorted by name */
+    size_t count;
+    struct tensor_entry *parts; /* their tensors, and those that are skipped */
+    size_t part_count;
+    struct safetensors *file; /* the weights */
+    enum dtype dtype;         /* theirs */
+};
 
 /* Returns the linear that an entry of these tensors stands for; NULL: it is a plain tensor. */
-const struct codec_linear *codec_of(const struct ckpt_tensors *tensors, const struct tensor_entry *entry);
-/* Returns the tensors that weights have replaced. */
-const struct tensor_entry *codec_parts(const struct ckpt_tensors *tensors, size_t *count);
+static inline const struct codec_linear *codec_of(const struct ckpt_tensors *tensors,
+                                                  const struct tensor_entry *entry) {
+    const struct codec_set *set = tensors->codecs;
+    return set && entry->file == set->file ? &set->linears[entry->tensor->start] : NULL;
+}

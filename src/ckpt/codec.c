@@ -1,9 +1,9 @@
-/* Codecs and the files of a model: which tensors are parts of linears in few bits. Their weights are a source of
- * tensors (exchange.h) in place of the parts. */
+/* Codecs and the files of a model: which tensors are parts of linears in few bits. The weights replace their parts, as
+ * a source of tensors (exchange.h). */
 #include "codec-internal.h"
 #include "exchange.h"
 
-enum { MOST_NAMES = 4096, WEIGHT_BYTES = 4 };
+enum { MOST_NAMES = 4096 };
 
 static const struct codec *const codecs[] = {
     &codec_gptq,           &codec_awq,           &codec_compressed_packed, &codec_compressed_plain, &codec_fp8,
@@ -11,16 +11,6 @@ static const struct codec *const codecs[] = {
 enum { CODEC_COUNT = sizeof codecs / sizeof *codecs };
 
 static const char weight_ending[] = ".weight";
-
-/* The linears of one model. */
-struct codec_set {
-    struct ckpt_quantization quantization;
-    struct codec_linear *linears; /* sorted by name */
-    size_t count;
-    struct tensor_entry *parts; /* their tensors, and those that are skipped */
-    size_t part_count;
-    const struct safetensors *file; /* the weights */
-};
 
 /* ---- for formats ---- */
 
@@ -279,7 +269,7 @@ static int open_linears(const struct codec_config *config, struct codec_set *set
         struct codec_linear *linear = &set->linears[i];
         status = linear->codec->open(config, linear);
         if (!status && (linear->rows <= 0 || linear->columns <= 0 || linear->columns > INT32_MAX / 64 ||
-                        linear->rows > INT64_MAX / WEIGHT_BYTES / linear->columns))
+                        linear->rows > INT64_MAX / 16 / linear->columns))
             status = codec_fail(linear, 0, "has an impossible size: %lld outputs, %lld inputs", (long long)linear->rows,
                                 (long long)linear->columns);
     }
@@ -316,17 +306,17 @@ static void describe(struct codec_set *set) {
 static int read_weight(void *context, size_t index, int64_t first, size_t length, void *out) {
     const struct codec_set *set = context;
     const struct codec_linear *linear = &set->linears[index];
-    int64_t at = first / WEIGHT_BYTES, end = (first + (int64_t)length) / WEIGHT_BYTES;
-    float *to = out;
-    if (first % WEIGHT_BYTES || length % WEIGHT_BYTES)
+    int64_t width = (int64_t)dtype_bytes(set->dtype), at = first / width, end = (first + (int64_t)length) / width;
+    char *to = out;
+    if (first % width || (int64_t)length % width)
         return status_fail(STATUS_INVALID, "%s: a part of a value was asked for", linear->name);
     while (at < end) {
         int64_t row = at / linear->columns, column = at % linear->columns, left = end - at;
         bool is_whole = !column && left >= linear->columns;
         struct codec_rect rect = {row, is_whole ? left / linear->columns : 1, column, linear->columns - column};
         rect.columns = is_whole || left > rect.columns ? rect.columns : left;
-        TRY(codec_read_values(linear, &rect, DTYPE_F32, to));
-        to += rect.rows * rect.columns;
+        TRY(codec_read_values(linear, &rect, set->dtype, to));
+        to += rect.rows * rect.columns * width;
         at += rect.rows * rect.columns;
     }
     return STATUS_OK;
@@ -361,13 +351,8 @@ static int replace_parts(struct search *s) {
     for (size_t i = 0; i < set->count && list; i++) {
         const struct codec_linear *linear = &set->linears[i];
         int64_t elements = linear->rows * linear->columns;
-        list[i] = (struct safetensor){.name = linear->name,
-                                      .type = "F32",
-                                      .dtype = DTYPE_F32,
-                                      .dims = 2,
-                                      .elements = elements,
-                                      .bytes = elements * WEIGHT_BYTES,
-                                      .shape = {linear->rows, linear->columns}};
+        list[i] = (struct safetensor){
+            .name = linear->name, .dims = 2, .elements = elements, .shape = {linear->rows, linear->columns}};
     }
     int status =
         status_allocated(list && files && entries && (set->parts = calloc(tensors->count + 1, sizeof *set->parts)));
@@ -377,7 +362,8 @@ static int replace_parts(struct search *s) {
         free(entries);
         return status;
     }
-    const struct safetensors *file = set->file = files[tensors->file_count++];
+    struct safetensors *file = set->file = files[tensors->file_count++];
+
     s->set = NULL; /* the file owns it */
     for (size_t i = 0; i < tensors->count; i++)
         if (s->is_part[i])
@@ -391,7 +377,17 @@ static int replace_parts(struct search *s) {
     tensors->count = count;
     tensors_sort(tensors);
     tensors->codecs = set;
+    ckpt_set_encoded_type(tensors, DTYPE_F32);
     return STATUS_OK;
+}
+
+void ckpt_set_encoded_type(struct ckpt_tensors *tensors, enum dtype dtype) {
+    for (size_t i = 0; tensors->codecs && i < tensors->codecs->count; i++) {
+        struct safetensor *tensor = &tensors->codecs->file->tensors[i];
+        tensor->dtype = tensors->codecs->dtype = dtype;
+        tensor->type = safetensors_type_name(dtype);
+        tensor->bytes = tensor->elements * (int64_t)dtype_bytes(dtype);
+    }
 }
 
 /* Finds, checks and replaces the linears of a configuration. */
@@ -431,16 +427,6 @@ const struct ckpt_quantization *ckpt_quantization(const struct ckpt_tensors *ten
     return tensors->codecs                  ? &tensors->codecs->quantization
            : source && source->quantization ? source->quantization
                                             : &plain;
-}
-
-const struct codec_linear *codec_of(const struct ckpt_tensors *tensors, const struct tensor_entry *entry) {
-    const struct codec_set *set = tensors->codecs;
-    return set && entry->file == set->file ? &set->linears[entry->tensor->start] : NULL;
-}
-
-const struct tensor_entry *codec_parts(const struct ckpt_tensors *tensors, size_t *count) {
-    *count = tensors->codecs ? tensors->codecs->part_count : 0;
-    return *count ? tensors->codecs->parts : NULL;
 }
 
 /* ---- encodings of parameters ---- */

@@ -8,7 +8,7 @@
 
 #include "ckpt.h"
 
-/* What the files say about the quantisation of a model. */
+/* The quantisation of a model, as its files have it. */
 struct ckpt_quantization {
     const char *method; /* "gptq"; NULL: the model is plain */
     int bits;           /* of a code; 0: linears differ */
@@ -23,6 +23,10 @@ struct ckpt_quantization {
 int ckpt_attach_codec(struct ckpt_tensors *tensors, const char *config_text, const char *where);
 /* Returns what is attached; it lives as long as the tensors. */
 const struct ckpt_quantization *ckpt_quantization(const struct ckpt_tensors *tensors);
+
+/* Gives the weights in few bits a type as tensors: DTYPE_F32, as after attaching, DTYPE_BF16 or DTYPE_F16. It matters
+ * to those who copy tensors as they are. */
+void ckpt_set_encoded_type(struct ckpt_tensors *tensors, enum dtype dtype);
 
 /* A model's table and its files, for describing encodings: the context of struct param_encodings. */
 struct ckpt_encodings {

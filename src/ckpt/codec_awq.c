@@ -1,4 +1,4 @@
-/* AWQ, its layout for `gemm`: words of eight neighbouring outputs in its own order, zeros as they are. */
+/* AWQ, its layout for `gemm`: a word has eight neighbouring outputs, whose order is fixed; zeros are as they are. */
 #include "codec-internal.h"
 
 #include <strings.h>

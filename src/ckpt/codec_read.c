@@ -85,12 +85,19 @@ int codec_read_codes(const struct codec_codes *c, const struct codec_rect *rect,
     l.start = c->axis ? rect->row * l.stride + l.first_unit * c->unit_bytes
                       : l.first_unit * l.stride + rect->column * c->unit_bytes;
     int64_t at_once = PIECE_BYTES / l.bytes > 0 ? PIECE_BYTES / l.bytes : 1, failed = count;
-#pragma omp parallel for num_threads(usable_cores()) schedule(static) reduction(min : failed) if (count > at_once)
-    for (int64_t at = 0; at < count; at += at_once)
-        if (read_lines(&l, at, smaller(at_once, count - at)))
-            failed = at < failed ? at : failed;
-    /* An error's text belongs to its thread, so this thread repeats the read that failed. */
-    return failed < count ? read_lines(&l, failed, smaller(at_once, count - failed)) : STATUS_OK;
+    int status = STATUS_OK;
+#pragma omp parallel for num_threads(usable_cores()) schedule(static) reduction(min                                    \
+                                                                                : failed, status) if (count > at_once)
+    for (int64_t at = 0; at < count; at += at_once) {
+        int one = read_lines(&l, at, smaller(at_once, count - at));
+        failed = one && at < failed ? at : failed;
+        status = one < status ? one : status;
+    }
+    /* An error's text belongs to its thread, so this thread repeats the reads from the one that failed on. */
+    status = status == STATUS_MEMORY ? status_no_memory() : STATUS_OK;
+    for (int64_t at = failed; at < count && !status; at += at_once)
+        status = read_lines(&l, at, smaller(at_once, count - at));
+    return status;
 }
 
 /* Refuses the two codes of E4M3 that are no numbers. */
@@ -111,9 +118,10 @@ static int read_rows(const struct codec_linear *linear, const struct codec_rect 
         status = codec_read_codes(&linear->codes, rect, stride, 1, out);
     } else {
         bool is_whole = rect->columns == linear->columns && stride == rect->columns;
-        int64_t runs = is_whole ? 1 : rect->rows, run = is_whole ? rect->rows * rect->columns : rect->columns;
-        for (int64_t i = 0; i < runs && !status; i++) {
-            const struct codec_rect flat = {0, 1, (rect->row + i) * linear->columns + rect->column, run};
+        int64_t at_once = is_whole ? PIECE_BYTES / rect->columns + 1 : 1; /* rows without gaps between them */
+        for (int64_t i = 0; i < rect->rows && !status; i += at_once) {
+            struct codec_rect flat = {0, 1, (rect->row + i) * linear->columns + rect->column, rect->columns};
+            flat.columns *= smaller(at_once, rect->rows - i);
             status = codec_read_codes(&linear->codes, &flat, 0, 1, out + i * stride);
         }
     }
@@ -222,7 +230,7 @@ static int read_sorted(const struct codec_linear *linear, const struct codec_rec
 
 /* ---- scales and zeros ---- */
 
-/* Returns the index of the first scale that is not finite, or -1. */
+/* Returns the index of the first number that is not finite, or -1. */
 static int64_t find_not_finite(enum dtype type, const void *values, int64_t count) {
     if (type != DTYPE_F16)
         return dtype_find_not_finite(type, values, count);
@@ -364,12 +372,13 @@ int codec_read_values(const struct codec_linear *linear, const struct codec_rect
         for (int64_t r = 0; r < piece.rows; r++) {
             float *row = (float *)(values + (size_t)r * line);
             encoded_row_values(&rows, r, row);
-            for (int64_t i = 0; i < rect->columns && dtype == DTYPE_BF16; i++)
-                ((uint16_t *)to)[r * rect->columns + i] = bf16_from_float(row[i]);
+            uint16_t *half = (uint16_t *)to + r * rect->columns;
+            for (int64_t i = 0; i < rect->columns && dtype != DTYPE_F32; i++)
+                half[i] = dtype == DTYPE_BF16 ? bf16_from_float(row[i]) : f16_from_float(row[i]);
             if (dtype == DTYPE_F32)
                 memcpy(to + (size_t)r * line, row, line);
         }
-        if (dtype_find_not_finite(dtype, to, piece.rows * rect->columns) >= 0)
+        if (find_not_finite(dtype, to, piece.rows * rect->columns) >= 0)
             status = codec_fail(linear, linear->scales, "makes a weight of %s that is not finite", linear->name);
     }
     free(memory);

@@ -28,6 +28,7 @@ struct codec_format {
         bool has_groups, has_zeros;
         bool packs_both;      /* words divide rows and columns */
         bool has_half_scales; /* scales are fp16 */
+        unsigned methods;     /* enum codec_methods */
     } facts;
     /* Makes `quantization_config`. `head` is the head's module; `ignored`, which is taken, names the linears of layers
      * that stay plain. */

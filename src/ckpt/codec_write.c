@@ -251,7 +251,7 @@ static json_t *gptq_config(const struct rounding *rounding, const char *head, js
 static const struct codec_format formats[] = {
     {"int4",
      "int4",
-     {.has_groups = true, .has_zeros = true},
+     {.has_groups = true, .has_zeros = true, .methods = CODEC_TAKES_AWQ | CODEC_TAKES_GPTQ},
      packed_config,
      {{".weight_packed", "I32", packed_shape, packed},
       {".weight_scale", "BF16", scale_shape, scale},
@@ -282,7 +282,11 @@ static const struct codec_format formats[] = {
       {".weight.quant_state.bitsandbytes__nf4", "U8", state_shape, state}}},
     {"gptq",
      "int4",
-     {.has_groups = true, .has_zeros = true, .packs_both = true, .has_half_scales = true},
+     {.has_groups = true,
+      .has_zeros = true,
+      .packs_both = true,
+      .has_half_scales = true,
+      .methods = CODEC_TAKES_GPTQ | CODEC_IS_GPTQS},
      gptq_config,
      {{".qweight", "I32", qweight_shape, qweight},
       {".qzeros", "I32", qzeros_shape, qzeros},
@@ -302,4 +306,8 @@ bool codec_format_has_groups(const struct codec_format *format) {
 
 bool codec_format_has_zeros(const struct codec_format *format) {
     return format->facts.has_zeros;
+}
+
+unsigned codec_format_methods(const struct codec_format *format) {
+    return format->facts.methods;
 }

@@ -25,14 +25,13 @@ static int mix_entry(uint64_t *hash, const struct tensor_entry *entry) {
 }
 
 int ckpt_digest(const struct ckpt_tensors *tensors, uint64_t *digest) {
-    size_t count;
-    const struct tensor_entry *parts = codec_parts(tensors, &count);
+    const struct codec_set *set = tensors->codecs;
     int status = STATUS_OK;
     *digest = DIGEST_START;
     for (size_t i = 0; i < tensors->count && !status; i++)
         if (!codec_of(tensors, &tensors->entries[i]))
             status = mix_entry(digest, &tensors->entries[i]);
-    for (size_t i = 0; i < count && !status; i++) /* weights in few bits: as they are stored */
-        status = mix_entry(digest, &parts[i]);
+    for (size_t i = 0; set && i < set->part_count && !status; i++) /* weights in few bits: as they are stored */
+        status = mix_entry(digest, &set->parts[i]);
     return status;
 }

@@ -1,21 +1,45 @@
-/* The header of a GGUF file is made in memory; tensors follow it row by row. Q8_0 rounds as llama.cpp's package does:
- * half away from zero, with the scale before it is rounded to 16 bits. */
+/* The header of a GGUF file is made in memory; tensors follow it row by row, rounded by gguf_round.c. */
 #include "gguf_write.h"
 
 #include "gguf-internal.h"
+#include "gguf_round.h"
 
 #include <math.h>
 
-enum { ALIGNMENT = 32, VERSION = 3, Q8_0_BYTES = 34, Q8_0_LARGEST = 127 };
+enum { ALIGNMENT = 32, VERSION = 3 };
+
+/* Stores a number in 16 bits; returns false when it is too large for them. */
+static bool store_f16(const float *value, unsigned char *out) {
+    uint16_t bits = f16_from_float(*value);
+    memcpy(out, &bits, sizeof bits);
+    return isfinite(f16_to_float(bits));
+}
+
+static bool store_bf16(const float *value, unsigned char *out) {
+    uint16_t bits = bf16_from_float(*value);
+    memcpy(out, &bits, sizeof bits);
+    return isfinite(bf16_to_float(bits));
+}
+
+static bool store_f32(const float *value, unsigned char *out) {
+    memcpy(out, value, sizeof *value);
+    return true;
+}
 
 static const struct {
     uint32_t number, file_type; /* in the format */
-    int elements, bytes;
+    int elements, bytes;        /* of a block */
+    enum gguf_written shorter;  /* for rows that are no whole blocks */
+    bool (*store)(const float *values, unsigned char *block);
 } types[] = {
-    [GGUF_WRITE_F32] = {0, 0, 1, 4},
-    [GGUF_WRITE_F16] = {1, 1, 1, 2},
-    [GGUF_WRITE_BF16] = {30, 32, 1, 2},
-    [GGUF_WRITE_Q8_0] = {8, 7, GGUF_ROW_GROUP, Q8_0_BYTES},
+    [GGUF_WRITE_F32] = {0, 0, 1, 4, GGUF_WRITE_F32, store_f32},
+    [GGUF_WRITE_F16] = {1, 1, 1, 2, GGUF_WRITE_F16, store_f16},
+    [GGUF_WRITE_BF16] = {30, 32, 1, 2, GGUF_WRITE_BF16, store_bf16},
+    [GGUF_WRITE_Q8_0] = {8, 7, 32, 34, GGUF_WRITE_F16, gguf_round_q8_0},
+    [GGUF_WRITE_Q5_0] = {6, 8, 32, 22, GGUF_WRITE_F16, gguf_round_q5_0},
+    [GGUF_WRITE_Q4_0] = {2, 2, 32, 18, GGUF_WRITE_F16, gguf_round_q4_0},
+    [GGUF_WRITE_Q6_K] = {14, 18, 256, 210, GGUF_WRITE_Q8_0, gguf_round_q6_k},
+    [GGUF_WRITE_Q4_K] = {12, 15, 256, 144, GGUF_WRITE_Q5_0, gguf_round_q4_k},
 };
 
 struct written_tensor {
@@ -35,6 +59,16 @@ struct gguf_output {
 
 uint32_t gguf_file_type(enum gguf_written type) {
     return types[type].file_type;
+}
+
+bool gguf_is_rounded(enum gguf_written type) {
+    return types[type].elements > 1;
+}
+
+enum gguf_written gguf_type_for(enum gguf_written type, int64_t columns) {
+    while (columns % types[type].elements)
+        type = types[type].shorter;
+    return type;
 }
 
 int gguf_output_new(struct gguf_output **output) {
@@ -131,33 +165,11 @@ void gguf_output_tensor(struct gguf_output *output, const char *name, enum gguf_
     output->tensors[output->count++] = tensor;
 }
 
-/* Stores a number in 16 bits; returns false when it is too large for them. */
-static bool store_16(bool is_bf16, float value, unsigned char *out) {
-    uint16_t bits = is_bf16 ? bf16_from_float(value) : f16_from_float(value);
-    memcpy(out, &bits, sizeof bits);
-    return isfinite(is_bf16 ? bf16_to_float(bits) : f16_to_float(bits));
-}
-
-/* Rounds 32 numbers to a scale and 32 integers; returns false when the scale is too large for its 16 bits. */
-static bool store_q8_0(const float *values, unsigned char *out) {
-    float largest = 0;
-    for (int i = 0; i < GGUF_ROW_GROUP; i++)
-        largest = fmaxf(largest, fabsf(values[i]));
-    float scale = largest / Q8_0_LARGEST, inverse = scale > 0 ? 1 / scale : 0;
-    for (int i = 0; i < GGUF_ROW_GROUP; i++)
-        out[2 + i] = (unsigned char)(int8_t)roundf(values[i] * inverse);
-    return store_16(false, scale, out);
-}
-
 /* Stores numbers; returns the first that does not fit the type, or the first of its group; -1: all do. */
 static int64_t store(enum gguf_written type, const float *values, int64_t count, unsigned char *out) {
     int64_t wrong = dtype_find_not_finite(DTYPE_F32, values, count);
-    if (wrong < 0 && type == GGUF_WRITE_F32)
-        memcpy(out, values, (size_t)count * sizeof *values);
-    for (int64_t i = 0; i < count && wrong < 0 && type != GGUF_WRITE_F32; i += types[type].elements) {
-        bool fits =
-            type == GGUF_WRITE_Q8_0 ? store_q8_0(values + i, out) : store_16(type == GGUF_WRITE_BF16, values[i], out);
-        wrong = fits ? -1 : i;
+    for (int64_t i = 0; i < count && wrong < 0; i += types[type].elements) {
+        wrong = types[type].store(values + i, out) ? -1 : i;
         out += types[type].bytes;
     }
     return wrong;

@@ -5,11 +5,23 @@
 #include "gguf.h"
 
 /* Types that are written. */
-enum gguf_written { GGUF_WRITE_F32, GGUF_WRITE_F16, GGUF_WRITE_BF16, GGUF_WRITE_Q8_0 };
+enum gguf_written {
+    GGUF_WRITE_F32,
+    GGUF_WRITE_F16,
+    GGUF_WRITE_BF16,
+    GGUF_WRITE_Q8_0, /* the first that is rounded in blocks */
+    GGUF_WRITE_Q5_0,
+    GGUF_WRITE_Q4_0,
+    GGUF_WRITE_Q6_K,
+    GGUF_WRITE_Q4_K,
+};
 /* Returns the number that the key general.file_type has for a file of this type. */
 uint32_t gguf_file_type(enum gguf_written type);
 
-enum { GGUF_ROW_GROUP = 32 /* numbers of a row that Q8_0 stores together */ };
+/* True for a type whose numbers share scales in blocks. */
+bool gguf_is_rounded(enum gguf_written type);
+/* Returns the type, or the one that llama.cpp takes instead where rows of so many numbers are no whole blocks. */
+enum gguf_written gguf_type_for(enum gguf_written type, int64_t columns);
 
 struct gguf_output;
 
@@ -28,7 +40,7 @@ void gguf_put_texts(struct gguf_output *output, const char *key, const struct gg
 void gguf_put_numbers(struct gguf_output *output, const char *key, const float *values, size_t count);
 void gguf_put_integers(struct gguf_output *output, const char *key, const int32_t *values, size_t count);
 
-/* Adds a tensor; rows first. Rows of Q8_0 are whole groups. The values come in the order of the calls. */
+/* Adds a tensor; rows first. Rows are whole blocks (gguf_type_for). The values come in the order of the calls. */
 void gguf_output_tensor(struct gguf_output *output, const char *name, enum gguf_written type, int dims,
                         const int64_t *shape);
 

@@ -30,7 +30,7 @@ struct quantizer {
     struct safetensor *list; /* [count], which owns its names */
     struct written_tensor *tensors;
     size_t count, room;
-    int64_t current; /* the linear in memory; below 0: none */
+    int64_t current; /* the item in memory, a linear or a changed vector; below 0: none */
     void *memory;    /* its codes and scales */
     struct written_linear rounded;
     void *parts[WRITTEN_PARTS]; /* its tensors */
@@ -91,11 +91,13 @@ static int find_ignored(const struct quantizer *q, const char *module, bool *use
 static int add_slice(struct quantizer *q, int param, const struct param_slice *slice, bool *used) {
     const struct param_table *table = q->request->table;
     const struct param *row = &table->rows[param];
-    struct item item = {.is_transposed = slice->is_transposed, .is_plain = true};
+    struct item item = {.is_plain = true, .facts.param = param};
     item.entry = tensors_find(q->request->tensors, table->files, "", slice->name, table_is_tied(table));
     tensor_file_name(table->files, "", slice->name, item.name);
     if (!item.entry || is_listed(q, item.name)) /* zeros that the files lack */
         return STATUS_OK;
+    const struct tensor_source *source = item.entry->file->source;
+    item.is_transposed = slice->is_transposed && !(source && source->is_out_in);
     const char *ending = strrchr(item.name, '.');
     if (row->is_linear && row->place && !strcmp(ending, ".weight")) {
         item.is_linear = true;
@@ -261,7 +263,7 @@ static int round_linear(struct quantizer *q, int64_t number) {
                                      .to = &q->rounded.rows,
                                      .scales = &q->rounded.scales};
         if (q->request->round)
-            status = q->request->round(q->request->context, &linear->facts, &call);
+            status = q->request->round(q->request->context, &linear->facts, &call, values);
         else
             rounding_rows(&call);
     }
@@ -282,19 +284,54 @@ static int round_linear(struct quantizer *q, int64_t number) {
     return status;
 }
 
+/* Lets the caller change a vector. It is in memory then, as the file will have it. */
+static int change_vector(struct quantizer *q, int64_t number) {
+    const struct item *item = &q->items[number];
+    const struct safetensor *tensor = item->entry->tensor;
+    float *values = malloc((size_t)tensor->elements * sizeof *values + 1);
+    struct quantized_vector vector = {.param = item->facts.param,
+                                      .dtype = tensor->dtype,
+                                      .rounding = &q->rounding,
+                                      .values = values,
+                                      .count = tensor->elements};
+    drop_linear(q);
+    int status = status_allocated(values);
+    THEN(status, safetensors_read_finite(item->entry->file, tensor, 0, tensor->elements, DTYPE_F32, values));
+    THEN(status, q->request->change(q->request->context, &vector));
+    if (!status && vector.is_changed) {
+        q->parts[0] = malloc((size_t)tensor->bytes + 1);
+        status = status_allocated(q->parts[0]);
+        for (int64_t i = 0; i < tensor->elements && !status; i++)
+            if (tensor->dtype == DTYPE_F32)
+                ((float *)q->parts[0])[i] = values[i];
+            else
+                ((uint16_t *)q->parts[0])[i] =
+                    tensor->dtype == DTYPE_BF16 ? bf16_from_float(values[i]) : f16_from_float(values[i]);
+    }
+    free(values);
+    q->current = !status && vector.is_changed ? number : -1;
+    return status;
+}
+
 static int prepare(void *context, size_t index) {
     struct quantizer *q = context;
-    int64_t item = q->tensors[index].item;
-    return q->items[item].is_plain || item == q->current ? STATUS_OK : round_linear(q, item);
+    int64_t number = q->tensors[index].item;
+    const struct item *item = &q->items[number];
+    if (number == q->current)
+        return STATUS_OK;
+    if (!item->is_plain)
+        return round_linear(q, number);
+    bool may_change = q->request->change && item->entry->tensor->dims == 1 && item->entry->tensor->dtype <= DTYPE_F16;
+    return may_change ? change_vector(q, number) : STATUS_OK;
 }
 
 static int read_bytes(void *context, size_t index, int64_t first, size_t length, void *out) {
     struct quantizer *q = context;
     const struct written_tensor *tensor = &q->tensors[index];
     const struct tensor_entry *entry = q->items[tensor->item].entry;
-    if (tensor->part < 0)
+    if (tensor->part < 0 && tensor->item != q->current)
         return safetensors_read_bytes(entry->file, entry->tensor, first, (int64_t)length, out);
-    memcpy(out, (const char *)q->parts[tensor->part] + first, length);
+    memcpy(out, (const char *)q->parts[tensor->part < 0 ? 0 : tensor->part] + first, length);
     return STATUS_OK;
 }
 

@@ -17,6 +17,9 @@ const struct codec_format *codec_format_at(int number);
 /* True if a format takes groups of other sizes than its own, and if it has an asymmetric form. */
 bool codec_format_has_groups(const struct codec_format *format);
 bool codec_format_has_zeros(const struct codec_format *format);
+/* Returns how its codes may be chosen beside nearest rounding; CODEC_IS_GPTQS: the format is that solver's own. */
+enum codec_methods { CODEC_TAKES_AWQ = 1, CODEC_TAKES_GPTQ = 2, CODEC_IS_GPTQS = 4 };
+unsigned codec_format_methods(const struct codec_format *format);
 
 /* A linear of the files, which may be several of the model's. */
 struct quantized_linear {
@@ -24,6 +27,16 @@ struct quantized_linear {
     int param;                        /* the first parameter that has rows of it */
     int64_t rows, columns;            /* [out, in] */
     int64_t number, count;            /* of the linears that are rounded, from 0 on */
+};
+
+/* A vector of the files that stays plain. */
+struct quantized_vector {
+    int param;
+    enum dtype dtype;                /* whose precision the values have, before and after */
+    const struct rounding *rounding; /* of all linears */
+    float *values;                   /* [count] */
+    int64_t count;
+    bool is_changed; /* false at first */
 };
 
 struct quantize_request {
@@ -40,9 +53,11 @@ struct quantize_request {
     const char *const *ignore; /* [ignore_count] modules that stay plain: names, or "re:" and an expression */
     int64_t ignore_count;
     int threads;
-    /* Called before anything of a linear is written: rounds its values [rows, columns]. Call->scales may be NULL.
-     * NULL: rounding_rows. */
-    int (*round)(void *context, const struct quantized_linear *linear, const struct rounding_call *call);
+    /* Called before anything of a linear is written: rounds call->values, which are `values` and may
+     * change. NULL: rounding_rows. */
+    int (*round)(void *context, const struct quantized_linear *linear, const struct rounding_call *call, float *values);
+    /* Called before a plain vector is written, and may change it. NULL: all stay as they are. */
+    int (*change)(void *context, struct quantized_vector *vector);
     void *context;
 };
 /* Writes the directory. STATUS_USAGE for a quantised model, a group that does not divide a row, and a name that no

@@ -269,6 +269,7 @@ static int publish(void *context) {
         status = write_plan_index(&saver->plans[i], saver->staging.directory);
     if (!status && !saver->is_model && saver->state_text)
         status = save_state(saver->staging.directory, save, &saver->files, saver->state_text);
+    THEN_IF(status, save->model.seal, save->model.seal(save->model.seal_context, saver->staging.directory));
     THEN(status, staging_commit(&saver->staging));
     if (!status && !saver->is_model)
         save_prune(save, saver->others, saver->other_count);
@@ -390,6 +391,10 @@ static int set_target(struct ckpt_saver *saver, int64_t iteration, const char *s
         return status_fail(STATUS_INVALID, "cannot save iteration %lld under %.200s", (long long)iteration, root);
     saver->state_text = state_text ? strdup(state_text) : NULL; /* the first rank's */
     return status_allocated(!state_text || saver->state_text);
+}
+
+void ckpt_saver_set_seal(struct ckpt_saver *saver, void *context) {
+    saver->save.model.seal_context = context;
 }
 
 int ckpt_saver_begin(struct ckpt_saver *saver, int64_t iteration, const char *state_text) {

@@ -67,15 +67,9 @@ void mpi_enter_soon(struct mpi_process *process);
 void mpi_process_add(struct mpi_process *process, struct mpi_comm *comm);
 /* Removes a group. Under the lock. */
 void mpi_process_remove(struct mpi_comm *comm);
-/* Advances the calls of all groups. Under the lock. */
-void mpi_process_advance(struct mpi_process *process);
-/* Wakes the thread after a start that no rank waits for yet. Under the lock. */
-void mpi_process_wake(struct mpi_process *process);
 
 /* ---- mpi_calls.c: calls ---- */
 
-/* Advances the group's messages and collectives. The group keeps a failure, for the calls that wait. */
-void mpi_advance(struct mpi_comm *comm);
 /* Returns true if a started call of the group is not done. */
 static inline bool mpi_is_busy(const struct mpi_comm *comm) {
     return comm->oldest || comm->messages;

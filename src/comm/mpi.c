@@ -5,8 +5,6 @@
 
 #include "base/stop.h"
 
-#include <unistd.h>
-
 /* Scratch of a group's windows. Pieces have a minimum size for the sake of messages, so that two windows of many ranks
  * may take more. */
 enum { SCRATCH_BYTES = 1 << 20, PIECE_BYTES_MIN = 64 * 1024, WINDOWS_MIN = 2 };
@@ -48,7 +46,7 @@ static void mpi_abort(struct comm *comm, const char *reason) {
     log_error("rank %d failed: %s", comm->world_rank, reason);
     watch_fail(((struct mpi_comm *)comm)->watch);
     if (stop_requested())
-        _exit(1); /* a launcher ends the run for that, too */
+        stop_obey(); /* a launcher ends the run for that, too */
     mpi_enter_soon(((struct mpi_comm *)comm)->process);
     MPI_Abort(MPI_COMM_WORLD, 1);
 }

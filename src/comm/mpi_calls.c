@@ -169,7 +169,8 @@ static int begin_windows(struct mpi_comm *comm) {
     return STATUS_OK;
 }
 
-void mpi_advance(struct mpi_comm *comm) {
+/* Advances the group's messages and collectives. The group keeps a failure, for the calls that wait. */
+static void mpi_advance(struct mpi_comm *comm) {
     bool has_moved = true;
     int status = STATUS_OK;
     for (struct comm_request **at = &comm->messages; *at;) {
@@ -242,13 +243,15 @@ void mpi_process_remove(struct mpi_comm *comm) {
         *at = comm->next;
 }
 
-void mpi_process_advance(struct mpi_process *process) {
+/* Advances the calls of all groups. Under the lock. */
+static void mpi_process_advance(struct mpi_process *process) {
     for (struct mpi_comm *comm = process->groups; comm; comm = comm->next)
         if (mpi_is_busy(comm))
             mpi_advance(comm);
 }
 
-void mpi_process_wake(struct mpi_process *process) {
+/* Wakes the thread after a start that no rank waits for yet. Under the lock. */
+static void mpi_process_wake(struct mpi_process *process) {
     if (process->is_asleep)
         pthread_cond_signal(&process->started);
 }

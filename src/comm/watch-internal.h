@@ -73,6 +73,3 @@ void watch_accept(struct watch *watch);
 void watch_hear_guest(struct watch *watch, struct watch_guest *guest);
 /* Closes the listener and the guests once all ranks have come. */
 void watch_close_door(struct watch *watch);
-
-/* Sends a sign over a connection, unless that would block. */
-void watch_say(int fd, enum watch_sign sign);

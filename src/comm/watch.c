@@ -14,7 +14,7 @@ enum { STACK_BYTES = 1 << 20, LINE_BYTES = 128 };
 static const double beat_seconds = 0.25;
 static const double late_seconds = 1; /* if a tick is this late, the process or the machine was stopped */
 
-void watch_say(int fd, enum watch_sign sign) {
+static void watch_say(int fd, enum watch_sign sign) {
     char byte = (char)sign;
     send(fd, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }

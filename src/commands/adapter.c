@@ -43,6 +43,11 @@ static int print_adapter(const struct peft_files *files, int index) {
            ckpt_count(tensors) == 1 ? "" : "s", dtype_name(ckpt_dtype(tensors)));
     printf("base: %s\n", config->base_name ? config->base_name : "not recorded");
     printf("base digest: %s\n", *notes.base_digest ? notes.base_digest : "not recorded");
+    if (*notes.quantization.method) {
+        char bits[PEFT_QUANTIZATION_BYTES];
+        peft_quantization_text(&notes.quantization, bits);
+        printf("base quantization: %s\n", bits);
+    }
     if (*notes.chat_template)
         printf("chat template: %s\n", notes.chat_template);
     TRY(receipt_check_file(files, index, &has_receipt, &receipt));

@@ -6,8 +6,11 @@
 #include "config/config.h"
 #include "convert/convert.h"
 
-static const char *const dtypes[] = {[CONVERT_AUTO] = "auto", [CONVERT_FP32] = "fp32", [CONVERT_BF16] = "bf16",
-                                     [CONVERT_FP16] = "fp16", [CONVERT_Q8_0] = "q8_0", NULL};
+static const char *const dtypes[] = {[CONVERT_AUTO] = "auto",     [CONVERT_FP32] = "fp32",
+                                     [CONVERT_BF16] = "bf16",     [CONVERT_FP16] = "fp16",
+                                     [CONVERT_Q8_0] = "q8_0",     [CONVERT_Q5_0] = "q5_0",
+                                     [CONVERT_Q4_0] = "q4_0",     [CONVERT_Q6_K] = "q6_k",
+                                     [CONVERT_Q4_K_M] = "q4_k_m", NULL};
 static const char *const targets[] = {
     [CONVERT_MODEL] = "model",       [CONVERT_TENSORS] = "tensors", [CONVERT_DCP] = "dcp",
     [CONVERT_MEGATRON] = "megatron", [CONVERT_GGUF] = "gguf",       NULL};
@@ -35,7 +38,7 @@ static const struct config_row rows[] = {
              "before the model's names in the source; without it, the one prefix after which all parameters are found"),
     ROW_CHOICE("dtype", AT(dtype), "auto", dtypes,
                "of a model's written weights. auto keeps every value: bf16 if most of the source is bf16, else fp32; "
-               "q8_0 is for GGUF"),
+               "those from q8_0 on are for GGUF; q4_k_m is llama.cpp's mixture"),
     ROW_INT("files", AT(files), "1", 1, 10000, "to divide the tensors of a distributed checkpoint into"),
     ROW_INT("tensor", AT(tensor), "1", 1, 1024,
             "tensor ranks of Megatron's run: zero rows pad the vocabulary to a multiple of 128 for each"),

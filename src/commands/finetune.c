@@ -234,6 +234,7 @@ struct tuning {
     struct token_buffer prompt_text; /* initial text of virtual tokens */
     struct stack stack;
     struct peft_texts texts; /* the files besides the values */
+    struct receipts_maker receipts;
 };
 
 /* Refuses to write into the base or into another model's directory. With --peft full the output has checkpoints that
@@ -298,8 +299,9 @@ static int choose_stack(const struct options *options, const struct config *give
     bool only_evaluates = options->sections.run.train.skip_train;
     if (!only_evaluates && !options->init_adapter)
         return stack_choose(stack, &options->peft, keys, given);
-    return only_evaluates ? stack_apply(stack, &options->adapters, given, options->model)
-                          : stack_take(stack, &options->peft, keys, given, options->init_adapter, options->model);
+    const struct stack_base base = {options->model, options->load_in};
+    return only_evaluates ? stack_apply(stack, &options->adapters, given, &base)
+                          : stack_take(stack, &options->peft, keys, given, options->init_adapter, &base);
 }
 
 /* Sets the learning rate that the methods have when none is given, and prints it. */
@@ -411,7 +413,7 @@ static int make_texts(struct tuning *tuning) {
     struct peft_notes notes = {0};
     if (tuning->stack.is_full)
         return keep_template(tuning);
-    int status = peft_base_digest(tuning->run.model_directory, notes.base_digest);
+    int status = peft_note_base(tuning->run.model_directory, tuning->options->load_in, &notes);
     if (tuning->template) {
         snprintf(notes.chat_template, sizeof notes.chat_template, "%s", chat_template_name(tuning->template));
         notes.jinja = strbuf_text(chat_template_text(tuning->template));
@@ -434,6 +436,10 @@ static void set_tuner(struct tuning *tuning, const struct options *options) {
     tuning->tuner.texts = tuning->texts.items;
     tuning->tuner.text_count = tuning->texts.count;
     tuning->tuner.init_directory = options->init_adapter;
+    tuning->receipts =
+        (struct receipts_maker){.run = &tuning->run, .configs = tuning->stack.configs, .count = tuning->stack.count};
+    if (!options->sections.run.train.skip_train)
+        tuning->tuner.seal = receipts_seal(&tuning->receipts);
     tuning->run.tuner = &tuning->tuner;
 }
 
@@ -578,6 +584,7 @@ static void close_all(void *context) {
     token_buffer_free(&tuning->prompt_text);
     tokenizer_close(tuning->tokenizer);
     chat_template_close(tuning->template);
+    receipts_maker_close(&tuning->receipts);
     peft_texts_free(&tuning->texts);
     stack_free(&tuning->stack);
     cluster_close(&tuning->cluster);

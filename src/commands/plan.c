@@ -9,7 +9,8 @@
 
 #include <math.h>
 
-int plan_write(const char *path, const struct strbuf *text) {
+/* Writes a text to a file, which appears whole; "-" is standard output. STATUS_IO, STATUS_MEMORY. */
+static int plan_write(const char *path, const struct strbuf *text) {
     TRY(strbuf_status(text));
     if (strcmp(path, "-"))
         return file_write_atomic(path, strbuf_text(text), text->length);
@@ -73,7 +74,8 @@ static int show(const void *values, const struct config *given) {
     return status;
 }
 
-int plan_show_command(int argc, char **argv) {
+/* cambium plan show: a cluster file. */
+static int plan_show_command(int argc, char **argv) {
     static const struct config_command command = {
         .name = "plan show",
         .synopsis = "cambium plan show NAME|FILE",

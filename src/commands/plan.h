@@ -16,11 +16,7 @@ int plan_walk_command(int argc, char **argv);
 int plan_fit_command(int argc, char **argv);
 /* cambium plan calibrate: a cluster file of this machine. */
 int plan_calibrate_command(int argc, char **argv);
-/* cambium plan show: a cluster file. */
-int plan_show_command(int argc, char **argv);
 
-/* Writes a text to a file, which appears whole; "-" is standard output. STATUS_IO, STATUS_MEMORY. */
-int plan_write(const char *path, const struct strbuf *text);
 /* Writes a text that was made with this status, if it is STATUS_OK, and frees it. Returns the first failure. */
 int plan_write_made(const char *path, int status, struct strbuf *text);
 /* True when output to this path goes to standard output. */

@@ -6,6 +6,9 @@
 #include "config/config.h"
 #include "jobs/quantize.h"
 
+static const char *const precisions[] = {"auto", "fp32", "bf16", NULL};
+static const char *const methods[] = {"auto", "nearest", "awq", "gptq", NULL};
+
 #define AT(field) offsetof(struct quantize_job, field)
 static const struct config_row rows[] = {
     ROW_PATH("model", AT(model), "DIR|FILE", "a model directory, or a GGUF file with plain weights",
@@ -22,6 +25,21 @@ static const struct config_row rows[] = {
     ROW_LIST("ignore", AT(ignore), "PATTERN...",
              "linears that stay as they are: names of modules, or re: and an expression of Python's for the beginning "
              "of a name"),
+    ROW_CHOICE(
+        "method", AT(method), "auto", methods,
+        "how codes are chosen. nearest rounds each weight. awq, for int4, first scales inputs (arXiv 2306.00978). "
+        "gptq, for "
+        "int4 and gptq, spreads each error over later inputs (arXiv 2210.17323). Both follow --data. auto: gptq for "
+        "gptq, else nearest"),
+    ROW_PATH(
+        "data", AT(data), "FILE.jsonl|FILE.txt",
+        "texts to run through the model: JSON lines with \"text\", \"tokens\" or \"messages\", or plain text. A tenth "
+        "is held back to measure what was lost"),
+    ROW_INT("samples", AT(samples), "128", 10, 1000000, "pieces of --data"),
+    ROW_INT("seq-length", AT(seq_length), "2048", 16, 1 << 20, "tokens of a piece, within the model's positions"),
+    ROW_INT("seed", AT(seed), "0", 0, INT32_MAX, "of the choice of pieces"),
+    ROW_CHOICE("precision", AT(precision), "auto", precisions,
+               "of the samples' way through the model: fp32 or bf16; auto: bf16 for a model in bf16, else fp32"),
     ROW_INT("threads", AT(threads), "0", 0, 4096, "0: all cores"),
 };
 
@@ -33,7 +51,7 @@ static const struct config_command command = {
         "read it. Embedding, head, norms and biases stay as they are. Every command of Cambium opens the result. Equal "
         "input gives equal bytes.",
     .examples = "  cambium quantize --model out/gpt --output out/gpt-int4 --format int4\n"
-                "  cambium quantize --model out/gpt --output out/gpt-nf4 --format nf4 --ignore 're:.*layers.0.'\n",
+                "  cambium quantize --model out/gpt --output out/gpt-nf4 --format nf4 --ignore 're:.*[.]0[.]'\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
 };

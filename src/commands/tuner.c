@@ -58,8 +58,10 @@ static int load_stack(void *self, const char *directory, const struct ckpt_array
 }
 
 static int export_stack(void *self, const struct tuner *tuner, const struct ckpt_array *values, const char *directory,
-                        bool is_shared) {
+                        bool is_shared, void *seal) {
     struct peft_export export = {.values = values,
+                                 .seal = tuner->seal.begin ? tuner->seal.write : NULL,
+                                 .seal_context = seal,
                                  .texts = tuner->texts,
                                  .text_count = tuner->text_count,
                                  .directory = directory,

@@ -51,10 +51,6 @@ static inline size_t config_find_row(const struct config_command *command, const
     return i;
 }
 
-/* Allocates memory that lives as long as `config`. Returns NULL and sets the error text when there is none. */
-void *config_allocate(struct config *config, size_t bytes);
-const char *config_copy_text(struct config *config, const char *text);
-
 /* Sets the field of row `index` from a value as typed. STATUS_USAGE, with a text that says what is wrong but not where;
  * STATUS_MEMORY. */
 int config_set_text(struct config *config, size_t index, const char *text);

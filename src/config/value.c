@@ -12,7 +12,8 @@ struct config_block {
     max_align_t bytes[];
 };
 
-void *config_allocate(struct config *config, size_t bytes) {
+/* Allocates memory that lives as long as `config`. Returns NULL and sets the error text when there is none. */
+static void *config_allocate(struct config *config, size_t bytes) {
     struct config_block *block = malloc(sizeof *block + bytes);
     if (!block) {
         status_no_memory();
@@ -35,7 +36,7 @@ void config_free(struct config *config) {
     free(config);
 }
 
-const char *config_copy_text(struct config *config, const char *text) {
+static const char *config_copy_text(struct config *config, const char *text) {
     size_t bytes = strlen(text) + 1;
     char *copy = config_allocate(config, bytes);
     return copy ? memcpy(copy, text, bytes) : NULL;

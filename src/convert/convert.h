@@ -13,8 +13,18 @@ enum convert_target {
     CONVERT_GGUF,     /* a GGUF file of a model */
 };
 
-/* CONVERT_AUTO: bf16 if the source's are, else fp32. The last is for GGUF. */
-enum convert_type { CONVERT_AUTO, CONVERT_FP32, CONVERT_BF16, CONVERT_FP16, CONVERT_Q8_0 };
+/* CONVERT_AUTO: bf16 if the source's are, else fp32. Those from CONVERT_Q8_0 on are for GGUF. */
+enum convert_type {
+    CONVERT_AUTO,
+    CONVERT_FP32,
+    CONVERT_BF16,
+    CONVERT_FP16,
+    CONVERT_Q8_0,
+    CONVERT_Q5_0,
+    CONVERT_Q4_0,
+    CONVERT_Q6_K,
+    CONVERT_Q4_K_M,
+};
 
 struct convert_request {
     const char *from; /* a GGUF file or a directory */

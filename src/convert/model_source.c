@@ -165,7 +165,8 @@ static void choose_type(const struct convert_request *request, struct model_sour
             found = tensor->dtype;
         }
     }
-    m->dtype = convert_dtype(request, found == DTYPE_BF16);
+    bool is_exact = found == DTYPE_BF16 && !ckpt_quantization(tensors)->method;
+    m->dtype = convert_dtype(request, is_exact);
 }
 
 static int open_directory(const struct convert_request *request, struct model_source *m) {

@@ -90,7 +90,7 @@ static void put_keys(const struct writing *w) {
     gguf_put_text(w->output, "general.architecture", architecture(w));
     gguf_put_text(w->output, "general.type", "model");
     gguf_put_integer(w->output, "general.file_type", gguf_file_type(w->type));
-    if (w->type == GGUF_WRITE_Q8_0)
+    if (gguf_is_rounded(w->type))
         gguf_put_integer(w->output, "general.quantization_version", 2);
     put_integer(w, "context_length", c->max_position_embeddings);
     put_integer(w, "embedding_length", c->hidden_size);
@@ -113,16 +113,29 @@ static void put_keys(const struct writing *w) {
 
 /* ---- tensors ---- */
 
-static enum gguf_written type_of(const struct writing *w, const struct param *param) {
-    bool is_short_row = param->shape[1] % GGUF_ROW_GROUP != 0;
+/* True for layers whose values and ffn_down llama.cpp keeps in more bits: an eighth at either end, and every third. */
+static bool has_more_bits(int64_t layer, int64_t layers) {
+    return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
+}
+
+/* Returns the type of a tensor. Q4_K is llama.cpp's mixture Q4_K_M: Q6_K for the head and for some matrices. */
+static enum gguf_written type_of(const struct writing *w, const struct param *param, const char *name) {
+    bool is_head = !strcmp(name, "output.weight") ||
+                   (!strcmp(name, "token_embd.weight") && !w->model.config.untie_embeddings_and_output_weights);
+    bool is_mixed = strstr(name, ".attn_v.") || strstr(name, ".ffn_down.");
+    bool is_fused_qkv = strstr(name, ".attn_qkv.") != NULL; /* llama.cpp has Q5_K */
+    enum gguf_written type = w->type;
     if (param->dims == 1 || !strcmp(param->name, "embedding.position"))
         return GGUF_WRITE_F32;
-    return w->type == GGUF_WRITE_Q8_0 && is_short_row ? GGUF_WRITE_F16 : w->type;
+    if (type == GGUF_WRITE_Q4_K &&
+        (is_head || is_fused_qkv || (is_mixed && has_more_bits(param->layer, w->model.config.num_layers))))
+        type = GGUF_WRITE_Q6_K;
+    return gguf_type_for(type, param->shape[1]);
 }
 
 static void add_tensor(struct writing *w, int index, int64_t row, int64_t rows, int64_t pairs, const char *name) {
     const struct param *param = &w->model.table.rows[index];
-    gguf_output_tensor(w->output, name, type_of(w, param), param->dims, (int64_t[]){rows, param->shape[1]});
+    gguf_output_tensor(w->output, name, type_of(w, param, name), param->dims, (int64_t[]){rows, param->shape[1]});
     w->tensors[w->count++] = (struct written){.param = index, .row = row, .rows = rows, .pairs = pairs};
 }
 
@@ -205,10 +218,10 @@ static int get(void *context, size_t index, int64_t row, int64_t rows, float *va
 /* ---- writing ---- */
 
 static void choose_type(struct writing *w) {
-    static const enum gguf_written types[] = {[CONVERT_FP32] = GGUF_WRITE_F32,
-                                              [CONVERT_BF16] = GGUF_WRITE_BF16,
-                                              [CONVERT_FP16] = GGUF_WRITE_F16,
-                                              [CONVERT_Q8_0] = GGUF_WRITE_Q8_0};
+    static const enum gguf_written types[] = {
+        [CONVERT_FP32] = GGUF_WRITE_F32,  [CONVERT_BF16] = GGUF_WRITE_BF16,  [CONVERT_FP16] = GGUF_WRITE_F16,
+        [CONVERT_Q8_0] = GGUF_WRITE_Q8_0, [CONVERT_Q5_0] = GGUF_WRITE_Q5_0,  [CONVERT_Q4_0] = GGUF_WRITE_Q4_0,
+        [CONVERT_Q6_K] = GGUF_WRITE_Q6_K, [CONVERT_Q4_K_M] = GGUF_WRITE_Q4_K};
     bool is_bf16 = w->model.dtype == DTYPE_BF16;
     w->type = w->request->type != CONVERT_AUTO ? types[w->request->type] : is_bf16 ? GGUF_WRITE_BF16 : GGUF_WRITE_F32;
 }

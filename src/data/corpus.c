@@ -36,7 +36,7 @@ struct corpus_reader {
     size_t used, filled;
 };
 
-void corpus_batch_clear(struct corpus_batch *batch) {
+static void corpus_batch_clear(struct corpus_batch *batch) {
     if (batch->text.capacity > KEPT_BYTES)
         strbuf_free(&batch->text); /* releases the memory of one huge document */
     strbuf_clear(&batch->text);

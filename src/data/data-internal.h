@@ -23,7 +23,6 @@ struct corpus_batch {
     struct corpus_document *documents;
     size_t count, capacity;
 };
-void corpus_batch_clear(struct corpus_batch *batch);
 void corpus_batch_free(struct corpus_batch *batch);
 
 /* The pieces that a rank reads, in this order: whole inputs, and ranges of plain inputs that begin and end between

@@ -171,8 +171,6 @@ int data_facts(const char *name, const struct config_list *words, const char *co
 /* ---- splits and blends ---- */
 
 enum data_split { SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST, SPLIT_COUNT };
-/* The split's name in options and messages. */
-const char *data_split_name(enum data_split split);
 
 /* A sample in the form that the model takes: rows of seq_length entries, owned by the caller; none is NULL. */
 struct gpt_sample {

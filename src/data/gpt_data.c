@@ -7,7 +7,8 @@
 
 enum { MAX_PARTS = INT16_MAX - 1 };
 
-const char *data_split_name(enum data_split split) {
+/* The split's name in options and messages. */
+static const char *data_split_name(enum data_split split) {
     static const char *const names[SPLIT_COUNT] = {"train", "valid", "test"};
     return names[split];
 }

@@ -45,7 +45,7 @@ static void refill(struct random_state *state) {
     state->next = 0;
 }
 
-uint32_t random_state_next(struct random_state *state) {
+static uint32_t random_state_next(struct random_state *state) {
     if (state->next == STATE_WORDS)
         refill(state);
     uint32_t y = state->word[state->next++];

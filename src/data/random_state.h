@@ -12,7 +12,6 @@ struct random_state {
 void random_state_seed(struct random_state *state, uint32_t seed);
 /* Seeds as random.Random(seed) does. */
 void random_state_seed_python(struct random_state *state, uint32_t seed);
-uint32_t random_state_next(struct random_state *state);
 /* RandomState.shuffle of a one-dimensional array of at most 2^32 values. */
 void random_state_shuffle(struct random_state *state, uint32_t *values, int64_t count);
 /* Random.sample(range(total), count): `count` of the numbers below total < 2^32, without repetition. Takes `room`

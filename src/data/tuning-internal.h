@@ -67,9 +67,6 @@ size_t tuning_rows_bytes(const struct tuning_rows *rows);
 
 /* ---- tuning_order.c ---- */
 
-/* Returns place i of a permutation of 0 .. count-1 that depends on the seed, the epoch and the number of the pool. */
-int64_t tuning_shuffle(uint64_t seed, uint32_t pool, uint32_t epoch, int64_t count, int64_t i);
-
 /* Rows that are drawn together. A sample is one row of the pool, or a pack of several. */
 struct tuning_pool {
     int64_t first_row, rows, samples;

@@ -4,7 +4,7 @@
 
 /* A Feistel network whose round function is Philox permutes 2^(2h) numbers; a result that is not a row is permuted
  * again until it is one. There are at least 2^8 numbers, so that few rows can also come in every order. */
-int64_t tuning_shuffle(uint64_t seed, uint32_t pool, uint32_t epoch, int64_t count, int64_t i) {
+static int64_t tuning_shuffle(uint64_t seed, uint32_t pool, uint32_t epoch, int64_t count, int64_t i) {
     enum { ROUNDS = 4 };
     unsigned half = 4;
     while (count >> 2 * half)

@@ -100,6 +100,8 @@ struct engine {
     struct engine_shared *shared;
     struct pretrained files; /* the model's files; closed after the weights are read */
     struct pretrained_encodings encodings;
+    struct peft_quantization quantization;
+    char quantization_text[sizeof((struct ckpt_quantization){0}.text)];
     char directory[PATH_MAX];
     struct model_text_ends ends;
     enum dtype dtype;

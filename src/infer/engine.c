@@ -55,6 +55,10 @@ const char *engine_precision(const struct engine *engine) {
     return precision >= 0 ? precision_names[precision] : dtype_name(engine_dtype(engine));
 }
 
+const char *engine_quantization(const struct engine *engine) {
+    return engine->quantization_text;
+}
+
 int64_t engine_max_rows(const struct engine *engine) {
     return engine->options.max_rows;
 }

@@ -82,6 +82,8 @@ const char *engine_precision(const struct engine *engine);
 int64_t engine_max_rows(const struct engine *engine);
 int64_t engine_max_sequences(const struct engine *engine);
 int64_t engine_max_positions(const struct engine *engine);
+/* Returns how its weights are held in few bits: "gptq, 4 bits, groups of 128"; "" if they are plain. */
+const char *engine_quantization(const struct engine *engine);
 /* Returns the directory that was opened. */
 const char *engine_directory(const struct engine *engine);
 /* Returns the ends of a text: the tokenizer's end-of-text first, if it has one, then those of the model's files.

@@ -21,7 +21,7 @@ static void begin_loading(struct engine *engine, const struct peft_bytes *bytes)
     struct engine_loading *loading = &engine->loading;
     int status = peft_files_open_bytes(bytes, 1, &loading->files);
     if (!status && !engine->options.random && !bytes->fits_base && engine->leader)
-        status = peft_files_check_base(loading->files, engine->directory);
+        status = peft_files_check_base(loading->files, engine->directory, engine->options.load_in);
     THEN(status, peft_bank_begin(engine->bank, loading->files, 0));
     loading->has_begun = true;
     loading->status = status;

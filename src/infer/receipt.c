@@ -73,7 +73,7 @@ static int add_row(struct golden_run *run, int sequence, int text, int32_t token
     static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1};
     if (run->count == run->most || (next >= 0 && run->wanting == run->wanted))
         TRY(flush(run));
-    int32_t label = next < 0 ? -1 : next < RECEIPT_TOKENS ? run->texts[text].tokens[next] : 0;
+    int32_t label = next < 0 ? -1 : receipt_label(&run->texts[text], next);
     run->places[run->count] = (struct place){.text = text, .token = next};
     run->rows[run->count++] = (struct engine_row){.token = token,
                                                   .sequence = sequence,
@@ -139,13 +139,17 @@ static int open_run(struct golden_run *run) {
     return status_allocated(is_allocated);
 }
 
-static void close_run(struct golden_run *run) {
+static void write_digits(EVP_MD_CTX *digest, char digits[PEFT_SHA256_BYTES]) {
     unsigned char number[EVP_MAX_MD_SIZE];
+    if (EVP_DigestFinal_ex(digest, number, NULL))
+        for (int i = 0; i < (PEFT_SHA256_BYTES - 1) / 2; i++)
+            snprintf(digits + 2 * i, 3, "%02x", number[i]);
+}
+
+static void close_run(struct golden_run *run) {
     for (int t = 0; t < RECEIPT_TEXTS; t++) {
-        bool has_rows = run->hashes && run->digests[t] && model_gives_results(run->engine->runner);
-        if (has_rows && EVP_DigestFinal_ex(run->digests[t], number, NULL))
-            for (int i = 0; i < (PEFT_SHA256_BYTES - 1) / 2; i++)
-                snprintf(run->texts[t].rows_sha256 + 2 * i, 3, "%02x", number[i]);
+        if (run->hashes && run->digests[t] && model_gives_results(run->engine->runner))
+            write_digits(run->digests[t], run->texts[t].rows_sha256);
         EVP_MD_CTX_free(run->digests[t]);
     }
     free(run->rows);
@@ -200,16 +204,36 @@ static int run_both(struct engine *engine, int image, bool hashes, int count,
     return status;
 }
 
+int receipt_take_rows(struct receipt_text *text, bool is_base, int count, int64_t vocab, const float *label_logprobs,
+                      float *rows) {
+    float *logprobs = is_base ? text->base_logprobs : text->logprobs;
+    EVP_MD_CTX *digest = EVP_MD_CTX_new();
+    int status = status_allocated(digest && EVP_DigestInit_ex(digest, EVP_sha256(), NULL));
+    logprobs[0] = NAN;
+    for (int i = 0, token = RECEIPT_TOKENS + 1 - count; i < count && !status; i++, token++) {
+        float *row = rows + i * vocab;
+        if (token < RECEIPT_TOKENS)
+            logprobs[token] = label_logprobs[i];
+        if (is_base || token == 0)
+            continue;
+        log_softmax(row, vocab, receipt_label(text, token), label_logprobs[i]);
+        EVP_DigestUpdate(digest, row, (size_t)vocab * sizeof *row);
+    }
+    if (!status && !is_base)
+        write_digits(digest, text->rows_sha256);
+    EVP_MD_CTX_free(digest);
+    return status;
+}
+
 /* ---- this run ---- */
 
-static void describe(struct engine *engine, struct receipt *receipt) {
-    const struct rank *rank = engine_rank(engine);
+void receipt_describe_run(const struct rank *rank, const char *precision, struct receipt *receipt) {
     const char *text = device_description(rank->device), *of_gpu = strstr(text, "sm_"), *of_cpu = strrchr(text, ' ');
     const char *level = of_gpu ? of_gpu : of_cpu ? of_cpu + 1 : text;
     struct receipt_run *run = &receipt->run;
     *run = (struct receipt_run){.tensor_parallel = rank->grid.tensor,
                                 .batch_invariant = device_is_batch_invariant(rank->device)};
-    snprintf(run->precision, sizeof run->precision, "%s", engine_precision(engine));
+    snprintf(run->precision, sizeof run->precision, "%s", precision);
     snprintf(run->device, sizeof run->device, "%.*s", (int)strcspn(text, ", :"), text);
     snprintf(run->level, sizeof run->level, "%.*s", (int)strcspn(level, ","), level);
     snprintf(receipt->version, sizeof receipt->version, "%s", CAMBIUM_VERSION);
@@ -374,7 +398,7 @@ static int check_other(struct engine *engine, const struct peft_bytes *bytes, in
 static int replay(struct engine *engine, const struct peft_bytes *bytes, int image, const struct receipt *receipt,
                   bool is_there, struct receipt_result *result) {
     struct comparison c = {.receipt = receipt};
-    describe(engine, &c.here);
+    receipt_describe_run(engine_rank(engine), engine_precision(engine), &c.here);
     if (is_there)
         memcpy(c.here.golden, receipt->golden, sizeof c.here.golden);
     else
@@ -399,8 +423,13 @@ int engine_replay(struct engine *engine, const struct peft_bytes *bytes, int ima
     *result = (struct receipt_result){0};
     if (engine->options.receipts == RECEIPTS_OFF)
         return STATUS_OK;
+    struct peft_notes notes;
+    TRY(peft_bytes_notes(bytes, &notes));
     TRY(receipt_read(bytes, &is_there, &receipt));
-    int status = is_there || engine->options.receipts != RECEIPTS_REQUIRE
+    /* A base in other bits, of which a warning tells, has other numbers. */
+    bool has_same_bits = peft_quantization_equals(&notes.quantization, &engine->quantization);
+    int status = is_there && !has_same_bits ? receipt_check_adapter(&receipt, bytes)
+                 : is_there || engine->options.receipts != RECEIPTS_REQUIRE
                      ? replay(engine, bytes, image, &receipt, is_there, result)
                      : receipt_fail_none(bytes->directory);
     receipt_free(&receipt);
@@ -430,7 +459,7 @@ int engine_replay_opened(struct engine *engine) {
 
 int engine_make_receipt(struct engine *engine, const struct peft_bytes *bytes, int image, json_t *base, char **text) {
     struct receipt receipt = {0};
-    describe(engine, &receipt);
+    receipt_describe_run(engine_rank(engine), engine_precision(engine), &receipt);
     receipt_draw(engine_config(engine)->vocab_size, receipt.golden);
     TRY(run_both(engine, image, true, RECEIPT_TEXTS, receipt.golden));
     return receipt_write(&receipt, bytes, base, text);

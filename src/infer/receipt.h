@@ -23,3 +23,17 @@ int engine_replay_opened(struct engine *engine);
 /* Computes a receipt for such an adapter; the caller frees *text. `base`: of receipt_describe_base. Errors of
  * receipt_write and the engine. */
 int engine_make_receipt(struct engine *engine, const struct peft_bytes *bytes, int image, json_t *base, char **text);
+
+/* ---- without an engine; any rank ---- */
+
+/* Returns the label of the row that predicts a token of a text; the row after the last one has some label, too. */
+static inline int32_t receipt_label(const struct receipt_text *text, int token) {
+    return token < RECEIPT_TOKENS ? text->tokens[token] : 0;
+}
+/* Describes this run and program in a receipt. */
+void receipt_describe_run(const struct rank *rank, const char *precision, struct receipt *receipt);
+/* Sets a text's numbers, with an adapter or of the base, from `rows` [count, vocab] of logits, which it overwrites, and
+ * the log-probabilities [count] of their labels. `count` is RECEIPT_TOKENS, or 1 more where the first row predicts
+ * token 0. STATUS_MEMORY. */
+int receipt_take_rows(struct receipt_text *text, bool is_base, int count, int64_t vocab, const float *label_logprobs,
+                      float *rows);

@@ -360,7 +360,6 @@ struct jinja_value jinja_replace(struct jinja_run *run, const struct jinja_strin
 /* Splits at a separator; NULL: white space. From the right, a limit needs a separator. */
 struct jinja_value jinja_split(struct jinja_run *run, const struct jinja_string *string,
                                const struct jinja_string *separator, int64_t most, bool is_from_right);
-struct jinja_value jinja_lines(struct jinja_run *run, const struct jinja_string *string);
 enum jinja_case {
     JINJA_UPPER,
     JINJA_LOWER,

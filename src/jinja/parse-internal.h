@@ -45,7 +45,6 @@ void jinja_parse_fail(struct jinja_parser *parser, int line, int status, const c
 void *jinja_parser_take(struct jinja_parser *parser, size_t bytes);
 /* Never returns NULL: after a failure it returns an unusable node. */
 struct jinja_node *jinja_node_new(struct jinja_parser *parser, enum jinja_node_kind kind, int line);
-uint32_t jinja_name_of(struct jinja_parser *parser, const char *bytes, size_t length);
 void jinja_nodes_add(struct jinja_parser *parser, struct jinja_nodes *nodes, struct jinja_node *node);
 /* Makes the string of a node: a copy of bytes[length]. */
 struct jinja_value jinja_new_string(struct jinja_parser *parser, const char *bytes, size_t length);

@@ -56,7 +56,7 @@ void jinja_nodes_add(struct jinja_parser *parser, struct jinja_nodes *nodes, str
     nodes->items[nodes->count++] = node;
 }
 
-uint32_t jinja_name_of(struct jinja_parser *parser, const char *bytes, size_t length) {
+static uint32_t jinja_name_of(struct jinja_parser *parser, const char *bytes, size_t length) {
     struct jinja *jinja = parser->jinja;
     uint32_t *slot = jinja_name_slot(jinja, bytes, length);
     if (*slot)

@@ -71,7 +71,7 @@ static size_t line_end(const char *at, const char *end) {
                : 0;
 }
 
-struct jinja_value jinja_lines(struct jinja_run *run, const struct jinja_string *string) {
+static struct jinja_value jinja_lines(struct jinja_run *run, const struct jinja_string *string) {
     struct jinja_value lines = jinja_list_new(run, JINJA_LIST, 4);
     size_t from = 0;
     for (size_t at = 0; at < string->length && jinja_charge_bytes(run, 1);) {

@@ -1,8 +1,5 @@
 /* Rounds the linears of a model, and reports what that cost. */
-#include "quantize.h"
-
-#include "ckpt/quantize.h"
-#include "pretrained/pretrained.h"
+#include "quantize-internal.h"
 
 #include <math.h>
 
@@ -10,20 +7,29 @@
 struct kind {
     char name[64];
     int64_t linears;
-    double error, size; /* sums of squares, of what rounding changed and of the weights */
+    double error, size;               /* sums of squares, of what rounding changed and of the weights */
+    double output_error, output_size; /* the same of outputs on the samples, for some of the rows */
 };
 enum { MOST_KINDS = 32 };
 
 struct quantizing {
     const struct quantize_job *job;
+    enum quantize_method method;
+    struct calibration *calibration; /* NULL: there are no samples */
+    double divergence;
     struct pretrained model;
     struct param_table table;
     struct tokenizer_files tokenizer;
-    struct strbuf generation; /* generation_config.json */
+    struct strbuf generation;           /* generation_config.json */
+    float *factors[ATTACH_PLACE_COUNT]; /* of the inputs of the present layer's linears; NULL: 1 */
     struct kind kinds[MOST_KINDS];
     int kind_count;
     struct progress progress;
 };
+
+static int threads_of(const struct quantize_job *job) {
+    return job->threads ? (int)job->threads : usable_cores();
+}
 
 /* Returns the kind of a linear: its module without the names of the layers. */
 static struct kind *find_kind(struct quantizing *q, const char *module) {
@@ -56,22 +62,128 @@ static int add_error(struct kind *kind, const struct rounding_call *call) {
     return STATUS_OK;
 }
 
-static int round_linear(void *context, const struct quantized_linear *linear, const struct rounding_call *call) {
+/* ---- factors of inputs ---- */
+
+enum { FACTOR_WORK = 1 << 26 }; /* multiplications of each trial */
+
+/* Finds the factors of a place of the layer. */
+static int find_factors(struct quantizing *q, const struct rounding *rounding, int place, int64_t in) {
+    int64_t count, most = FACTOR_WORK / (in * in) > 16 ? FACTOR_WORK / (in * in) : 16;
+    float *rows = NULL;
+    free(q->factors[place]);
+    q->factors[place] = malloc((size_t)in * sizeof *q->factors[place]);
+    TRY(status_allocated(q->factors[place]));
+    int status = calibration_rows(q->calibration, place, most, &rows, &count);
+    const struct rounding_call call = {
+        .rounding = rounding, .values = rows, .rows = count, .columns = in, .threads = threads_of(q->job)};
+    THEN(status, solve_factors(&call, calibration_sums(q->calibration, place), q->factors[place]));
+    free(rows);
+    return status;
+}
+
+/* Divides the gains of a norm by the factors of the linear that it feeds. The gains are rounded to their type, and the
+ * factors become exactly what was divided by. */
+static void fold(struct quantized_vector *gains, float *factors) {
+    for (int64_t i = 0; i < gains->count; i++) {
+        float gain = gains->values[i] / factors[i];
+        gain = gains->dtype == DTYPE_BF16  ? bf16_to_float(bf16_from_float(gain))
+               : gains->dtype == DTYPE_F16 ? f16_to_float(f16_from_float(gain))
+                                           : gain;
+        bool is_kept = gain == 0 || !isfinite(gain);
+        factors[i] = is_kept ? 1 : gains->values[i] / gain;
+        gains->values[i] = is_kept ? gains->values[i] : gain;
+    }
+}
+
+/* Changes the norms of a layer: their gains come before the linears that they feed, and before their biases. */
+static int change_vector(void *context, struct quantized_vector *vector) {
+    static const struct {
+        const char *ending;
+        int place;
+        bool is_gain;
+    } norms[] = {{".norm1.weight", ATTACH_QKV, true},
+                 {".norm1.bias", ATTACH_QKV, false},
+                 {".norm2.weight", ATTACH_FC1, true},
+                 {".norm2.bias", ATTACH_FC1, false}};
     struct quantizing *q = context;
+    const struct param *row = &q->table.rows[vector->param];
+    for (size_t i = 0; i < sizeof norms / sizeof *norms && !vector->is_changed; i++) {
+        size_t length = strlen(row->name), end = strlen(norms[i].ending);
+        int place = norms[i].place;
+        if (length <= end || strcmp(row->name + length - end, norms[i].ending))
+            continue;
+        TRY(calibration_reach(q->calibration, row->layer));
+        if (norms[i].is_gain) {
+            TRY(find_factors(q, vector->rounding, place, vector->count));
+            fold(vector, q->factors[place]);
+        } else
+            for (int64_t k = 0; k < vector->count; k++)
+                vector->values[k] /= q->factors[place][k];
+        if (norms[i].is_gain && place == ATTACH_FC1 && q->model.config.swiglu)
+            TRY(find_factors(q, vector->rounding, ATTACH_FC2, q->model.config.ffn_hidden_size));
+        calibration_set_vector(q->calibration, vector->param, vector->values, vector->count);
+        vector->is_changed = true;
+    }
+    return STATUS_OK;
+}
+
+/* Multiplies the inputs of a linear by their factors, and divides the outputs that feed another one by its factors. */
+static void scale_linear(const struct quantizing *q, const struct quantized_linear *linear, float *values) {
+    const struct param *row = &q->table.rows[linear->param];
+    const float *inputs = q->factors[row->place], *outputs = row->place == ATTACH_FC1 ? q->factors[ATTACH_FC2] : NULL;
+    int64_t half = row->shape[0] / 2; /* gates come first, and then what they multiply */
+    const struct param_slice *slice;
+    for (int s = 0; (slice = quantized_slice(row, linear, &s));)
+        for (int64_t r = 0; r < slice->rows; r++) {
+            float *at = values + (slice->file_start + r) * linear->columns;
+            float output = outputs && slice->row + r >= half ? outputs[slice->row + r - half] : 1;
+            for (int64_t i = 0; i < linear->columns; i++)
+                at[i] = at[i] * (inputs ? inputs[i] : 1) / output;
+        }
+}
+
+/* ---- linears ---- */
+
+static int round_linear(void *context, const struct quantized_linear *linear, const struct rounding_call *call,
+                        float *values) {
+    struct quantizing *q = context;
+    const struct param *row = &q->table.rows[linear->param];
+    struct kind *kind = find_kind(q, linear->name);
     if (linear->number == 0)
         progress_begin(&q->progress, "quantize", linear->count);
     progress_update(&q->progress, linear->number, "%s", linear->name);
-    rounding_rows(call);
-    return add_error(find_kind(q, linear->name), call);
+    TRY(q->calibration ? calibration_reach(q->calibration, row->layer) : STATUS_OK);
+    const float *sums = q->calibration ? calibration_sums(q->calibration, row->place) : NULL;
+    if (q->method == QUANTIZE_AWQ)
+        scale_linear(q, linear, values);
+    if (q->method == QUANTIZE_GPTQ)
+        TRY(solve_gptq(call, sums));
+    else
+        rounding_rows(call);
+    TRY(add_error(kind, call));
+    if (!q->calibration)
+        return STATUS_OK;
+    TRY(solve_errors(call, sums, q->factors[row->place], &kind->output_error, &kind->output_size));
+    TRY(calibration_set(q->calibration, linear, call->to));
+    return linear->number + 1 < linear->count ? STATUS_OK : calibration_finish(q->calibration, &q->divergence);
+}
+
+static double relative(double error, double size) {
+    return size > 0 ? sqrt(error / size) : 0;
 }
 
 static void report(struct quantizing *q) {
     progress_end(&q->progress);
     for (int i = 0; i < q->kind_count; i++) {
         const struct kind *kind = &q->kinds[i];
-        log_info("%s: %lld linears, relative error of weights %.4f", kind->name, (long long)kind->linears,
-                 kind->size > 0 ? sqrt(kind->error / kind->size) : 0);
+        char outputs[48] = "";
+        if (q->calibration)
+            snprintf(outputs, sizeof outputs, ", of outputs %.4f", relative(kind->output_error, kind->output_size));
+        log_info("%s: %lld linears, relative error of weights %.4f%s", kind->name, (long long)kind->linears,
+                 relative(kind->error, kind->size), outputs);
     }
+    if (q->calibration)
+        log_info("divergence from the model on samples that were held back: %.6f nats a token", q->divergence);
     log_info("%s is written", q->job->output);
 }
 
@@ -80,14 +192,34 @@ static int open_model(struct quantizing *q) {
     TRY(pretrained_open(q->job->model, NULL, &q->model));
     TRY(model_describe(&q->model.config, &q->table));
     TRY(ckpt_check(q->model.tensors, &q->table, &array, 1));
-    TRY(tokenizer_files_read(q->model.directory, &q->tokenizer));
+    if (q->model.weights && !strstr(" F32 F16 BF16 ", q->model.weights))
+        return status_fail(STATUS_USAGE, "the model is quantised already: %s", q->model.weights);
+    TRY(pretrained_read_tokenizer(q->model.directory, &q->tokenizer));
+    if (!file_is_directory(q->model.directory))
+        return STATUS_OK;
     int status = ckpt_read_generation_config(q->model.directory, &q->generation);
     return status == STATUS_NOT_FOUND ? STATUS_OK : status;
 }
 
-static int check_options(const struct quantize_job *job) {
+static int check_options(struct quantizing *q) {
+    static const char *const methods[] = {"auto", "nearest", "awq", "gptq"};
+    const struct quantize_job *job = q->job;
     const struct codec_format *format = codec_format_at(job->format);
     const char *name = codec_format_names[job->format];
+    unsigned takes = codec_format_methods(format);
+    q->method = job->method != QUANTIZE_AUTO ? (enum quantize_method)job->method
+                : takes & CODEC_IS_GPTQS     ? QUANTIZE_GPTQ
+                                             : QUANTIZE_NEAREST;
+    bool fits = q->method == QUANTIZE_AWQ    ? takes & CODEC_TAKES_AWQ
+                : q->method == QUANTIZE_GPTQ ? takes & CODEC_TAKES_GPTQ
+                                             : true;
+    if (!fits)
+        return status_fail(STATUS_USAGE, "--method %s cannot be combined with --format %s", methods[q->method], name);
+    if (q->method == QUANTIZE_AWQ && job->ignore.count)
+        return status_fail(STATUS_USAGE, "--ignore cannot be combined with --method awq, which changes all linears");
+    if (q->method != QUANTIZE_NEAREST && !job->data)
+        return status_fail(STATUS_USAGE, "--method %s needs --data: texts whose way through the model it follows",
+                           methods[q->method]);
     if (job->group && job->group != -1 && job->group != 32 && job->group != 64 && job->group != 128)
         return status_fail(STATUS_USAGE, "--group %lld: 128, 64, 32 or -1 was expected", (long long)job->group);
     if (job->group && !codec_format_has_groups(format))
@@ -100,8 +232,9 @@ static int check_options(const struct quantize_job *job) {
 int quantize_job_run(const struct quantize_job *job) {
     struct quantizing q = {.job = job, .generation = STRBUF_INIT};
     struct ckpt_text text = {.name = "generation_config.json"};
-    int status = check_options(job);
+    int status = check_options(&q);
     THEN(status, open_model(&q));
+    THEN_IF(status, job->data, calibration_open(job, &q.model, &q.table, &q.calibration));
     text.text = strbuf_text(&q.generation);
     THEN(status, ckpt_quantize(&(struct quantize_request){
                      .output = job->output,
@@ -116,12 +249,16 @@ int quantize_job_run(const struct quantize_job *job) {
                      .has_zeros = job->has_zeros,
                      .ignore = job->ignore.items,
                      .ignore_count = (int64_t)job->ignore.count,
-                     .threads = job->threads ? (int)job->threads : usable_cores(),
+                     .threads = threads_of(job),
                      .round = round_linear,
+                     .change = q.method == QUANTIZE_AWQ ? change_vector : NULL,
                      .context = &q,
                  }));
     if (!status)
         report(&q);
+    calibration_close(q.calibration);
+    for (int place = 0; place < ATTACH_PLACE_COUNT; place++)
+        free(q.factors[place]);
     pretrained_close(&q.model);
     tokenizer_files_free(&q.tokenizer);
     param_table_free(&q.table);

@@ -90,7 +90,7 @@ int receipts_job_run(struct comm *world, void *context) {
 
 /* ---- the adapters of a run ---- */
 
-/* Adds the adapters of a directory, if it has any. */
+/* Adds the adapters of a directory that have no receipt, if there are any. */
 static int add_directories(const char *directory, struct receipts_job *job) {
     char **found, **all;
     size_t count;
@@ -99,12 +99,12 @@ static int add_directories(const char *directory, struct receipts_job *job) {
         return status == STATUS_NOT_FOUND ? STATUS_OK : status;
     all = realloc(job->directories, (job->count + count) * sizeof *all);
     status = status_allocated(all);
-    for (size_t i = 0; i < count && !status; i++)
-        all[job->count++] = found[i];
-    if (status)
-        file_list_free(found, count);
-    else
-        free(found);
+    for (size_t i = 0; i < count; i++)
+        if (!status && !receipt_is_in(found[i]))
+            all[job->count++] = found[i];
+        else
+            free(found[i]);
+    free(found);
     job->directories = all ? all : job->directories;
     return status;
 }

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "model.h"
+
+#include "peft/receipt.h"
 #include "train/train.h"
 
 struct receipts_job {
@@ -27,3 +29,19 @@ bool receipt_is_in(const char *directory);
  * that is refused. */
 int receipts_replay(struct comm *world, const struct train_run *run, const struct job_model *model,
                     const struct peft_files *files);
+
+/* Makes the receipts of a run's saves. The caller sets the first members, and closes it after the run. */
+struct receipts_maker {
+    const struct train_run *run;
+    const struct peft_config *configs; /* [count] of the stack that trains */
+    int count;
+    /* On the first rank, since the first save: */
+    struct device *host;
+    struct rank host_rank;
+    json_t *base;                              /* of receipt_describe_base */
+    struct receipt_text golden[RECEIPT_TEXTS]; /* with the base's numbers */
+};
+/* Returns the seal for the run's tuner. A save whose texts do not fit into the trainer's batches, or whose forward is
+ * another (FP8), gets none; receipts_add writes it later. */
+struct tuner_seal receipts_seal(struct receipts_maker *maker);
+void receipts_maker_close(struct receipts_maker *maker);

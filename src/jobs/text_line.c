@@ -4,14 +4,14 @@
 #include "data/json_line.h"
 #include "pretrained/pretrained.h"
 
-static int encode_text(struct text_reader *r, const json_t *text, struct token_buffer *ids) {
+int text_reader_text(struct text_reader *r, const char *text, size_t length, struct token_buffer *ids) {
     int status = STATUS_OK;
     if (!r->opened) {
         status = pretrained_open_tokenizer(r->tokenizer, &r->opened);
         THEN(status, tokenizer_encoder_new(r->opened, &r->encoder));
     }
     return status ? status
-                  : tokenizer_encode(r->encoder, json_string_value(text), json_string_length(text),
+                  : tokenizer_encode(r->encoder, text, length,
                                      TOKENIZER_ADD_SPECIAL | special_tokens_flag(r->special_tokens), ids);
 }
 
@@ -30,7 +30,7 @@ int text_reader_line(struct text_reader *r, const char *line, size_t length, str
     TRY(json_line_read(line, length, root));
     const json_t *string = json_object_get(*root, "text"), *tokens = json_object_get(*root, "tokens");
     if (json_is_string(string) && !tokens)
-        return encode_text(r, string, ids);
+        return text_reader_text(r, json_string_value(string), json_string_length(string), ids);
     if (json_is_array(tokens) && !string)
         return take_ids(r, tokens, ids);
     return status_fail(STATUS_INVALID,

@@ -18,4 +18,6 @@ struct text_reader {
  * tokenizer. */
 int text_reader_line(struct text_reader *reader, const char *line, size_t length, struct token_buffer *ids,
                      json_t **root);
+/* Appends the ids of a text. The errors of the tokenizer. */
+int text_reader_text(struct text_reader *reader, const char *text, size_t length, struct token_buffer *ids);
 void text_reader_close(struct text_reader *reader);

@@ -1,34 +1,18 @@
 /* Compares paths of `verify serving` with its reference, and prints what was found. */
 #include "verify-internal.h"
 
+#include "log_sum.h"
+
 #include <math.h>
 
 /* ---- log-probabilities ---- */
 
 int verify_normalise(struct verify *v, float *logits, int64_t rows) {
-    struct cross_entropy_part parts[64];
-    int32_t label = 0;
-    if (v->tensor > 64)
-        return status_fail(STATUS_USAGE, "verify serving: more than 64 tensor ranks");
     for (int64_t i = 0; i < rows; i++, logits += v->vocab) {
-        double max = -INFINITY, sum = 0;
-        for (int64_t t = 0; t < v->tensor; t++) {
-            int64_t first = param_share(v->vocab, (int)t, (int)v->tensor);
-            struct cross_entropy call = {.rows = 1,
-                                         .vocab = param_share(v->vocab, (int)t + 1, (int)v->tensor) - first,
-                                         .stride = v->vocab,
-                                         .type = DTYPE_F32,
-                                         .logits = logits + first,
-                                         .labels = &label,
-                                         .part = &parts[t]};
-            TRY(v->host_rank.ops->cross_entropy_part(&v->host_rank.exec, &call));
-            max = parts[t].max > max ? parts[t].max : max;
-        }
-        for (int64_t t = 0; t < v->tensor; t++)
-            sum += parts[t].sum * exp(parts[t].max - max);
-        double log_sum = log(sum);
+        struct log_sum sum;
+        TRY(log_sum_of(&v->host_rank, logits, v->vocab, v->tensor, &sum));
         for (int64_t id = 0; id < v->vocab; id++)
-            logits[id] = -(float)(log_sum + (max - (double)logits[id]));
+            logits[id] = log_sum_logprob(&sum, logits[id]);
     }
     return STATUS_OK;
 }

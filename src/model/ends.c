@@ -216,8 +216,7 @@ static int chunk_loss(const struct pass *pass, int64_t first, int64_t count, boo
                  : rank_run(run->rank, PHASE_LOSS, cross_entropy_forward, &call);
 }
 
-/* Computes the final norm of the head's rows, where the head reads it. */
-static int final_norm_forward(const struct pass *pass) {
+int final_norm_forward(const struct pass *pass) {
     const struct runner *run = pass->run;
     const struct model_scratch *scratch = &run->scratch;
     const void *whole;

@@ -456,6 +456,8 @@ enum dtype head_logits_type(const struct runner *run);
 /* Returns the rows of the head at a time. A frozen base in bf16 takes half as many, because its logits are fp32. A head
  * that trains keeps them all: it would add to its weight gradients twice as often. */
 int64_t head_rows_most(const struct runner *run);
+/* Computes the final norm of the head's rows, where the head reads it. */
+int final_norm_forward(const struct pass *pass);
 /* Computes the logits of rows [first, first + count) of scratch.final, in scratch.logits. */
 int head_logits(struct runner *run, int64_t first, int64_t count);
 

@@ -256,6 +256,17 @@ int model_loss(struct training_runner *training, double *loss);
 /* Computes the logits [N, V] in fp32 of a batch without dropout, in host memory: for tests and the uncached path. A
  * tensor rank sets only the columns of its part of the vocabulary. The errors of model_forward. */
 int model_logits(struct training_runner *training, const struct model_batch *batch, float *logits);
+/* The logits of some rows of a batch, in host memory. */
+struct model_logits_part {
+    int64_t first, count;
+    float *logits; /* [count, V] */
+};
+/* The same of one chunk, as model_evaluate_chunk; a chunk with the head sets the part. */
+int model_logits_chunk(struct training_runner *training, const struct model_batch *batch, int chunk, const void *x,
+                       void *y, const struct model_logits_part *part);
+/* Sets the hooks of the next passes, which have no backward: all that the runner was opened with, or some of them, or
+ * none (NULL). Returns the hooks before. */
+const struct hook_table *training_set_hooks(struct training_runner *training, const struct hook_table *hooks);
 
 /* ---- inference ---- */
 

@@ -271,34 +271,46 @@ int logits_fetch(struct rank *rank, const struct logits_view *from, int64_t voca
     return status;
 }
 
-/* Reads the logits of the batch's rows, chunk by chunk. */
-static int read_logits(struct training_runner *training, int64_t rows, float *logits) {
-    int status = norm_forward(&training->run, &training->run.base->final_norm,
-                              &(const struct norm){.rows = rows,
-                                                   .x = training_stash(training, 0)->x_last,
-                                                   .y = training->run.scratch.final,
-                                                   .mean = training->run.scratch.final_mean,
-                                                   .rstd = training->run.scratch.final_rstd});
-    int64_t most = head_rows_most(&training->run), vocab = training->run.base->options.config.vocab_size;
-    struct logits_view view = {.logits = training->run.scratch.logits,
-                               .type = head_logits_type(&training->run),
-                               .stride = training->run.base->part.vocab_stride,
-                               .first = training->run.base->part.first_token,
-                               .count = training->run.base->part.vocab};
-    for (int64_t first = 0; first < rows && !status; first += most) {
-        int64_t count = rows - first < most ? rows - first : most;
-        status = head_logits(&training->run, first, count);
-        view.rows = count;
-        THEN(status, logits_fetch(training->run.rank, &view, vocab, logits + first * vocab));
+/* Reads a part of the logits, some rows at a time. */
+static int read_logits(const struct pass *pass, const struct model_logits_part *part) {
+    struct runner *run = &pass->training->run;
+    int64_t most = head_rows_most(run), vocab = run->base->options.config.vocab_size, end = part->first + part->count;
+    struct logits_view view = {.logits = run->scratch.logits,
+                               .type = head_logits_type(run),
+                               .stride = run->base->part.vocab_stride,
+                               .first = run->base->part.first_token,
+                               .count = run->base->part.vocab};
+    int status = final_norm_forward(pass);
+    for (int64_t first = part->first; first < end && !status; first += most) {
+        view.rows = end - first < most ? end - first : most;
+        status = head_logits(run, first, view.rows);
+        THEN(status, logits_fetch(run->rank, &view, vocab, part->logits + (first - part->first) * vocab));
     }
     return status;
 }
 
-int model_logits(struct training_runner *training, const struct model_batch *batch, float *logits) {
-    const struct model_pass asked = {0};
+int model_logits_chunk(struct training_runner *training, const struct model_batch *batch, int chunk, const void *x,
+                       void *y, const struct model_logits_part *part) {
+    const struct model_pass asked = {.chunk = chunk};
+    struct device_rows *rows = &training_stash(training, 0)->batch;
+    TRY(upload_batch(training, batch, rows));
+    rows->head.is_all = true; /* whatever their weights are */
     struct pass pass = pass_of(training, &asked);
-    int status = upload_batch(training, batch, &training_stash(training, 0)->batch);
-    THEN(status, pass_forward(training, &asked, PARAM_EVALUATION, NULL, NULL));
-    THEN(status, head_begin(&pass, PARAM_EVALUATION));
-    return status ? status : head_end(&pass, read_logits(training, batch->rows, logits));
+    int status = pass_forward(training, &asked, PARAM_EVALUATION, x, y);
+    training->kept.fresh = NULL;
+    if (status || !chunk_has_head(training->run.base, pass.chunk))
+        return status;
+    status = head_begin(&pass, PARAM_EVALUATION);
+    return status ? status : head_end(&pass, read_logits(&pass, part));
+}
+
+int model_logits(struct training_runner *training, const struct model_batch *batch, float *logits) {
+    const struct model_logits_part all = {.count = batch->rows, .logits = logits};
+    return model_logits_chunk(training, batch, 0, NULL, NULL, &all);
+}
+
+const struct hook_table *training_set_hooks(struct training_runner *training, const struct hook_table *hooks) {
+    const struct hook_table *before = training->run.hooks;
+    training->run.hooks = hooks;
+    return before;
 }

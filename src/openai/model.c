@@ -9,6 +9,7 @@ int openai_model_describe(struct openai_model *model, const struct engine *engin
     model->vocab = engine_config(engine)->vocab_size;
     model->ends = engine_text_ends(engine, tokenizer);
     model->precision = engine_precision(engine);
+    model->quantization = engine_quantization(engine);
     model->tokenizer = tokenizer;
     model->room = prompt_room_of(tokenizer, model->max_model_len);
     return STATUS_OK;

@@ -16,6 +16,7 @@ struct openai_model {
     int64_t most_texts; /* prompts times completions of one request */
     struct model_text_ends ends;
     const char *precision;                 /* "fp32", "bf16", "tf32" */
+    const char *quantization;              /* "gptq, 4 bits, groups of 128"; "": the weights are plain */
     const struct tokenizer *tokenizer;     /* NULL: none */
     struct prompt_room room;               /* for texts and renderings */
     struct chat_template *chat_template;   /* the base's: the tokenizer's, or the option's; NULL: none */

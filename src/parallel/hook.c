@@ -30,24 +30,43 @@ static int check_room(int count, int64_t layer) {
 int hook_table_add(struct hook_table *table, int64_t layer, enum attach_place place, const struct hook *hook) {
     struct hook_list *list = &table->lists[layer * ATTACH_PLACE_COUNT + place];
     int status = check_room(list->count, layer);
-    if (!status)
-        list->hook[list->count++] = *hook;
-    return status;
+    TRY(status);
+    list->hook[list->count] = *hook;
+    list->hook[list->count++].owner = table->owner;
+    return STATUS_OK;
 }
 
 int hook_table_add_prefix(struct hook_table *table, int64_t layer, const struct prefix_hook *hook) {
     struct prefix_list *list = &table->prefixes[layer];
     int status = check_room(list->count, layer);
-    if (!status)
-        list->hook[list->count++] = *hook;
-    return status;
+    TRY(status);
+    list->hook[list->count] = *hook;
+    list->hook[list->count++].owner = table->owner;
+    return STATUS_OK;
 }
 
 int hook_table_add_tokens(struct hook_table *table, const struct token_hook *hook) {
     struct token_list *list = &table->tokens;
     int status = check_room(list->count, 0);
-    if (!status)
-        list->hook[list->count++] = *hook;
+    TRY(status);
+    list->hook[list->count] = *hook;
+    list->hook[list->count++].owner = table->owner;
+    return STATUS_OK;
+}
+
+int hook_table_of(const struct hook_table *all, int owner, struct hook_table *table) {
+    int status = hook_table_init(table, all->layers);
+    for (int64_t i = 0; i < all->layers * ATTACH_PLACE_COUNT && !status; i++)
+        for (int k = 0; k < all->lists[i].count && !status; k++)
+            if (all->lists[i].hook[k].owner == owner)
+                status = hook_table_add(table, 0, i, &all->lists[i].hook[k]);
+    for (int64_t i = 0; i < all->layers && !status; i++)
+        for (int k = 0; k < all->prefixes[i].count && !status; k++)
+            if (all->prefixes[i].hook[k].owner == owner)
+                status = hook_table_add_prefix(table, i, &all->prefixes[i].hook[k]);
+    for (int k = 0; k < all->tokens.count && !status; k++)
+        if (all->tokens.hook[k].owner == owner)
+            status = hook_table_add_tokens(table, &all->tokens.hook[k]);
     return status;
 }
 

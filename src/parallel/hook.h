@@ -73,6 +73,7 @@ struct hook_virtual {
  * rank's rows of the stream. */
 struct hook {
     void *self;
+    int owner; /* the table's when it was added */
     enum hook_side side;
     int64_t first, columns; /* the columns that it covers, of the place's side on this rank; columns 0: all. Required if
                                the sides differ in width, and `saved_bytes` depends on that */
@@ -91,6 +92,7 @@ struct hook {
 /* Gives a layer's prefix. If it has several, `image` selects one. */
 struct prefix_hook {
     void *self;
+    int owner;
     int (*prefix)(void *self, int image, int layer, struct hook_prefix *prefix);
 };
 
@@ -98,6 +100,7 @@ struct prefix_hook {
  * their number. */
 struct token_hook {
     void *self;
+    int owner;
     void (*borrow_rows)(void *self, struct hook_virtual *rows);
     void (*return_rows)(void *self);
 };
@@ -145,10 +148,13 @@ struct hook_table {
     struct prefix_list *prefixes; /* [layers] */
     struct token_list tokens;
     struct hook_upload upload;
+    int owner; /* of the hooks that are added next */
 };
 
 /* Starts an empty table for `layers` layers. The caller frees it. STATUS_MEMORY. */
 int hook_table_init(struct hook_table *table, int64_t layers);
+/* Makes a table of only one owner's hooks. The caller frees it. STATUS_MEMORY. */
+int hook_table_of(const struct hook_table *all, int owner, struct hook_table *table);
 /* Frees the table; a zeroed one is allowed. */
 void hook_table_free(struct hook_table *table);
 /* Add a copy of a hook: at a place of a layer, to a layer's prefixes, or to the virtual tokens. STATUS_INVALID if the

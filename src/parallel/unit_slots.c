@@ -10,7 +10,8 @@ static int last_unit(const struct unit_slots *slots) {
     return slots->units + PARAM_UNIT_FIRST - 1;
 }
 
-bool unit_slots_fits(const struct unit_slots *slots, int slot, int unit) {
+/* Returns true if a unit may lie in a buffer. */
+static bool unit_slots_fits(const struct unit_slots *slots, int slot, int unit) {
     return slot == UNIT_SLOT_FIRST  ? unit == PARAM_UNIT_FIRST
            : slot == UNIT_SLOT_LAST ? unit == last_unit(slots)
                                     : unit > PARAM_UNIT_FIRST && unit < last_unit(slots);

@@ -33,8 +33,6 @@ static inline int unit_slots_count(int of_layers) {
 }
 /* Makes empty buffers in `slots` [count]. */
 void unit_slots_make(struct unit_slots *slots, int units, struct unit_slot *memory, int count);
-/* Returns true if a unit may lie in a buffer. */
-bool unit_slots_fits(const struct unit_slots *slots, int slot, int unit);
 /* Returns the buffer that a unit lies in, or UNIT_SLOT_NONE. */
 int unit_slots_find(const struct unit_slots *slots, int unit);
 /* Gives a unit a buffer, and returns it. *is_fetched: the unit was not there, and must be fetched. UNIT_SLOT_NONE if

@@ -23,7 +23,8 @@ unsigned char byte_alphabet_ranked(int rank) {
     return (unsigned char)(rank < 67 ? 127 + rank - 33 : 173);
 }
 
-uint32_t byte_alphabet_character(unsigned char byte) {
+/* The character of a byte. */
+static uint32_t byte_alphabet_character(unsigned char byte) {
     if (is_plain(byte))
         return byte;
     if (byte < 33)
@@ -31,13 +32,15 @@ uint32_t byte_alphabet_character(unsigned char byte) {
     return byte == 173 ? 256u + 67u : 256u + 33u + (byte - 127u);
 }
 
-int byte_alphabet_byte(uint32_t character) {
+/* Returns the byte of a character; -1 when it is not in the alphabet. */
+static int byte_alphabet_byte(uint32_t character) {
     if (character < 256)
         return is_plain(character) ? (int)character : -1;
     return character < 256 + 68 ? byte_alphabet_ranked(PLAIN_BYTES + (int)character - 256) : -1;
 }
 
-bool byte_alphabet_decode(const char *name, size_t length, struct strbuf *out) {
+/* Appends the bytes of a name written in the alphabet; returns false, and appends nothing, for other names. */
+static bool byte_alphabet_decode(const char *name, size_t length, struct strbuf *out) {
     const unsigned char *at = (const unsigned char *)name, *end = at + length;
     size_t before = out->length;
     while (at < end) {

@@ -443,14 +443,8 @@ bool tokenizer_name_bytes(const struct tokenizer_rules *rules, const char *name,
 void token_name_write(const struct tokenizer *tokenizer, int32_t id, struct strbuf *out);
 
 /* GPT-2's alphabet: each byte as a printable character, and its order in the vocabulary. */
-/* The character of a byte. */
-uint32_t byte_alphabet_character(unsigned char byte);
-/* Returns the byte of a character; -1 when it is not in the alphabet. */
-int byte_alphabet_byte(uint32_t character);
 /* Returns the byte with id `rank` in GPT-2's vocabulary and in ours. */
 unsigned char byte_alphabet_ranked(int rank);
-/* Appends the bytes of a name written in the alphabet; returns false, and appends nothing, for other names. */
-bool byte_alphabet_decode(const char *name, size_t length, struct strbuf *out);
 void byte_alphabet_encode(const unsigned char *bytes, size_t length, struct strbuf *out);
 
 /* The distinct words of a corpus and how often each occurs. */

@@ -14,6 +14,7 @@ struct run_saver {
     int64_t iteration; /* of the save in progress */
     double stall;
     bool is_under_way;
+    void *seal; /* of the last save that began */
 };
 
 int train_first_copy(const struct trainer *trainer) {
@@ -40,6 +41,7 @@ static int describe(const struct train_run *run, const struct param_table *table
     if (!kind)
         return STATUS_OK;
     save->model.parts = parts;
+    save->model.seal = kind->seal.begin ? kind->seal.write : NULL;
     save->model.texts = kind->texts;
     save->model.text_count = kind->text_count;
     return kind->parts(tuner, weights, parts, &save->model.part_count);
@@ -73,7 +75,7 @@ int train_saver_bytes(const struct train_run *run, const struct rank *rank, cons
     bool is_exported = run->tuning || (train_keeps_best(run) && run->config.train.eval_interval);
     if (!status && is_exported) /* trainer_export writes while the saver is open */
         status = ckpt_model_bytes(&save.model, ranks, number, &of_export);
-    bytes->host += of_export;
+    bytes->host += of_export + (run->tuner ? run->tuner->seal.bytes : 0);
     bytes->device = is_exported ? 2 * of_device : of_device;
     param_table_free(&of_model);
     param_table_free(&fp8.table);
@@ -120,11 +122,23 @@ int train_saver_open(struct trainer *trainer) {
     return status;
 }
 
+static int begin_seal(struct trainer *trainer, void **seal) {
+    const struct tuner *tuner = trainer->run.tuner;
+    *seal = NULL;
+    return tuner && tuner->seal.begin ? tuner->seal.begin(tuner->seal.context, trainer, seal) : STATUS_OK;
+}
+
+static void end_seal(struct trainer *trainer, void *seal) {
+    if (seal)
+        trainer->run.tuner->seal.end(seal);
+}
+
 void train_saver_close(struct trainer *trainer) {
     struct run_saver *saver = trainer->saver;
     if (!saver)
         return;
     ckpt_saver_close(saver->saver);
+    end_seal(trainer, saver->seal);
     optimizer_arrays_close(saver->arrays);
     param_table_free(&saver->fp8.table);
     free(saver->config_text);
@@ -168,7 +182,12 @@ int trainer_save_begin(struct trainer *trainer) {
     THEN(status, train_state_write(trainer, &state_text));
     THEN_IF(status, trainer->run.tuner, trainer->run.tuner->refresh(trainer->model.tuner.self));
     if (!status) {
+        end_seal(trainer, saver->seal);
+        status = begin_seal(trainer, &saver->seal);
+    }
+    if (!status) {
         double start = clock_seconds();
+        ckpt_saver_set_seal(saver->saver, saver->seal);
         status = ckpt_saver_begin(saver->saver, trainer->iteration, state_text);
         saver->stall = clock_seconds() - start;
         saver->iteration = trainer->iteration;
@@ -229,7 +248,10 @@ int trainer_export(struct trainer *trainer, const char *directory, bool is_share
     struct optimizer_arrays *state;
     int status = optimizer_arrays_open(trainer, &state, &arrays);
     struct ckpt_array values = status ? (struct ckpt_array){0} : optimizer_master_array(arrays);
-    THEN(status, tuner->export(trainer->model.tuner.self, tuner, &values, directory, is_shared));
+    void *seal = NULL;
+    THEN(status, begin_seal(trainer, &seal));
+    THEN(status, tuner->export(trainer->model.tuner.self, tuner, &values, directory, is_shared, seal));
+    end_seal(trainer, seal);
     optimizer_arrays_close(state);
     return status;
 }

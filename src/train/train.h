@@ -37,6 +37,17 @@ struct tuner_part { /* at one rank; `open` fills it */
     const struct param_table *state_table; /* the store's table, with the names of the optimizer's tensors in files */
     size_t bytes;                          /* that start() takes in addition to the store */
 };
+struct trainer;
+/* Files that are added to each directory of a tuner's files before it appears. */
+struct tuner_seal {
+    /* Computes them from the current weights; all ranks call it together. *seal stays NULL on other ranks than the
+     * first, and where nothing is to be added. NULL: nothing ever is. */
+    int (*begin)(void *context, struct trainer *trainer, void **seal);
+    int (*write)(void *seal, const char *directory); /* any thread; `seal` may be NULL */
+    void (*end)(void *seal);                         /* NULL is allowed */
+    void *context;
+    size_t bytes; /* of the host that `begin` takes for a while, on each rank */
+};
 struct tuner {
     const void *description;
     /* Called before the model is planned; `model` has the options with which the base will be opened. */
@@ -55,9 +66,10 @@ struct tuner {
     int (*parts)(void *self, const struct ckpt_array *values, struct ckpt_part parts[CKPT_MAX_PARTS], int *count);
     int (*load)(void *self, const char *directory, const struct ckpt_array *values);
     /* Writes the files only; all ranks call it together. `is_shared`: the directory exists and keeps its other files;
-     * else it is replaced as a whole. */
+     * else it is replaced as a whole. `seal`: of seal.begin. */
     int (*export)(void *self, const struct tuner *tuner, const struct ckpt_array *values, const char *directory,
-                  bool is_shared);
+                  bool is_shared, void *seal);
+    struct tuner_seal seal;
     const struct ckpt_text *texts; /* in every directory that is written */
     int text_count;
     const char *init_directory; /* the adapter whose values it starts with; NULL: initial values */
@@ -156,6 +168,19 @@ struct trainer_times {
 };
 /* Returns the times so far. */
 struct trainer_times trainer_times(const struct trainer *trainer);
+/* Short texts, each of which is a segment of the model's batch by itself. */
+struct train_texts {
+    const struct hook_table *hooks; /* of the passes; NULL: none */
+    int64_t count, tokens;
+    const int32_t *ids;     /* [count, tokens] */
+    int64_t virtual_tokens; /* rows before each text, with ids after the vocabulary */
+    int64_t first_position; /* of a text: the length of a prefix */
+    float *logits; /* result: [count, tokens + any virtual tokens, V]: after the last of these, and each token */
+};
+/* Returns whether trainer_logits can run texts of this many rows, the same on all ranks. */
+bool trainer_takes_texts(const struct trainer *trainer, int64_t rows);
+/* Computes the logits of texts by the forward that trains, without dropout, on all ranks. */
+int trainer_logits(struct trainer *trainer, const struct train_texts *texts);
 /* Computes the loss on eval_iters global batches of the validation split, which the iteration chooses. All ranks get
  * the first rank's loss, which may be NaN. *is_done is false when there are no such samples, or when a rank was asked
  * to stop. */

@@ -44,8 +44,6 @@ int verify_open(struct verify_seen *seen, const struct train_run *run, struct co
 void verify_close(struct verify_seen *seen);
 /* Makes a step, and reads all that it has changed. */
 int verify_step(struct verify_seen *seen);
-/* Reads weights, moments and gradients. */
-int verify_read(struct verify_seen *seen);
 /* Gives a rank its part of the weights and the moments of another run, which has one rank. */
 int verify_take(struct verify_seen *seen, const struct verify_seen *one);
 /* Returns the output of a layer, -1 for the embedding. */

@@ -79,7 +79,7 @@ static int see_gradients(struct train_watch *watch, int layer) {
 
 /* ---- between steps ---- */
 
-int verify_read(struct verify_seen *seen) {
+static int verify_read(struct verify_seen *seen) {
     const struct trainer *trainer = seen->trainer;
     const struct optimizer *optimizer = &trainer->optimizer;
     int count;

@@ -2,6 +2,7 @@
  * whole, and the checkpoints before stay. Ranks are threads. */
 #include "tiny_gpt2.h"
 
+#include "ckpt/codec.h"
 #include "ckpt/exchange.h"
 #include "support/failing.h"
 
@@ -126,6 +127,31 @@ static int read_model(void *context) {
         status = read_tensors(resolved, model->training, ckpt_open_model, 0, 1);
     strbuf_free(&text);
     return status;
+}
+
+static int read_quantised(void *context) {
+    struct ckpt_tensors *tensors;
+    struct strbuf config = STRBUF_INIT;
+    float values[2 * 40];
+    int status = ckpt_read_config(context, &config);
+    THEN(status, ckpt_open_model(context, &tensors));
+    if (!status) {
+        status = ckpt_attach_codec(tensors, strbuf_text(&config), "config.json");
+        THEN(status, ckpt_read_numbers(tensors, "a.weight", 0, 2 * 40, DTYPE_F32, values));
+        ckpt_close(tensors);
+    }
+    strbuf_free(&config);
+    return status;
+}
+
+static void quantised_directories_are_read(void **state) {
+    static const char *const names[] = {"gptq_4_v1", "awq", "packed_4_asymmetric", "nf4_twice", "int8", "float_blocks"};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/ckpt/golden/quantised/%s", TEST_DATA, names[i]);
+        assert_int_equal(failing_try_all(read_quantised, path, 200), 0);
+    }
 }
 
 static void directories_are_read(void **state) {
@@ -354,6 +380,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_is_written_and_read),
         cmocka_unit_test(directories_are_read),
+        cmocka_unit_test(quantised_directories_are_read),
         cmocka_unit_test(distributed_checkpoints_are_read_and_written),
         cmocka_unit_test(arguments_of_megatron_are_read),
         cmocka_unit_test(a_directory_is_written),

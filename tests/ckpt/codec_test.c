@@ -19,7 +19,7 @@ static int free_directory(void **state) {
     return 0;
 }
 
-/* What a tensor holds. */
+/* The content of a tensor. */
 enum content { CODES, SCALES, IN_ORDER, MIXED, SHAPE, TEXT, TABLE };
 
 struct tensor {
@@ -255,7 +255,7 @@ static void a_cut_that_divides_groups_repeats_their_scales(void **state) {
     }
 }
 
-static void quantisation_is_told_in_words(void **state) {
+static void quantisation_is_described_in_words(void **state) {
     (void)state;
     static const char *const texts[FORM_COUNT] = {"gptq, 4 bits, groups of 32",
                                                   "gptq, 8 bits, groups of 32, by act-order",
@@ -306,12 +306,61 @@ static void a_model_without_the_key_stays_as_it_is(void **state) {
     ckpt_close(tensors);
 }
 
+/* The directories that tools/golden/quantised_linears.py wrote with the formats' libraries. */
+static const char *const goldens[] = {
+    "gptq_4_v1",
+    "gptq_4_v2",
+    "gptq_8_v1",
+    "gptq_8_v2",
+    "awq",
+    "packed_4",
+    "packed_4_asymmetric",
+    "int_outputs",
+    "nf4",
+    "int_asymmetric",
+    "nf4_twice",
+    "fp4_twice",
+    "int8",
+    "float_outputs",
+    "float_blocks",
+    "float_tensor",
+    "packed_8_asymmetric_outputs",
+};
+
+static void values_are_those_of_the_libraries(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof goldens / sizeof *goldens; i++) {
+        char path[512];
+        struct strbuf config = STRBUF_INIT;
+        struct ckpt_tensors *tensors;
+        snprintf(path, sizeof path, "%s/ckpt/golden/quantised/%s", TEST_DATA, goldens[i]);
+        test_ok(ckpt_read_config(path, &config));
+        test_ok(ckpt_open_model(path, &tensors));
+        test_ok(ckpt_attach_codec(tensors, strbuf_text(&config), "config.json"));
+        const struct safetensor *expected = ckpt_find_tensor(tensors, "expected");
+        const struct safetensor *found = ckpt_find_tensor(tensors, "a.weight");
+        assert_non_null(found);
+        assert_memory_equal(found->shape, expected->shape, 2 * sizeof *found->shape);
+        float *values = malloc(2 * (size_t)expected->bytes), *wanted = values + expected->elements;
+        test_ok(ckpt_read_numbers(tensors, "a.weight", 0, found->elements, DTYPE_F32, values));
+        test_ok(ckpt_read_numbers(tensors, "expected", 0, found->elements, DTYPE_F32, wanted));
+        for (int64_t e = 0; e < found->elements; e++)
+            if (values[e] != wanted[e])
+                fail_msg("%s: element %lld is %.9g, expected %.9g", goldens[i], (long long)e, (double)values[e],
+                         (double)wanted[e]);
+        free(values);
+        strbuf_free(&config);
+        ckpt_close(tensors);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_are_those_of_the_libraries),
         cmocka_unit_test(any_rectangle_has_the_values_of_the_whole),
         cmocka_unit_test(slices_of_a_parameter_are_described_one_by_one),
         cmocka_unit_test(a_cut_that_divides_groups_repeats_their_scales),
-        cmocka_unit_test(quantisation_is_told_in_words),
+        cmocka_unit_test(quantisation_is_described_in_words),
         cmocka_unit_test(a_digest_covers_the_packed_tensors),
         cmocka_unit_test(a_model_without_the_key_stays_as_it_is),
     };

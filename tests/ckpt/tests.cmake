@@ -1,1 +1,1 @@
-room_tests(ckpt LINKS parallel) # checkpoints of any layout
+room_tests(ckpt INSIDE gguf_round LINKS parallel) # checkpoints of any layout

@@ -324,12 +324,12 @@ class Config(Refusal):
                            ("add_cross_attention", True), ("scale_attn_weights", False),
                            ("activation_function", "relu"), ("activation_function", "silu"),
                            ("activation_function", "quick_gelu"), ("model_type", "mixtral"), ("model_type", "gpt_neo"),
-                           ("quantization_config", {"quant_method": "gptq"}), ("pruned_heads", {"0": [1]}),
+                           ("pruned_heads", {"0": [1]}),
                            ("dtype", "float8_e4m3fn"), ("dtype", "int8")):
             self.write(**{key: value})
             self.refuse_config("config.json", f"'{key}'")
         kin = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 300}
-        for key, value in (("hidden_act", "gelu"), ("num_local_experts", 8), ("pretraining_tp", 2), ("quantization_config", {}),
+        for key, value in (("hidden_act", "gelu"), ("num_local_experts", 8), ("pretraining_tp", 2),
                            ("rope_scaling", {"type": "dynamic", "factor": 2}), ("rope_parameters", {"rope_type": "longrope"}),
                            ("auto_map", {"AutoModelForCausalLM": "modeling_own.Own"})):
             (self.bad / "model/config.json").write_text(json.dumps(kin | {key: value}))

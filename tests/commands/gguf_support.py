@@ -93,7 +93,7 @@ def read_gguf(path):
     start, tensors = at + -at % 32, {}
     for name, shape, kind, place in places:
         count = math.prod(shape)
-        size = {TENSOR_F32: 4 * count, TENSOR_F16: 2 * count, TENSOR_BF16: 2 * count, TENSOR_Q8_0: count // 32 * 34}[kind]
+        size = next(count // elements * size for number, elements, size, *_ in TYPES.values() if number == kind)
         assert place % 32 == 0 and start + place + size <= len(content)
         tensors[name] = (kind, shape, content[start + place:start + place + size])
     return keys, tensors

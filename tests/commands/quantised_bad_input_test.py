@@ -1,5 +1,5 @@
-"""Damaged quantised directories: each is refused with exit status 1 and one line that names the file and the tensor, or
-the key of its configuration; methods and forms that are not read are refused by their names."""
+"""Damaged quantised directories are refused with exit status 1. One line names the file and the tensor, or the key of the
+configuration. Methods and forms that are not read are refused by their names."""
 import json
 import pathlib
 import shutil

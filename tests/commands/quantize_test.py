@@ -2,12 +2,14 @@
 import json
 import math
 import pathlib
+import random
+import re
 import resource
 import struct
 import tempfile
 import unittest
 
-from model_support import read_safetensors, rows, run, write_byte_llama
+from model_support import SOURCE, floats, read_safetensors, rows, run, write_byte_llama, write_safetensors
 from quantised_support import FAMILIES, NF4, e4m3, fp32
 
 TOKENS = [1, 5, 9, 2, 30, 7, 7, 11, 40, 3]
@@ -78,6 +80,8 @@ class Case(unittest.TestCase):
 
     def quantize(self, form, *words, model=None, output="out", expect=0):
         output = self.top / output
+        if form == "gptq" and "--method" not in words:
+            words += ("--method", "nearest")
         return output, run("quantize", "--model", model or self.model, "--output", output, "--format", form, *words, expect=expect)[1]
 
     def plain(self, model):
@@ -186,6 +190,84 @@ class Directory(Case):
             self.assertRegex(errors, rf"cambium: {kind}: 2 linears, relative error of weights 0\.00[0-9]+")
 
 
+def llama_with_outliers(model, **sizes):
+    """Inputs of very different sizes, so that it matters which weights are rounded well."""
+    write_byte_llama(model, **sizes)
+    r, path = random.Random(5), model / "model.safetensors"
+    tensors = read_safetensors(path)
+    for name, (kind, shape, content) in tensors.items():
+        if "layernorm" in name:
+            tensors[name] = (kind, shape, floats([math.exp(1.2 * r.gauss(0, 1)) for _ in range(shape[0])]))
+    write_safetensors(path, tensors)
+
+
+class Calibrated(Case):
+    SIZES = WIDE | dict(max_position_embeddings=128)
+    WORDS = ("--samples", 40, "--seq-length", 64)
+
+    def setUp(self):
+        super().setUp()
+        llama_with_outliers(self.model, **self.SIZES)
+        r = random.Random(2)
+        self.data = self.top / "data.jsonl"
+        self.data.write_text("".join(json.dumps({"tokens": [r.randrange(256) for _ in range(120)]}) + "\n" for _ in range(40)))
+
+    def divergence(self, form, method, *words, output="out"):
+        output, errors = self.quantize(form, "--method", method, "--data", self.data, *self.WORDS, *words, output=output)
+        self.assertRegex(errors, r"cambium: mlp\.up_proj: 2 linears, relative error of weights 0\.\d+, of outputs 0\.\d+\n")
+        return output, float(re.search(r"held back: ([0-9.]+) nats a token", errors)[1])
+
+    def test_gptq_keeps_the_answers_better_than_nearest_rounding(self):
+        _, nearest = self.divergence("int4", "nearest", output="nearest")
+        for form in ("int4", "gptq"):
+            first, solved = self.divergence(form, "gptq", output=f"{form}1")
+            self.assertLess(solved, 0.85 * nearest)
+            again, _ = self.divergence(form, "gptq", output=f"{form}2")
+            self.assertEqual((first / "model.safetensors").read_bytes(), (again / "model.safetensors").read_bytes())
+
+    def test_awq_keeps_the_answers_and_the_function(self):
+        """Its factors go into norms and rows: the plain copy of what is written must answer as the model does."""
+        nearest_output, nearest = self.divergence("int4", "nearest", output="nearest")
+        output, scaled = self.divergence("int4", "awq", output="awq")
+        self.assertLess(scaled, 0.85 * nearest)
+        before, after = (read_safetensors(model / "model.safetensors") for model in (self.model, output))
+        norms = [name for name in before if "layernorm" in name]
+        self.assertTrue(all(before[name] != after[name] for name in norms))
+        path = self.top / "tokens.jsonl"
+        path.write_text(json.dumps({"tokens": TOKENS * 6}) + "\n")
+        exact, rounded, awq = ([value for value in rows(run("score", "--model", model, "--input", path, "--precision", "fp32")[0])[0]
+                                ["logprobs"][1:]] for model in (self.model, nearest_output, output))
+        distance = [sum((a - b) ** 2 for a, b in zip(exact, other)) for other in (rounded, awq)]
+        self.assertLess(distance[1], distance[0])
+
+    def test_biases_and_gains_are_scaled_together(self):
+        text = self.top / "gpt2.jsonl"
+        text.write_text("".join(json.dumps({"tokens": [(7 * i + k) % 30 for k in range(40)]}) + "\n" for i in range(20)))
+        output, errors = self.quantize("int4", "--method", "awq", "--data", text, "--samples", 20, "--seq-length", 16,
+                                       model=FAMILIES["gpt2"])
+        path = self.top / "tokens.jsonl"
+        path.write_text(json.dumps({"tokens": TOKENS}) + "\n")
+        exact, found = (rows(run("score", "--model", model, "--input", path, "--precision", "fp32")[0])[0]["logprobs"][1:]
+                        for model in (FAMILIES["gpt2"], output))
+        for a, b in zip(exact, found, strict=True):
+            self.assertLess(abs(a - b), 0.5)
+
+    def test_texts_of_every_form(self):
+        text = (SOURCE / "README.md").read_text()
+        for name, content in (("a.txt", text), ("b.jsonl", "".join(json.dumps({"text": line}) + "\n" for line in text.splitlines()))):
+            (self.top / name).write_text(content)
+            output, errors = self.quantize("int4", "--data", self.top / name, *self.WORDS, output=name + ".out")
+            self.assertIn("held back", errors)
+
+    def test_bad_data(self):
+        short = self.top / "short.jsonl"
+        short.write_text(json.dumps({"tokens": [1, 2, 3]}) + "\n")
+        Refusals.refused(self, "int4", "--data", short, says="has 4 tokens: at least 160 are needed", expect=1)
+        short.write_text("{}\n")
+        Refusals.refused(self, "int4", "--data", short, says="short.jsonl:1: ", expect=1)
+        Refusals.refused(self, "int4", "--data", self.top / "none.jsonl", says="none.jsonl", expect=1)
+
+
 class Refusals(Case):
     def refused(self, form, *words, says, expect=2, model=None):
         output, errors = self.quantize(form, *words, expect=expect, model=model)
@@ -203,6 +285,12 @@ class Refusals(Case):
         self.refused("int4", "--ignore", "lm_head", says="--ignore lm_head: no linear has this name")
         self.refused("int4", "--ignore", "re:(", says="ignore")
         self.refused("int3", says="int3")
+        for method in ("awq", "gptq"):
+            self.refused("int4", "--method", method, says=f"--method {method} needs --data")
+            self.refused("int8", "--method", method, says=f"--method {method} cannot be combined with --format int8")
+        self.refused("int4", "--method", "awq", "--data", "x", "--ignore", "y", says="--ignore cannot be combined with --method awq")
+        self.refused("gptq", "--method", "auto", says="--method gptq needs --data")
+        self.refused("gptq", "--method", "awq", says="--method awq cannot be combined with --format gptq")
         quantised, _ = self.quantize("int4", output="quantised")
         self.refused("int8", says="the model is quantised already: compressed-tensors", model=quantised)
         odd = self.top / "odd"

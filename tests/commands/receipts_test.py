@@ -33,6 +33,30 @@ class Receipts(tuning.Tuning):
                 status, said = self.load(self.made / part, *words)
                 self.assertEqual(status, 0, (part, words, said))
 
+    def test_a_save_that_appears_has_them(self):
+        """A killed run's, too. They are what `adapter receipt` writes: the trainer's forward is the engine's, in any layout."""
+        layout = ["--ranks", "4", f"{tuning.P}tensor_model_parallel_size=2", f"{tuning.P}pipeline_model_parallel_size=2"]
+        for name, methods, words in (("lora", ["lora"], ["--checkpoint.async_save=true", "--train.precision=bf16"]), ("stack", ["prompt", "ia3", "prefix"], layout),
+                                     ("cut", ["prompt"], ["--ranks", "2", layout[2], f"{tuning.P}sequence_parallel=true", "--peft.num_virtual_tokens=3"])):
+            output = self.root / f"killed-{name}"
+            keys = [word for method in methods for word in tuning.KEYS.get(method, [])]
+            with self.subTest(methods=methods), subprocess.Popen(
+                    [support.CAMBIUM, "finetune", "--model", self.base, "--peft", *methods, "--data", self.data, "--output", output, "--optim.lr=1e-2",
+                     "--train.train_iters=1000000", "--train.global_batch_size=2", "--checkpoint.save_interval=2", "--data.seq_length=30", *keys, *words],
+                    stderr=subprocess.PIPE, text=True) as running:
+                while running.poll() is None and not list(output.glob("iter_*")):
+                    time.sleep(0.002)
+                running.kill()
+                errors = running.communicate(timeout=120)[1]
+                found = sorted(path.parent for path in output.rglob("adapter_config.json") if ".cambium-" not in str(path))
+                self.assertGreaterEqual(len(found), len(methods), errors)
+                for number, directory in enumerate(found):
+                    again = self.root / f"again-{name}-{number}"
+                    shutil.copytree(directory, again, ignore=shutil.ignore_patterns("cambium_receipt.json"))
+                    support.run("adapter", "receipt", again, "--model", self.base, *(["--precision", "bf16"] if name == "lora" else ["--ranks", 2, layout[2]]))
+                    ours, expected = (json.loads((path / "cambium_receipt.json").read_text()) | {"created": ""} for path in (directory, again))
+                    self.assertEqual(ours, expected)
+
     def test_a_stopped_run_has_them(self):
         output, metrics = self.root / "stopped", self.root / "stopped.jsonl"
         with subprocess.Popen([support.CAMBIUM, "finetune", "--model", self.base, "--peft", "lora", "ia3", "--data", self.data, "--output", output,

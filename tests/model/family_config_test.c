@@ -219,8 +219,6 @@ static void what_is_not_built_or_cannot_be_is_refused_by_name(void **state) {
         {LLAMA ",\"num_local_experts\":8}", "f: 'num_local_experts' is not supported", STATUS_UNSUPPORTED},
         {LLAMA ",\"no_rope_layers\":[1]}", "f: 'no_rope_layers' is not supported", STATUS_UNSUPPORTED},
         {LLAMA ",\"pretraining_tp\":2}", "f: 'pretraining_tp': more than 1 is not supported", STATUS_UNSUPPORTED},
-        {LLAMA ",\"quantization_config\":{\"quant_method\":\"gptq\"}}", "f: 'quantization_config' is not supported",
-         STATUS_UNSUPPORTED},
         {LLAMA ",\"auto_map\":{\"AutoModelForCausalLM\":\"modeling_x.XForCausalLM\"}}",
          "f: 'auto_map': code of the model's own is not supported", STATUS_UNSUPPORTED},
         {LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}",
