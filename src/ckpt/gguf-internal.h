@@ -72,5 +72,7 @@ struct gguf_type {
 };
 /* Returns the type of a number; NULL when it is not read. */
 const struct gguf_type *gguf_type(uint32_t number);
+/* Computes the values of a block. */
+void gguf_values(const struct gguf_type *type, const unsigned char *bytes, float *out);
 /* Refuses a tensor of a type that is not read. Returns STATUS_UNSUPPORTED. */
 int gguf_refuse_type(const char *path, const char *tensor, uint32_t number);

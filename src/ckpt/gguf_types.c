@@ -223,8 +223,7 @@ static int check_finite(const struct gguf_tensor *tensor, int64_t first, int64_t
                        (long long)(first + bad), dtype_not_finite_name((double)value));
 }
 
-/* Computes the values of a block. */
-static void find_values(const struct gguf_type *type, const unsigned char *bytes, float *out) {
+void gguf_values(const struct gguf_type *type, const unsigned char *bytes, float *out) {
     struct gguf_block block;
     bool is_deep = type->encoding.groups_of_block, has_shift = type->encoding.shift;
     if (type->dtype != DTYPE_COUNT) {
@@ -258,7 +257,7 @@ static int read_blocks(const struct gguf_tensor *tensor, int64_t first, int64_t 
         for (int64_t i = 0; i < n; i++, block++) {
             int64_t start = block * type->elements, from = start > first ? start : first;
             int64_t to = start + type->elements < end ? start + type->elements : end;
-            find_values(type, blocks + i * type->bytes, values);
+            gguf_values(type, blocks + i * type->bytes, values);
             memcpy(out + (from - first), values + (from - start), (size_t)(to - from) * sizeof *out);
         }
     }

@@ -38,7 +38,7 @@ static void errors_are_those_of_llama_cpp(void **state) {
                 for (int i = 0; i < types[t].elements; i++)
                     values[i] = (float)normal(b * BLOCK + (uint32_t)(first + i));
                 assert_true(types[t].round(values, block));
-                gguf_type(types[t].number)->values(block, found);
+                gguf_values(gguf_type(types[t].number), block, found);
                 for (int i = 0; i < types[t].elements; i++) {
                     error += ((double)found[i] - values[i]) * ((double)found[i] - values[i]);
                     size += (double)values[i] * values[i];
@@ -56,7 +56,7 @@ static void zeros_stay_zero_and_scales_beyond_fp16_are_refused(void **state) {
     for (int t = 0; t < TYPES; t++) {
         memset(values, 0, sizeof values);
         assert_true(types[t].round(values, block));
-        gguf_type(types[t].number)->values(block, found);
+        gguf_values(gguf_type(types[t].number), block, found);
         for (int i = 0; i < types[t].elements; i++)
             assert_true(found[i] == 0);
         values[5] = 3e38F;
@@ -64,7 +64,7 @@ static void zeros_stay_zero_and_scales_beyond_fp16_are_refused(void **state) {
         for (int i = 0; i < types[t].elements; i++)
             values[i] = 1e-30F * (float)(i - 7);
         assert_true(types[t].round(values, block));
-        gguf_type(types[t].number)->values(block, found);
+        gguf_values(gguf_type(types[t].number), block, found);
         for (int i = 0; i < types[t].elements; i++)
             assert_true(found[i] == 0);
     }
@@ -81,7 +81,7 @@ static void one_sign_keeps_its_extremes(void **state) {
                 for (int i = 0; i < types[t].elements; i++)
                     values[i] = (float)sign * (i == place ? 4 : 1 + (float)(i % 5) / 4);
                 assert_true(types[t].round(values, block));
-                gguf_type(types[t].number)->values(block, found);
+                gguf_values(gguf_type(types[t].number), block, found);
                 for (int i = 0; i < types[t].elements; i++)
                     assert_true(fabsf(found[i] - values[i]) < 0.55F);
             }
