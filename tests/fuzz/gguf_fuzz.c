@@ -22,11 +22,25 @@ static void require_one_line(void) {
     require(*status_text() && !strchr(status_text(), '\n'), "refused without one line that says why");
 }
 
+/* Columns that begin inside a block, in their bits. */
+static void read_encoded(const struct gguf_tensor *tensor) {
+    static uint64_t memory[4096];
+    int64_t columns = tensor->shape[tensor->dims - 1], column = columns / 3;
+    struct encoded_part part = {.rows = 1, .positions = columns - column < 1000 ? columns - column : 1000};
+    if (!gguf_describe(tensor, column, part.positions, &part.encoding))
+        return;
+    require(encoded_rows_bytes(&part) <= sizeof memory, "a row is too large");
+    const struct encoded_rows rows = encoded_rows_place(&part, memory);
+    int status = gguf_read_encoded(tensor, column, 0, &rows);
+    require(!status || status == STATUS_INVALID, "a tensor's bits cannot be read"); /* or a scale is nan */
+}
+
 static void read_all(const struct gguf *file) {
     static float values[1000];
     for (size_t i = 0; i < gguf_count(file); i++) {
         const struct gguf_tensor *tensor = gguf_at(file, i);
         require(gguf_find(file, tensor->name) == tensor && gguf_index(file, tensor) == i, "a tensor is not found");
+        read_encoded(tensor);
         for (int64_t at = 0; at < tensor->elements; at += 1000) {
             int64_t n = tensor->elements - at < 1000 ? tensor->elements - at : 1000;
             int status = gguf_read(tensor, at, n, DTYPE_F32, values);
