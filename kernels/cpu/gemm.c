@@ -5,8 +5,8 @@
 enum {
     PIECE_COLS = 1536, /* of a product with an epilogue */
     PIECE_ROWS = 1024,
-    PIECE_DEPTH = 1024, /* of a product with A transposed */
-    INT8_COLS = 256,    /* of a product whose int8 B is converted */
+    PIECE_DEPTH = 1024,      /* of a product with A transposed */
+    INT8_COLS = 256,         /* of a product whose int8 B is converted */
     ENCODED_BYTES = 8 << 20, /* of an encoded B that is decoded at a time */
     WIDE_COLS = 8192,
     PASS_FLOATS = 16384, /* a thread's share of an epilogue at a time */
