@@ -4,7 +4,9 @@
  *     gemm_cache.c           oneDNN's primitives, made once per form
  *     level/gemm_epilogue.c  the fp32 work after a product, for each instruction-set level
  *     level/packed.c         packed weights: the layout, and the one kernel, which multiplies any number of rows
- *                            forward. It packs plain weights piece by piece */
+ *                            forward. It packs plain weights piece by piece
+ *     level/encoded.c        packed weights in few bits: packing and decoding; encoded.h has the layout
+ *     level/encoded_gemm.c   their forward products */
 #pragma once
 
 #include "cpu/cpu-internal.h"

@@ -115,7 +115,8 @@ enum { SQUARES_ROWS = 8 }; /* rows at a time, which share each reading of a pack
 TYPED_BODY void read_weight(const struct row_squares *a, int64_t row, int64_t rows, int64_t first, int64_t count,
                             float value[][STRIPE], enum dtype type) {
     if (a->weight.form == MATRIX_PACKED) {
-        LEVEL(packed_read)(&a->weight, a->first_row + row, rows, first, count, value[0], STRIPE);
+        LEVEL(packed_read)
+        (&a->weight, &(const struct read_block){a->first_row + row, rows, first, count, value[0], STRIPE});
         return;
     }
     for (int64_t i = 0; i < rows; i++) {

@@ -9,7 +9,7 @@ TYPED_BODY void read_row(const struct matrix_view *table, int64_t row, void *x, 
     for (int64_t first = 0; first < table->columns; first += COLS) {
         float value[COLS];
         int64_t count = table->columns - first < COLS ? table->columns - first : COLS;
-        LEVEL(packed_read)(table, row, 1, first, count, value, COLS);
+        LEVEL(packed_read)(table, &(const struct read_block){row, 1, first, count, value, COLS});
         for (int64_t j = 0; j < count; j++)
             store(x, first + j, type, value[j]);
     }

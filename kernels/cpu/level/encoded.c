@@ -27,15 +27,17 @@ static size_t order_bytes(const struct encoded_part *part) {
 static size_t part_bytes(struct device *device, const struct matrix_view *view, const struct encoded_part *part) {
     if (part->encoding.codes == CODES_NONE) {
         struct matrix_view plain = matrix_plain(view->type, NULL, part->rows, view->columns);
-        return LEVEL(cpu_packed_bytes)(device, &plain);
+        return LEVEL(plain_bytes)(device, &plain);
     }
     return is_taken(part, view->columns)
                ? order_bytes(part) + (size_t)(panels_of(part->rows) * panel_form_of(part).bytes)
                : 0;
 }
 
-size_t LEVEL(encoded_bytes)(struct device *device, const struct matrix_view *view) {
+size_t LEVEL(cpu_packed_bytes)(struct device *device, const struct matrix_view *view) {
     size_t total = 0;
+    if (!view->encoded)
+        return LEVEL(plain_bytes)(device, view);
     if (view->type != DTYPE_F32 && view->type != DTYPE_BF16)
         return 0;
     for (int i = 0; i < view->encoded->count; i++) {
@@ -61,7 +63,7 @@ bool LEVEL(encoded_part_rows)(const struct matrix_view *view, int index, struct 
     earlier.encoded = &before;
     *rows = (struct part_rows){.part = part, .view = *view, .first = from - view->first_row};
     rows->view.encoded = NULL;
-    rows->view.data = (const char *)view->data + LEVEL(encoded_bytes)(NULL, &earlier);
+    rows->view.data = (const char *)view->data + LEVEL(cpu_packed_bytes)(NULL, &earlier);
     rows->view.first_row = from - start;
     rows->view.rows = end - from;
     if (part->encoding.codes != CODES_NONE) {
@@ -74,15 +76,20 @@ bool LEVEL(encoded_part_rows)(const struct matrix_view *view, int index, struct 
 
 /* ---- packing --------------------------------------------------------------------------------------------------- */
 
-/* Writes an element of each output of a panel: those of rows [first, first + PANEL) of [rows, columns], in column
- * `column`. Outputs after the last row have 0. */
-static char *pack_column(const void *from, size_t element, int64_t rows, int64_t columns, int64_t first, int64_t column,
-                         char *out) {
-    memset(out, 0, PANEL * element);
-    for (int64_t o = 0; o < PANEL && first + o < rows; o++)
-        memcpy(out + (size_t)o * element, (const char *)from + (size_t)((first + o) * columns + column) * element,
-               element);
-    return out + PANEL * element;
+/* An array with a row for each output. */
+struct outputs {
+    const void *array;
+    size_t element;
+    int64_t rows, columns;
+};
+
+/* Writes a column of a panel, whose first output is row `first`. Outputs after the last row have 0. */
+static char *pack_column(struct outputs from, int64_t first, int64_t column, char *out) {
+    memset(out, 0, PANEL * from.element);
+    for (int64_t o = 0; o < PANEL && first + o < from.rows; o++)
+        memcpy(out + (size_t)o * from.element,
+               (const char *)from.array + (size_t)((first + o) * from.columns + column) * from.element, from.element);
+    return out + PANEL * from.element;
 }
 
 /* Returns 8 codes as a word of a chunk. */
@@ -131,32 +138,36 @@ static void pack_panel(const struct panel_form *f, const struct encoded_rows *ro
         int64_t block = e->groups_of_block && g % e->groups_of_block == 0 ? g / e->groups_of_block : -1;
         int64_t position = g * f->group, rest = f->positions - position;
         if (block >= 0)
-            at = pack_column(rows->block_scales, sizeof(uint16_t), rows->rows, blocks, first, block, at);
+            at = pack_column((struct outputs){rows->block_scales, sizeof(uint16_t), rows->rows, blocks}, first, block,
+                             at);
         if (block >= 0 && e->shift == ENCODED_OFFSETS)
-            at = pack_column(rows->block_offsets, sizeof(uint16_t), rows->rows, blocks, first, block, at);
-        at = pack_column(rows->scales, scale, rows->rows, f->groups, first, g, at);
+            at = pack_column((struct outputs){rows->block_offsets, sizeof(uint16_t), rows->rows, blocks}, first, block,
+                             at);
+        at = pack_column((struct outputs){rows->scales, scale, rows->rows, f->groups}, first, g, at);
         if (e->shift != ENCODED_SYMMETRIC)
-            at = pack_column(rows->shifts, shift, rows->rows, f->groups, first, g, at);
+            at = pack_column((struct outputs){rows->shifts, shift, rows->rows, f->groups}, first, g, at);
         pack_codes(f, rows, first, position, rest < f->group ? rest : f->group, at);
         at += (rest < f->group ? rest : f->group) * PANEL * f->bits / 8;
     }
     memset(at, 0, (size_t)(panel + f->bytes - at));
 }
 
-int LEVEL(encoded_pack)(const struct exec *exec, const struct pack_call *a) {
+int LEVEL(cpu_pack)(const struct exec *exec, const struct pack_call *a) {
+    if (!a->plain.encoded)
+        return LEVEL(plain_pack)(exec, a);
     struct matrix_view whole = a->plain, part_view = a->plain;
     struct part_rows part;
     whole.data = a->out;
     whole.first_row = 0;
     whole.rows = INT64_MAX;
-    if (a->part < 0 || a->part >= whole.encoded->count || !LEVEL(encoded_bytes)(exec->stream->device, &a->plain))
+    if (a->part < 0 || a->part >= whole.encoded->count || !LEVEL(cpu_packed_bytes)(exec->stream->device, &a->plain))
         return status_fail(STATUS_INVALID, "pack: no part %d of an encoding that the cpu takes", a->part);
     if (!LEVEL(encoded_part_rows)(&whole, a->part, &part))
         return STATUS_OK;
     char *out = (char *)(uintptr_t)part.view.data;
     part_view.encoded = NULL;
     if (part.part->encoding.codes == CODES_NONE)
-        return LEVEL(cpu_pack)(exec, &(const struct pack_call){.plain = part_view, .out = out});
+        return LEVEL(plain_pack)(exec, &(const struct pack_call){.plain = part_view, .out = out});
     const struct encoded_rows *rows = a->rows;
     if (!encoding_equals(&rows->encoding, &part.part->encoding) || rows->rows != part.part->rows ||
         rows->positions != part.part->positions || (rows->order != NULL) != part.part->has_order)
@@ -197,9 +208,17 @@ static int code_of(const struct panel_form *f, const char *codes, int64_t output
     return word >> (position % CHUNK / 2 * 4 + position % 2 * 16) & 15;
 }
 
-/* Writes columns [col, col + cols) of one row, rounded to the view's type, as elements of `to`. */
-TYPED_BODY void decode_row(const struct part_rows *part, int64_t row, int64_t col, int64_t cols, void *out,
-                           enum dtype type, enum dtype to) {
+/* Columns [col, col + cols) of some rows, and where the first of these is written. */
+struct window {
+    int64_t col, cols;
+    char *out;
+    size_t line; /* bytes from row to row */
+};
+
+/* Writes one row of a window, rounded to the view's type, as elements of `to`. */
+TYPED_BODY void decode_row(const struct part_rows *part, int64_t row, const struct window *w, enum dtype type,
+                           enum dtype to) {
+    const int64_t col = w->col, cols = w->cols;
     const struct panel_form *f = &part->form;
     const struct encoding *e = &f->encoding;
     const char *panel = part->panels + row / PANEL * f->bytes;
@@ -226,7 +245,7 @@ TYPED_BODY void decode_row(const struct part_rows *part, int64_t row, int64_t co
                 continue;
             int code = code_of(f, codes, lane, p - from);
             float number = (table ? table[code] : (float)(code - e->bias)) - zero, value = scale * number - offset;
-            store(out, at, to, type == to ? value : rounded(value, type));
+            store(w->out, at, to, type == to ? value : rounded(value, type));
         }
     }
 }
@@ -281,18 +300,16 @@ TILE_INLINE vfloat values_at(struct lanes *l, int64_t position) {
     return l->scale * (number - l->zero) - l->offset;
 }
 
-/* Decodes columns of SIMD_LANES rows from `row` on, block by block. Rows of `out` are `line` bytes apart. Returns the
- * first column that is left. */
-TYPED_BODY int64_t decode_lanes(const struct part_rows *part, int64_t row, int64_t col, int64_t cols, char *out,
-                                size_t line, enum dtype type) {
+/* Decodes SIMD_LANES rows of a window, block by block. Returns the first column that is left. */
+TYPED_BODY int64_t decode_lanes(const struct part_rows *part, int64_t row, const struct window *w, enum dtype type) {
     const int64_t each = type == DTYPE_BF16 ? 2 : 1, block = SIMD_LANES * each;
     const float *table = encoded_table(part->form.encoding.codes);
     struct lanes l = {
         .f = &part->form, .panel = part->panels + row / PANEL * part->form.bytes, .lane = (int)(row % PANEL)};
-    int64_t p = col;
+    int64_t p = w->col;
     for (int i = 0; i < 16 && part->form.bits == 4; i++)
         l.table[i] = table ? table[i] : (float)(i - part->form.encoding.bias);
-    for (; p + block <= col + cols; p += block) {
+    for (; p + block <= w->col + w->cols; p += block) {
         vfloat x[SIMD_LANES];
         for (int i = 0; i < SIMD_LANES; i++) {
             x[i] = values_at(&l, p + i * each);
@@ -302,51 +319,60 @@ TYPED_BODY int64_t decode_lanes(const struct part_rows *part, int64_t row, int64
         }
         transpose_words(x);
         for (int i = 0; i < SIMD_LANES; i++)
-            simd_store((float *)(void *)(out + (size_t)i * line) + (p - col) / each, x[i]);
+            simd_store((float *)(void *)(w->out + (size_t)i * w->line) + (p - w->col) / each, x[i]);
     }
     return p;
 }
 
 /* Decodes rows [row, row + rows) of a part in the view's type. They are all in one vector of outputs. */
-TYPED_BODY void decode_rows(const struct part_rows *part, int64_t row, int64_t rows, int64_t col, int64_t cols,
-                            char *out, size_t line, enum dtype type) {
-    int64_t next = col;
+TYPED_BODY void decode_rows(const struct part_rows *part, int64_t row, int64_t rows, const struct window *w,
+                            enum dtype type) {
+    int64_t next = w->col, end = w->col + w->cols;
     if (rows == SIMD_LANES && !part->order)
-        next = decode_lanes(part, row, col, cols, out, line, type);
-    for (int64_t i = 0; i < rows && next < col + cols; i++)
-        decode_row(part, row + i, next, col + cols - next,
-                   out + (size_t)i * line + (size_t)(next - col) * dtype_bytes(type), type, type);
+        next = decode_lanes(part, row, w, type);
+    for (int64_t i = 0; i < rows && next < end; i++) {
+        char *out = w->out + (size_t)i * w->line + (size_t)(next - w->col) * dtype_bytes(type);
+        decode_row(part, row + i, &(const struct window){next, end - next, out, w->line}, type, type);
+    }
 }
 
-void LEVEL(encoded_read)(const struct matrix_view *view, int64_t row, int64_t rows, int64_t col, int64_t cols,
-                         float *out, int64_t stride) {
-    struct matrix_view wanted = matrix_rows(*view, row, rows);
+void LEVEL(packed_read)(const struct matrix_view *view, const struct read_block *to) {
     struct part_rows part;
+    if (!view->encoded) {
+        LEVEL(plain_read)(view, to);
+        return;
+    }
+    struct matrix_view wanted = matrix_rows(*view, to->row, to->rows);
     for (int i = 0; i < view->encoded->count; i++) {
         if (!LEVEL(encoded_part_rows)(&wanted, i, &part))
             continue;
-        float *to = out + part.first * stride;
+        float *out = to->out + part.first * to->stride;
         if (part.part->encoding.codes == CODES_NONE) {
-            LEVEL(packed_read)(&part.view, 0, part.view.rows, col, cols, to, stride);
+            LEVEL(plain_read)
+            (&part.view, &(const struct read_block){0, part.view.rows, to->col, to->cols, out, to->stride});
             continue;
         }
         for (int64_t r = 0; r < part.view.rows; r++) {
-            WITH_TYPE(T, view->type,
-                      decode_row(&part, part.view.first_row + r, col, cols, to + r * stride, T, DTYPE_F32));
+            const struct window window = {to->col, to->cols, (char *)(out + r * to->stride), 0};
+            WITH_TYPE(T, view->type, decode_row(&part, part.view.first_row + r, &window, T, DTYPE_F32));
         }
     }
 }
 
-void LEVEL(encoded_unpack)(const struct exec *exec, const struct matrix_view *view, int64_t col, int64_t cols,
-                           void *out, int64_t stride) {
+void LEVEL(gemm_unpack)(const struct exec *exec, const struct matrix_view *view, int64_t col, int64_t cols, void *out,
+                        int64_t stride) {
     size_t line = (size_t)stride * dtype_bytes(view->type);
     struct part_rows part;
+    if (!view->encoded) {
+        LEVEL(plain_unpack)(exec, view, col, cols, out, stride);
+        return;
+    }
     for (int i = 0; i < view->encoded->count; i++) {
         if (!LEVEL(encoded_part_rows)(view, i, &part))
             continue;
         char *to = (char *)out + (size_t)part.first * line;
         if (part.part->encoding.codes == CODES_NONE) {
-            LEVEL(gemm_unpack)(exec, &part.view, col, cols, to, stride);
+            LEVEL(plain_unpack)(exec, &part.view, col, cols, to, stride);
             continue;
         }
         int64_t start = part.view.first_row, end = start + part.view.rows;
@@ -354,8 +380,8 @@ void LEVEL(encoded_unpack)(const struct exec *exec, const struct matrix_view *vi
         for (int64_t v = start / SIMD_LANES; v < (end + SIMD_LANES - 1) / SIMD_LANES; v++) {
             int64_t from = v * SIMD_LANES > start ? v * SIMD_LANES : start;
             int64_t last = (v + 1) * SIMD_LANES < end ? (v + 1) * SIMD_LANES : end;
-            WITH_TYPE(T, view->type,
-                      decode_rows(&part, from, last - from, col, cols, to + (size_t)(from - start) * line, line, T));
+            const struct window window = {col, cols, to + (size_t)(from - start) * line, line};
+            WITH_TYPE(T, view->type, decode_rows(&part, from, last - from, &window, T));
         }
     }
 }

@@ -124,13 +124,3 @@ struct part_rows {
 
 /* Returns false if the view has no rows in part `index`. */
 bool LEVEL(encoded_part_rows)(const struct matrix_view *view, int index, struct part_rows *rows);
-
-/* As cpu_packed_bytes, cpu_pack, gemm_packed_workspace, gemm_packed, gemm_unpack and packed_read, for encoded views. */
-size_t LEVEL(encoded_bytes)(struct device *device, const struct matrix_view *view);
-int LEVEL(encoded_pack)(const struct exec *exec, const struct pack_call *a);
-size_t LEVEL(encoded_workspace)(struct device *device, const struct gemm *gemm);
-void LEVEL(encoded_gemm)(const struct exec *exec, const struct gemm *gemm);
-void LEVEL(encoded_unpack)(const struct exec *exec, const struct matrix_view *view, int64_t col, int64_t cols,
-                           void *out, int64_t stride);
-void LEVEL(encoded_read)(const struct matrix_view *view, int64_t row, int64_t rows, int64_t col, int64_t cols,
-                         float *out, int64_t stride);

@@ -279,7 +279,14 @@ TILE_INLINE void multiply_tiled(enum product product, int rows, const struct sli
         int64_t count = padded(product, left < slice->each ? left : slice->each);
         bool is_piece = !slice->is_first || !slice->is_last;
         float *to = is_piece ? block->part : sums;
-        tiles_add(product == PRODUCT_PAIRS ? 1 : 2, rows, slice->is_first, count / 2, a, block->stride, b, to);
+        tiles_add(&(const struct tile_sums){.parts = product == PRODUCT_PAIRS ? 1 : 2,
+                                            .rows = rows,
+                                            .is_first = slice->is_first,
+                                            .steps = count / 2,
+                                            .a = a,
+                                            .row_floats = block->stride,
+                                            .b = b,
+                                            .sums = to});
         b += floats_of(product, count);
         for (int r = 0; r < rows && slice->is_last; r++)
 #pragma GCC unroll 2
@@ -525,7 +532,9 @@ static void multiply_part(const struct exec *exec, const struct gemm *gemm, cons
     }
 }
 
-size_t LEVEL(encoded_workspace)(struct device *device, const struct gemm *gemm) {
+size_t LEVEL(gemm_packed_workspace)(struct device *device, const struct gemm *gemm) {
+    if (!gemm->b.encoded)
+        return LEVEL(plain_workspace)(device, gemm);
     size_t largest = 0;
     struct part_rows part;
     for (int i = 0; i < gemm->b.encoded->count; i++) {
@@ -535,7 +544,7 @@ size_t LEVEL(encoded_workspace)(struct device *device, const struct gemm *gemm) 
         if (part.part->encoding.codes == CODES_NONE) {
             struct gemm plain = outputs_of(gemm, part.first, part.view.rows);
             plain.b = part.view;
-            bytes = LEVEL(gemm_packed_workspace)(device, &plain);
+            bytes = LEVEL(plain_workspace)(device, &plain);
         } else {
             enum product product = product_of(gemm, &part.form);
             int64_t floats = units_of(product, &part.form) + sums_of(&part.form), most = pass_rows(product, floats);
@@ -548,7 +557,11 @@ size_t LEVEL(encoded_workspace)(struct device *device, const struct gemm *gemm) 
     return largest;
 }
 
-void LEVEL(encoded_gemm)(const struct exec *exec, const struct gemm *gemm) {
+void LEVEL(gemm_packed)(const struct exec *exec, const struct gemm *gemm) {
+    if (!gemm->b.encoded) {
+        LEVEL(plain_gemm)(exec, gemm);
+        return;
+    }
     struct part_rows part;
     for (int i = 0; i < gemm->b.encoded->count; i++) {
         if (!LEVEL(encoded_part_rows)(&gemm->b, i, &part))
@@ -556,7 +569,7 @@ void LEVEL(encoded_gemm)(const struct exec *exec, const struct gemm *gemm) {
         struct gemm product = outputs_of(gemm, part.first, part.view.rows);
         product.b = part.view;
         if (part.part->encoding.codes == CODES_NONE)
-            LEVEL(gemm_packed)(exec, &product);
+            LEVEL(plain_gemm)(exec, &product);
         else
             multiply_part(exec, &product, &part);
     }

@@ -10,8 +10,9 @@
  * link is a multiply-add, or with AMX the sum of 16 pairs. A library does not promise that: it may choose another order
  * for every shape. On 2 cores of Zen 4 in bf16, one row reaches 0.9-1.0 of the streaming read. From 16 to 1,024 rows,
  * it is at least as fast as oneDNN's product of plain matrices. */
-#include "cpu/level/encoded.h"
 #include "cpu/level/packed_tiles.h"
+#include "cpu/level/panels.h"
+#include "cpu/level/vector_math.h"
 
 enum {
     UNROLL = 4,                    /* steps; panels are padded to it */
@@ -44,9 +45,7 @@ static int block_rows(enum dtype type) {
 
 /* ---- packing a weight ------------------------------------------------------------------------------------------ */
 
-size_t LEVEL(cpu_packed_bytes)(struct device *device, const struct matrix_view *plain) {
-    if (plain->encoded)
-        return LEVEL(encoded_bytes)(device, plain);
+size_t LEVEL(plain_bytes)(struct device *device, const struct matrix_view *plain) {
     if (plain->type != DTYPE_F32 && plain->type != DTYPE_BF16)
         return 0;
     return (size_t)(panels_of(plain->rows) * steps_of(plain->type, plain->columns)) * PANEL * sizeof(float);
@@ -92,10 +91,8 @@ static void pack_panel(const struct matrix_view *plain, int64_t first, float *pa
     }
 }
 
-int LEVEL(cpu_pack)(const struct exec *exec, const struct pack_call *a) {
+int LEVEL(plain_pack)(const struct exec *exec, const struct pack_call *a) {
     const struct matrix_view *plain = &a->plain;
-    if (plain->encoded)
-        return LEVEL(encoded_pack)(exec, a);
     if (plain->form != MATRIX_PLAIN || plain->scale || (plain->type != DTYPE_F32 && plain->type != DTYPE_BF16))
         return status_fail(STATUS_UNSUPPORTED, "pack: needs a plain fp32 or bf16 weight, not %s",
                            dtype_name(plain->type));
@@ -106,20 +103,15 @@ int LEVEL(cpu_pack)(const struct exec *exec, const struct pack_call *a) {
     return STATUS_OK;
 }
 
-void LEVEL(packed_read)(const struct matrix_view *packed, int64_t row, int64_t rows, int64_t col, int64_t cols,
-                        float *out, int64_t stride) {
-    if (packed->encoded) {
-        LEVEL(encoded_read)(packed, row, rows, col, cols, out, stride);
-        return;
-    }
-    row += packed->first_row;
+void LEVEL(plain_read)(const struct matrix_view *packed, const struct read_block *to) {
     bool is_bf16 = packed->type == DTYPE_BF16;
     int64_t steps = steps_of(packed->type, packed->columns), each = is_bf16 ? 2 : 1;
-    for (int64_t j = 0; j < cols; j++) {
-        const float *step = (const float *)packed->data + (col + j) / each * PANEL;
-        for (int64_t i = 0; i < rows; i++) {
+    int64_t row = packed->first_row + to->row;
+    for (int64_t j = 0; j < to->cols; j++) {
+        const float *step = (const float *)packed->data + (to->col + j) / each * PANEL;
+        for (int64_t i = 0; i < to->rows; i++) {
             const float *unit = step + (row + i) / PANEL * steps * PANEL + (row + i) % PANEL;
-            out[i * stride + j] = is_bf16 ? load(unit, j % 2, DTYPE_BF16) : *unit;
+            to->out[i * to->stride + j] = is_bf16 ? load(unit, j % 2, DTYPE_BF16) : *unit;
         }
     }
 }
@@ -146,12 +138,8 @@ static void unpack_lanes(const float *panel, int64_t steps, int first, int end, 
             memcpy(out + (i - first) * stride + s, panel + s * PANEL + i, sizeof *out);
 }
 
-void LEVEL(gemm_unpack)(const struct exec *exec, const struct matrix_view *packed, int64_t col, int64_t cols, void *out,
-                        int64_t stride) {
-    if (packed->encoded) {
-        LEVEL(encoded_unpack)(exec, packed, col, cols, out, stride);
-        return;
-    }
+void LEVEL(plain_unpack)(const struct exec *exec, const struct matrix_view *packed, int64_t col, int64_t cols,
+                         void *out, int64_t stride) {
     int64_t each = packed->type == DTYPE_BF16 ? 2 : 1, all = steps_of(packed->type, packed->columns);
     int64_t steps = (cols + each - 1) / each, slices = (steps + SLICE_STEPS - 1) / SLICE_STEPS;
     int64_t first = packed->first_row / SIMD_LANES, end = packed->first_row + packed->rows;
@@ -539,25 +527,19 @@ static size_t piece_bytes(const struct gemm *gemm) {
     return (size_t)(piece_outputs(gemm) * steps_of(gemm->b.type, gemm_k(gemm))) * sizeof(float);
 }
 
-size_t LEVEL(gemm_packed_workspace)(struct device *device, const struct gemm *gemm) {
-    if (gemm->b.encoded)
-        return LEVEL(encoded_workspace)(device, gemm);
+size_t LEVEL(plain_workspace)(struct device *device, const struct gemm *gemm) {
     return rows_bytes(device, gemm) + (gemm->b.form == MATRIX_PLAIN ? piece_bytes(gemm) : 0);
 }
 
-void LEVEL(gemm_packed)(const struct exec *exec, const struct gemm *gemm) {
+void LEVEL(plain_gemm)(const struct exec *exec, const struct gemm *gemm) {
     int64_t width = piece_outputs(gemm), n = gemm_n(gemm);
-    if (gemm->b.encoded) {
-        LEVEL(encoded_gemm)(exec, gemm);
-        return;
-    }
     if (gemm->b.form == MATRIX_PACKED) {
         multiply_packed(exec, gemm, exec->workspace);
         return;
     }
     for (int64_t first = 0; first < n; first += width) {
         struct gemm part = outputs_of(gemm, first, n - first < width ? n - first : width);
-        LEVEL(cpu_pack)(exec, &(const struct pack_call){.plain = part.b, .out = exec->workspace});
+        LEVEL(plain_pack)(exec, &(const struct pack_call){.plain = part.b, .out = exec->workspace});
         part.b = matrix_packed(part.b, exec->workspace);
         multiply_packed(exec, &part, (char *)exec->workspace + piece_bytes(gemm));
     }

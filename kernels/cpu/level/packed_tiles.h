@@ -7,6 +7,18 @@
 
 enum { TILES_FEW = 16, TILES_ROWS = 32, TILES_STEPS = 16, TILES_OUTPUTS = 32 };
 
+/* Sums of products of `steps` pairs, a multiple of TILES_STEPS. A pair has `parts` numbers in `b`, which are all
+ * multiplied by the same pair of `a`. */
+struct tile_sums {
+    int parts, rows;
+    bool is_first; /* sums start at 0 */
+    int64_t steps;
+    const float *a;     /* [rows, steps] */
+    int64_t row_floats; /* of a, from row to row */
+    const float *b;     /* [steps, parts, TILES_OUTPUTS] */
+    float *sums;        /* [rows, TILES_OUTPUTS] */
+};
+
 #ifdef __AMX_BF16__
 #include <immintrin.h>
 
@@ -80,19 +92,16 @@ static inline void tiles_multiply(int rows, int panels, int64_t steps, const flo
     }
 }
 
-/* Adds products of `steps` pairs, a multiple of TILES_STEPS, to sums[rows][TILES_OUTPUTS], or to zeros with is_first. A
- * pair has `parts` numbers in `b`, which are all multiplied by the same pair of `a`. Tiles have the shape for the rows.
- */
-static inline __attribute__((always_inline)) void tiles_add(int parts, int rows, bool is_first, int64_t steps,
-                                                            const float *a, int64_t row_floats, const float *b,
-                                                            float *sums) {
+/* Adds products of pairs to sums. Tiles have the shape for the rows. */
+static inline __attribute__((always_inline)) void tiles_add(const struct tile_sums *t) {
     enum { TILES_STRIDE = TILES_OUTPUTS * sizeof(float) };
-    const size_t row_bytes = (size_t)row_floats * sizeof(float), b_bytes = (size_t)parts * TILES_STRIDE;
-    const bool is_one_tile = rows <= TILES_FEW;
-    const float *lower = a + TILES_FEW * row_floats;
-    float *lower_sums = sums + TILES_FEW * TILES_OUTPUTS;
+    const int parts = t->parts;
+    const size_t row_bytes = (size_t)t->row_floats * sizeof(float), b_bytes = (size_t)parts * TILES_STRIDE;
+    const bool is_one_tile = t->rows <= TILES_FEW;
+    const float *a = t->a, *b = t->b, *lower = a + TILES_FEW * t->row_floats;
+    float *sums = t->sums, *lower_sums = sums + TILES_FEW * TILES_OUTPUTS;
     __asm__ volatile("" ::: "memory"); /* GCC's tile loads do not say that they read memory */
-    if (is_first) {
+    if (t->is_first) {
         _tile_zero(0);
         _tile_zero(1);
         if (!is_one_tile) {
@@ -107,7 +116,7 @@ static inline __attribute__((always_inline)) void tiles_add(int parts, int rows,
             _tile_loadd(3, lower_sums + 16, TILES_STRIDE);
         }
     }
-    for (int64_t s = 0; s < steps; s += TILES_STEPS, b += parts * TILES_STEPS * TILES_OUTPUTS) {
+    for (int64_t s = 0; s < t->steps; s += TILES_STEPS, b += parts * TILES_STEPS * TILES_OUTPUTS) {
         _tile_loadd(4, a + s, row_bytes);
         if (!is_one_tile)
             _tile_loadd(5, lower + s, row_bytes);
@@ -144,7 +153,6 @@ static inline void tiles_multiply(int rows, int panels, int64_t steps, const flo
                                   const float *b, int64_t beside, float *out) {
 }
 /* Does nothing. */
-static inline void tiles_add(int parts, int rows, bool is_first, int64_t steps, const float *a, int64_t row_floats,
-                             const float *b, float *sums) {
+static inline void tiles_add(const struct tile_sums *t) {
 }
 #endif
