@@ -1,9 +1,9 @@
 /* Encoded weights in memory: the parts of a layout one after the other, each aligned to 64 bytes.
  *
- * A part with plain values is packed as packed.c does. The others begin with their order, if they have one, and go on
- * with panels of PANEL outputs. A panel is one stream, which a product reads in order: for each block of groups the
- * fp16 scales and offsets of all outputs; for each group its scales, its shifts, and its codes. Rows are padded to
- * whole chunks of CHUNK positions with codes of 0, which meet rows of x that are padded with zeros.
+ * A part with plain values is packed as packed.c does. The others begin with their order, if they have one. Panels of
+ * PANEL outputs follow. A panel is one stream, which a product reads in order. A block of groups begins with the fp16
+ * scales and offsets of all outputs; a group has its scales, its shifts, and its codes. Rows are padded to whole chunks
+ * of CHUNK positions with codes of 0, which meet rows of x that are padded with zeros.
  *
  * Codes of up to 4 bits are held in 4. A chunk is a word of 32 bits for each output: the lower half has its even
  * positions, the upper half the odd ones, each from the lowest bits up. Longer codes are held in bytes, and integers

@@ -12,12 +12,13 @@ void LEVEL(gemm_packed)(const struct exec *exec, const struct gemm *gemm);
 void LEVEL(gemm_unpack)(const struct exec *exec, const struct matrix_view *packed, int64_t col, int64_t cols, void *out,
                         int64_t stride);
 
-/* Where elements [rows, cols] of a packed weight from (row, col) on are written, as fp32. */
+/* A block of a packed weight, which is written as fp32. */
 struct read_block {
     int64_t row, rows, col, cols; /* col is even */
     float *out;
     int64_t stride; /* floats from row to row */
 };
+/* Reads a block of a packed weight. */
 void LEVEL(packed_read)(const struct matrix_view *packed, const struct read_block *to);
 
 /* The same members and function, cpu_packed_bytes and cpu_pack, for weights without encodings (packed.c). */
