@@ -25,6 +25,7 @@ struct bench_options {
     const char *filter; /* for op cases and figures of the engine: a part of the text that names each */
     int64_t micro_batch_size, seq_length, steps, threads;
     int64_t ranks, global_batch_size; /* for train and checkpoint; 0: not given */
+    int load_in;                      /* index into load_in_names */
     int precision;                    /* enum precision */
     bool has_precision;               /* given: operations of the other precision are skipped */
     bool only_checks;                 /* for ops: compare the test cases with their references */

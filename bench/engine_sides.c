@@ -46,6 +46,7 @@ int engine_bench_open(struct engine_bench *bench, struct engine_options options,
     const struct bench_options *o = bench->options;
     options.model = o->model;
     options.random = bench->is_shape ? &bench->config : NULL;
+    options.load_in = o->load_in;
     options.precision = o->precision;
     options.device = o->device;
     if (!options.threads)

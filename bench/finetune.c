@@ -3,6 +3,7 @@
 #include "training.h"
 
 #include "peft/peft.h"
+#include "pretrained/encodings.h"
 #include "text/text.h"
 
 enum { ROWS = 64, TOKENS = 257, LOADS = 9, PEAK_STEPS = 2 };
@@ -16,6 +17,7 @@ struct measurement {
     struct tuning_options tuning;
     struct train_run run, whole;
     struct bench_contest contest;
+    bool has_baseline;
 };
 
 /* ---- opening ---- */
@@ -37,6 +39,23 @@ static int write_rows(const struct measurement *m) {
     return status;
 }
 
+/* A quantised model, or a directory with --load-in, trains on its own weights in their bits. No whole model trains in
+ * few bits, so there is no baseline. */
+static int take_bits(struct measurement *m) {
+    const struct bench_options *o = m->options;
+    struct pretrained model = {0};
+    int status = bench_is_shape(o->model) ? STATUS_OK : pretrained_open(o->model, NULL, &model);
+    m->run.load_in = o->load_in;
+    m->run.is_quantised = !status && model.tensors && ckpt_quantization(model.tensors)->method;
+    if (status == STATUS_NOT_FOUND && !o->load_in) /* of a directory without tensors, the shape counts */
+        status = STATUS_OK;
+    m->has_baseline = o->has_baseline && !o->load_in && !m->run.is_quantised;
+    if (o->load_in || m->run.is_quantised)
+        memcpy(m->run.model_directory, model.directory, sizeof m->run.model_directory);
+    pretrained_close(&model);
+    return status;
+}
+
 /* The run that trains the adapter; seq_length counts its virtual tokens. */
 static int describe_run(struct measurement *m) {
     const struct bench_options *o = m->options;
@@ -54,6 +73,7 @@ static int describe_run(struct measurement *m) {
         .seed = run->data.seed,
         .samples = run->train.train_iters * run->train.global_batch_size,
     };
+    TRY(take_bits(m));
     m->run.tuner = o->tuner;
     m->run.tuning = &m->tuning;
     return STATUS_OK;
@@ -186,7 +206,7 @@ static int measure_time(struct measurement *m) {
     const struct bench_options *o = m->options;
     struct bench_contest *contest = &m->contest;
     int status = bench_runner_open(&m->run, (int)o->ranks, NULL, o->steps, 1, &contest->runner);
-    THEN(status, o->has_baseline ? bench_runner_open(&m->whole, 1, NULL, o->steps, 1, &contest->baseline) : STATUS_OK);
+    THEN(status, m->has_baseline ? bench_runner_open(&m->whole, 1, NULL, o->steps, 1, &contest->baseline) : STATUS_OK);
     int64_t virtual_tokens = peft_config_virtual_tokens(&o->peft) + peft_config_prefix_tokens(&o->peft);
     THEN(status, bench_contest_open_peer(contest, o, &m->run.config, &o->peft, o->seq_length - virtual_tokens));
     THEN(status, bench_contest_measure(contest, o->steps));
@@ -205,7 +225,7 @@ int bench_finetune(const struct bench_options *options) {
     THEN(status, open_files(&m));
     const struct trial mine = {&m.run, (int)options->ranks}, whole = {&m.whole, 1};
     THEN(status, bench_peak_of(train_a_little, &mine, &figures.peak));
-    THEN(status, options->has_baseline ? bench_peak_of(train_a_little, &whole, &figures.whole_peak) : STATUS_OK);
+    THEN(status, m.has_baseline ? bench_peak_of(train_a_little, &whole, &figures.whole_peak) : STATUS_OK);
     THEN(status, measure_time(&m));
     THEN(status, options->ranks == 1 ? time_loading(&m, &figures.load_seconds) : STATUS_OK);
     THEN(status, print_summary(&m, &figures));

@@ -56,6 +56,7 @@ static int open_inference(struct inference *t, int64_t rows, int64_t sequences) 
     struct engine_options options = {
         .model = o->model,
         .random = is_shape ? &config : NULL,
+        .load_in = o->load_in,
         .precision = o->precision,
         .device = o->device,
         .threads = (int)o->threads,

@@ -12,6 +12,7 @@
 static struct engine_options options_of(const struct bench_options *o) {
     return (struct engine_options){
         .model = o->model,
+        .load_in = o->load_in,
         .precision = o->precision,
         .device = o->device,
         .threads = (int)o->threads,

@@ -322,23 +322,6 @@ static int read_weight(void *context, size_t index, int64_t first, size_t length
     return STATUS_OK;
 }
 
-static struct codec_rect rect_of(const struct ckpt_block *block) {
-    return (struct codec_rect){block->row, block->rows, block->column, block->columns};
-}
-
-static bool describe_weight(void *context, size_t index, const struct ckpt_block *block, struct encoded_part *part) {
-    const struct codec_set *set = context;
-    struct codec_rect rect = rect_of(block);
-    codec_describe(&set->linears[index], &rect, part);
-    return true;
-}
-
-static int read_codes(void *context, size_t index, const struct ckpt_block *block, const struct encoded_rows *to) {
-    const struct codec_set *set = context;
-    struct codec_rect rect = rect_of(block);
-    return codec_read(&set->linears[index], &rect, to);
-}
-
 static void close_set(void *context) {
     struct codec_set *set = context;
     for (size_t i = 0; set && i < set->count; i++) {
@@ -355,8 +338,7 @@ static void close_set(void *context) {
 
 /* Puts the weights in the place of their parts. */
 static int replace_parts(struct search *s) {
-    static const struct tensor_source source = {
-        .read = read_weight, .close = close_set, .describe = describe_weight, .read_codes = read_codes};
+    static const struct tensor_source source = {.read = read_weight, .close = close_set};
     struct ckpt_tensors *tensors = s->tensors;
     struct codec_set *set = s->set;
     struct tensor_source own = source;
@@ -366,7 +348,6 @@ static int replace_parts(struct search *s) {
     size_t count = 0;
     tensors->files = files ? files : tensors->files;
     own.context = set;
-    own.quantization = &set->quantization;
     for (size_t i = 0; i < set->count && list; i++) {
         const struct codec_linear *linear = &set->linears[i];
         int64_t elements = linear->rows * linear->columns;
@@ -442,37 +423,31 @@ int ckpt_attach_codec(struct ckpt_tensors *tensors, const char *config_text, con
 
 const struct ckpt_quantization *ckpt_quantization(const struct ckpt_tensors *tensors) {
     static const struct ckpt_quantization plain = {0};
-    for (size_t i = 0; i < tensors->file_count; i++)
-        if (tensors->files[i]->source && tensors->files[i]->source->quantization)
-            return tensors->files[i]->source->quantization;
-    return &plain;
+    const struct tensor_source *source = tensors->file_count ? tensors->files[0]->source : NULL;
+    return tensors->codecs                  ? &tensors->codecs->quantization
+           : source && source->quantization ? source->quantization
+                                            : &plain;
 }
 
 /* ---- encodings of parameters ---- */
 
-/* Finds the tensor of a rectangle, and the rectangle's place in it. NULL where there is none, or one of another shape.
- */
+/* Finds the tensor of a rectangle, and the rectangle's place in it; NULL where there is none, or one of another shape.
+ * *linear is NULL for a tensor without a codec. */
 static const struct tensor_entry *find_tensor(const struct ckpt_encodings *e, const struct param *param,
-                                              const struct param_rect *from, struct ckpt_block *block) {
+                                              const struct param_rect *from, struct param_rect *rect,
+                                              const struct codec_linear **linear) {
     int s = 0;
     while (s < param->slice_count - 1 && from->row >= param->slices[s].row + param->slices[s].rows)
         s++;
     const struct param_slice *slice = &param->slices[s];
     const struct tensor_entry *entry =
         tensors_find(e->tensors, e->table->files, "", slice->name, table_is_tied(e->table));
-    const struct codec_linear *linear = entry ? codec_of(e->tensors, entry) : NULL;
-    *block = (struct ckpt_block){.row = slice->file_start + from->row - slice->row,
-                                 .rows = from->rows,
-                                 .column = from->column,
-                                 .columns = from->columns};
-    bool has_shape = !linear || (linear->rows == slice->file_rows && linear->columns == param->shape[1]);
-    return entry && from->row + from->rows <= slice->row + slice->rows && has_shape ? entry : NULL;
-}
-
-/* Returns the source that may have encoded values of a tensor; NULL: they are plain. */
-static const struct tensor_source *source_of(const struct tensor_entry *entry) {
-    const struct tensor_source *source = entry ? entry->file->source : NULL;
-    return source && source->describe ? source : NULL;
+    *linear = entry ? codec_of(e->tensors, entry) : NULL;
+    *rect = *from;
+    rect->row += slice->file_start - slice->row;
+    bool fits = from->row + from->rows <= slice->row + slice->rows &&
+                (!*linear || ((*linear)->rows == slice->file_rows && (*linear)->columns == param->shape[1]));
+    return fits ? entry : NULL;
 }
 
 bool ckpt_describe_encoding(const void *context, const struct param *param, const struct param_rect *rects, int count,
@@ -482,13 +457,18 @@ bool ckpt_describe_encoding(const void *context, const struct param *param, cons
     *layout = (struct encoded_layout){.count = count};
     for (int i = 0; i < count && i < ENCODED_MAX_PARTS; i++) {
         struct encoded_part *part = &layout->parts[i];
-        struct ckpt_block block;
-        const struct tensor_entry *entry = find_tensor(e, param, &rects[i], &block);
-        const struct tensor_source *source = source_of(entry);
+        struct param_rect rect;
+        const struct codec_linear *linear;
+        const struct tensor_entry *entry = find_tensor(e, param, &rects[i], &rect, &linear);
         if (!entry)
             return false;
+        const struct tensor_source *source = entry->file->source;
         *part = (struct encoded_part){.rows = rects[i].rows, .positions = rects[i].columns};
-        encoded += source && source->describe(source->context, (size_t)entry->tensor->start, &block, part);
+        if (linear)
+            codec_describe(linear, &(const struct codec_rect){rect.row, rect.rows, rect.column, rect.columns}, part);
+        else if (source && source->describe)
+            source->describe(source->context, (size_t)entry->tensor->start, &rect, &part->encoding);
+        encoded += part->encoding.codes != CODES_NONE;
     }
     return encoded > 0 && count <= ENCODED_MAX_PARTS;
 }
@@ -496,9 +476,13 @@ bool ckpt_describe_encoding(const void *context, const struct param *param, cons
 int ckpt_read_encoded(const struct ckpt_encodings *e, int id, const struct param_rect *from,
                       const struct encoded_rows *to) {
     const struct param *param = &e->table->rows[id];
-    struct ckpt_block block;
-    const struct tensor_entry *entry = find_tensor(e, param, from, &block);
-    const struct tensor_source *source = source_of(entry);
-    return source ? source->read_codes(source->context, (size_t)entry->tensor->start, &block, to)
-                  : status_fail(STATUS_INVALID, "%s: %s has no encoding", e->tensors->directory, param->name);
+    struct param_rect rect;
+    const struct codec_linear *linear;
+    const struct tensor_entry *entry = find_tensor(e, param, from, &rect, &linear);
+    const struct tensor_source *source = entry ? entry->file->source : NULL;
+    if (entry && linear)
+        return codec_read(linear, &(const struct codec_rect){rect.row, rect.rows, rect.column, rect.columns}, to);
+    return source && source->read_encoded
+               ? source->read_encoded(source->context, (size_t)entry->tensor->start, &rect, to)
+               : status_fail(STATUS_INVALID, "%s: %s has no encoding", e->tensors->directory, param->name);
 }

@@ -14,13 +14,13 @@ struct tensor_source {
     /* Reads bytes [first, first + length) of a tensor, row-major. */
     int (*read)(void *context, size_t index, int64_t first, size_t length, void *out);
     void (*close)(void *context); /* also frees the names */
-    /* Describes how a block of a tensor is encoded; false: its values are plain. NULL: those of all tensors are. */
-    bool (*describe)(void *context, size_t index, const struct ckpt_block *block, struct encoded_part *part);
-    /* Reads such a block (ckpt_read_encoded). */
-    int (*read_codes)(void *context, size_t index, const struct ckpt_block *block, const struct encoded_rows *to);
-    const struct ckpt_quantization *quantization; /* of the tensors; NULL: none is quantised */
     void *context;
     bool is_out_in; /* matrices are [out, in] even if the model's files have them transposed */
+    /* Describes how a rectangle of a tensor [out, in] is encoded; returns false if it is plain. NULL: all are. */
+    bool (*describe)(void *context, size_t index, const struct param_rect *rect, struct encoding *encoding);
+    /* Reads it as it was described. */
+    int (*read_encoded)(void *context, size_t index, const struct param_rect *rect, const struct encoded_rows *to);
+    const struct ckpt_quantization *quantization; /* of the tensors that are not plain; NULL: all are */
 };
 /* Opens the tensors of a source as those of a directory. The array is copied; the names stay the source's. The tensors
  * own the source from here on, unless the call fails. STATUS_INVALID when two have one name. */

@@ -55,11 +55,10 @@ struct gguf {
 /* Sorts the values and checks that no key is there twice. STATUS_INVALID. */
 int gguf_sort_values(struct gguf *file);
 
-/* The places of a block's codes [elements], its scales and shifts [groups] of the encoding's type, and the scale and
- * offset of the block; NULL where the encoding has none. */
-struct gguf_codes {
-    uint8_t *codes, *scales, *shifts;
-    uint16_t *block_scale, *block_offset;
+/* A block taken apart. Groups have scales in fp16, or small integers, and then the block has the scale of these. */
+struct gguf_block {
+    uint8_t codes[256], scales[16], shifts[16];
+    uint16_t scale, shift; /* fp16 */
 };
 
 /* How values are stored: blocks of `elements`, each of `bytes`. */
@@ -67,12 +66,9 @@ struct gguf_type {
     const char *name;
     uint32_t number; /* in the format */
     int elements, bytes;
-    enum dtype dtype; /* of single values; DTYPE_COUNT: blocks */
-    /* Computes a single value. NULL: it is fp32, or there are blocks. */
-    void (*values)(const unsigned char *value, float *out);
-    /* Unpacks one block. NULL: there are single values. */
-    void (*codes)(const unsigned char *block, const struct gguf_codes *to);
-    struct encoding encoding; /* of blocks */
+    enum dtype dtype;                                                 /* of single values; DTYPE_COUNT: blocks */
+    void (*take)(const unsigned char *block, struct gguf_block *out); /* takes a block apart */
+    struct encoding encoding;                                         /* of a row of blocks */
 };
 /* Returns the type of a number; NULL when it is not read. */
 const struct gguf_type *gguf_type(uint32_t number);

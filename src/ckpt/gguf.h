@@ -6,6 +6,7 @@
  * not change: any number of threads may read from it. Errors name the file and the place. */
 #pragma once
 
+#include "base/base.h"
 #include "kernels/encoding.h"
 
 enum { GGUF_MAX_DIMS = 4 };
@@ -42,10 +43,6 @@ size_t gguf_index(const struct gguf *file, const struct gguf_tensor *tensor);
 /* Return the name of a type, and our type of the same values; DTYPE_COUNT for a quantised one. */
 const char *gguf_type_name(const struct gguf_type *type);
 enum dtype gguf_type_dtype(const struct gguf_type *type);
-/* Return the encoding of a quantised type, or NULL; and the elements and bytes of a block of values. */
-const struct encoding *gguf_type_encoding(const struct gguf_type *type);
-int64_t gguf_type_elements(const struct gguf_type *type);
-int64_t gguf_type_bytes(const struct gguf_type *type);
 /* Returns the type of the file's largest tensor; F32 when there is none. */
 const struct gguf_type *gguf_main_type(const struct gguf *file);
 
@@ -53,12 +50,12 @@ const struct gguf_type *gguf_main_type(const struct gguf *file);
  * BF16 are exact in it; a quantised type has the values of its definition. STATUS_INVALID when one is not finite, or
  * outside the tensor; STATUS_IO. */
 int gguf_read(const struct gguf_tensor *tensor, int64_t first, int64_t count, enum dtype dtype, void *out);
-/* Reads blocks [block, block + count) of a tensor, which has them, as they are in the file. STATUS_IO. */
-int gguf_read_blocks(const struct gguf_tensor *tensor, int64_t block, int64_t count, void *out);
-/* Unpacks blocks of a quantised type to row `row`, which consists of them. `to` has the encoding of the type. */
-void gguf_unpack(const struct gguf_type *type, const void *blocks, const struct encoded_rows *to, int64_t row);
-/* STATUS_INVALID, which names the tensor, for rows of it with a scale or an offset that is not finite. */
-int gguf_check_scales(const struct gguf_tensor *tensor, const struct encoded_rows *rows);
+
+/* Describes how columns of a tensor's rows are encoded; returns false for a plain type. */
+bool gguf_describe(const struct gguf_tensor *tensor, int64_t column, int64_t columns, struct encoding *encoding);
+/* Reads the codes and scales of to->positions elements from `first` on, which are columns of one row, to row `row` of
+ * `to`, whose encoding was described. STATUS_INVALID for a scale that is not finite; STATUS_IO, STATUS_MEMORY. */
+int gguf_read_encoded(const struct gguf_tensor *tensor, int64_t first, int64_t row, const struct encoded_rows *to);
 
 /* ---- keys and values ---- */
 

@@ -7,11 +7,15 @@
 #include "launch.h"
 #include "tuner.h"
 
+#include "pretrained/encodings.h"
+
 #define AT(field) offsetof(struct bench_options, field)
 static const struct config_row rows[] = {
     ROW_PATH("model", AT(model), "PATH",
              "gpt2-124m, gpt2-1.5b, smollm2-135m or qwen2.5-0.5b (random weights), or a model directory or GGUF file",
              .default_text = "gpt2-124m"),
+    ROW_CHOICE("load-in", AT(load_in), "none", load_in_names,
+               "bench prefill, decode, load, engine, finetune: as --load-in of generate and finetune"),
     ROW_CHOICE("precision", AT(precision), "fp32", precision_names,
                "precision of the computation; fp8 is for train, finetune and gemm --tune; bench gemm and ops measure "
                "all when it is not given"),

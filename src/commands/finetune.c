@@ -299,9 +299,9 @@ static int choose_stack(const struct options *options, const struct config *give
     bool only_evaluates = options->sections.run.train.skip_train;
     if (!only_evaluates && !options->init_adapter)
         return stack_choose(stack, &options->peft, keys, given);
-    return only_evaluates ? stack_apply(stack, &options->adapters, given, options->model, options->load_in)
-                          : stack_take(stack, &options->peft, keys, given, options->init_adapter, options->model,
-                                       options->load_in);
+    const struct stack_base base = {options->model, options->load_in};
+    return only_evaluates ? stack_apply(stack, &options->adapters, given, &base)
+                          : stack_take(stack, &options->peft, keys, given, options->init_adapter, &base);
 }
 
 /* Sets the learning rate that the methods have when none is given, and prints it. */

@@ -1,5 +1,6 @@
 /* cambium plan serve: layouts that serve a model on a cluster. */
 #include "launch.h"
+#include "model_arguments.h"
 #include "plan.h"
 
 #include "config/config.h"
@@ -7,14 +8,13 @@
 #include "planner/report.h"
 #include "planner/run_file.h"
 #include "planner/sizes.h"
-#include "pretrained/pretrained.h"
 
 struct options {
     struct config_list words; /* the model and the cluster */
     int64_t devices, input_len, output_len, batch, tensor, pipeline, top, adapters, rank, max_batch_tokens;
     double max_latency_ms, min_tokens_per_s, memory_share;
     const char *json, *html;
-    int space, precision;
+    int space, load_in, precision;
 };
 
 #define AT(field) offsetof(struct options, field)
@@ -34,6 +34,7 @@ static const struct config_row rows[] = {
     ROW_FLOAT("max-latency-ms", AT(max_latency_ms), NULL, 0, 1e9, "the longest time of a whole request"),
     ROW_FLOAT("min-tokens-per-s", AT(min_tokens_per_s), NULL, 0, 1e12,
               "minimum number of completion tokens per second, of a model's devices together"),
+    LOAD_IN_ROW(AT(load_in)),
     ROW_CHOICE("precision", AT(precision), "bf16", plain_precision_names,
                "precision of the weights and of the computation"),
     ROW_CHOICE("space", AT(space), "all", spaces, "layouts to try: all, or those of NVIDIA's tool"),
@@ -87,6 +88,8 @@ static void print_command(const struct serve_row *row, const char *model, const 
     print_word(model);
     printf("%s --precision %s --max-batch-size %lld", strncmp(cluster->kind, "cuda", 4) ? "" : " --device cuda",
            precision_names[row->layout.precision], batch);
+    if (row->layout.load_in)
+        printf(" --load-in %s", load_in_names[row->layout.load_in]);
     if (rows_of_step != SERVE_STEP_ROWS)
         printf(" --max-batch-tokens %lld", rows_of_step);
     if (batch > DEFAULT_QUEUED)
@@ -138,6 +141,7 @@ static int plan(const struct options *options, const struct cluster *cluster, co
                                         .pipeline = (int)options->pipeline,
                                         .adapters = options->adapters,
                                         .adapter_rank = options->rank,
+                                        .load_in = options->load_in,
                                         .precision = options->precision,
                                         .step_rows = options->max_batch_tokens,
                                         .is_tool = options->space == 1,

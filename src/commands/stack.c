@@ -243,10 +243,10 @@ static void take_run_keys(struct peft_config *config, const struct peft_config *
 }
 
 int stack_take(struct stack *stack, const struct config_list *methods, const struct stack_options *options,
-               const struct config *given, const char *directory, const char *model, int load_in) {
+               const struct config *given, const char *directory, const struct stack_base *base) {
     int status = check_keys(given, "--init-adapter");
     THEN(status, peft_files_open(&directory, 1, true, &stack->init));
-    THEN(status, peft_files_check_base(stack->init, model, load_in));
+    THEN(status, peft_files_check_base(stack->init, base->model, base->load_in));
     for (int i = 0; !status && i < peft_files_count(stack->init); i++) {
         struct peft_config config = peft_files_configs(stack->init)[i];
         take_run_keys(&config, &options->all);
@@ -263,12 +263,12 @@ int stack_take(struct stack *stack, const struct config_list *methods, const str
 }
 
 int stack_apply(struct stack *stack, const struct config_list *directories, const struct config *given,
-                const char *model, int load_in) {
+                const struct stack_base *base) {
     int status = check_keys(given, "--adapter");
     if (status || !directories->count)
         return status;
     status = peft_files_open(directories->items, directories->count, true, &stack->init);
-    THEN(status, peft_files_check_base(stack->init, model, load_in));
+    THEN(status, peft_files_check_base(stack->init, base->model, base->load_in));
     if (!status && peft_files_count(stack->init) > PEFT_MAX_STACK)
         status = status_fail(STATUS_USAGE, "--adapter: %d adapters, at most %d apply together",
                              peft_files_count(stack->init), PEFT_MAX_STACK);

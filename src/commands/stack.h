@@ -35,14 +35,19 @@ int stack_choose(struct stack *stack, const struct config_list *methods, const s
 /* Returns the path of the first key of peft, other than peft.type, that was given; NULL: none was. `with_run_keys`:
  * keys of a run, which define no adapter, count as well. */
 const char *stack_find_given(const struct config *given, bool with_run_keys);
-/* Makes a stack from the adapter or the stack in a directory, for the base `model`. Keys of peft that define an adapter
+/* The base of a stack: a model, and an index into load_in_names. */
+struct stack_base {
+    const char *model;
+    int load_in;
+};
+/* Makes a stack from the adapter or the stack in a directory, for the base. Keys of peft that define an adapter
  * are refused. STATUS_USAGE, and errors of reading the files. */
 int stack_take(struct stack *stack, const struct config_list *methods, const struct stack_options *options,
-               const struct config *given, const char *directory, const char *model, int load_in);
+               const struct config *given, const char *directory, const struct stack_base *base);
 /* Makes a stack of the adapters in several directories, in that order, with their values; a method may occur several
  * times. STATUS_USAGE, and errors of reading the files. */
 int stack_apply(struct stack *stack, const struct config_list *directories, const struct config *given,
-                const char *model, int load_in);
+                const struct stack_base *base);
 /* Returns the learning rate when none is given, and sets *title to what has it. */
 double stack_default_lr(const struct stack *stack, const char **title);
 /* Removes keys that no method of the stack has from an array of rows. */

@@ -100,7 +100,7 @@ static const struct {
     {"quantization quantize load_in_4bit load_in_8bit bnb_4bit_quant_type bnb_nested_quant torchao_config "
      "bnb_4bit_compute_dtype qlora "
      "quantization_bit -q",
-     {"weights are computed in fp32 or bf16; 'cambium convert' reads quantised GGUF files"}},
+     {"--load-in=nf4", "quantised models open as they are; activations are in --precision"}},
     {"mlock no_mmap mmap", {"weights are always read into memory at the start"}},
 
     /* lengths and sampling */

@@ -261,6 +261,25 @@ int grammar_mask(struct grammar_state *state, double seconds, uint32_t *mask, st
     return leave(grammar);
 }
 
+int grammar_vocabulary_prepare(const struct grammar_vocabulary *vocabulary) {
+    static const char schema[] = "{\"type\":\"string\"}";
+    const struct grammar_source source = {.kind = GRAMMAR_JSON_SCHEMA, .text = schema, .length = sizeof schema - 1};
+    const struct grammar_limits limits = {.seconds = 60, .bytes = (size_t)1 << 26};
+    struct grammar_report report = {0};
+    struct grammar *grammar;
+    int status = grammar_compile(&source, vocabulary, &limits, &report, &grammar);
+    if (!status) {
+        enter(grammar, 0);
+        uint32_t inside = automaton_after(grammar->automaton, PLACE_FIRST, '"');
+        if (inside != PLACE_NONE)
+            masks_of(&grammar->masks, inside); /* the vocabulary keeps those of the term */
+        status = leave(grammar);
+    }
+    grammar_release(grammar);
+    grammar_report_free(&report);
+    return status == STATUS_MEMORY ? status : STATUS_OK; /* a mask that is missing is made when it is needed */
+}
+
 int grammar_accept(struct grammar_state *state, int32_t id, size_t *bytes) {
     struct grammar *grammar = state->grammar;
     const struct grammar_vocabulary *vocabulary = grammar->vocabulary;

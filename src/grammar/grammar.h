@@ -24,6 +24,9 @@ struct grammar_vocabulary;
  * STATUS_MEMORY. */
 int grammar_vocabulary_open(const struct grammar_token *tokens, size_t count, const int32_t *ends, size_t end_count,
                             struct grammar_vocabulary **vocabulary);
+/* Makes what nearly every schema needs first, the masks inside a string: a walk of the whole vocabulary. STATUS_MEMORY.
+ */
+int grammar_vocabulary_prepare(const struct grammar_vocabulary *vocabulary);
 /* NULL is allowed. All grammars of the vocabulary have been released. */
 void grammar_vocabulary_close(struct grammar_vocabulary *vocabulary);
 /* 32-bit words of a mask: one bit for each id of the tokenizer. Ids of padded logits beyond it are never allowed. */

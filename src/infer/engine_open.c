@@ -97,7 +97,7 @@ static int find_model(void *self) {
     if (o->random)
         base->config = *o->random;
     int status = o->random ? STATUS_OK : pretrained_open(o->model, o->world, base);
-    THEN_IF(status, !o->random, pretrained_encodings_open(base, o->load_in, &engine->encodings));
+    THEN(status, pretrained_encodings_open(base, o->load_in, &engine->encodings));
     THEN(status, choose_positions(engine, model_positions(&base->config)));
     THEN_IF(status, o->grid.tensor, check_layout(o, &base->config, true));
     if (status) {
@@ -314,18 +314,9 @@ static int allocate_workspace(void *self) {
     return rank_allocate_workspace(&engine->shared->rank);
 }
 
-/* Sets the initial values of a parameter, where there are no files. */
-static int initialise_parameter(void *self, int id) {
-    struct engine *engine = self;
-    TRY(stop_check("while the model was loaded"));
-    return param_initialise(base_store(engine->base), engine->shared->rank.exec.stream, 1, id);
-}
-
 static int load_weights(void *self) {
     struct engine *engine = self;
     char text[ENCODINGS_TEXT_BYTES];
-    if (!engine->files.tensors)
-        return base_fill(engine->base, (struct param_fill){.fill = initialise_parameter, .context = engine});
     pretrained_encodings_text(&engine->encodings, engine->shared->device, engine->dtype, text);
     if (engine_leads(engine) && *text)
         log_info("# model: %s", text);

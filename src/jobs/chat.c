@@ -3,8 +3,8 @@
 
 #include "base/utf8.h"
 #include "infer/slots.h"
-#include "pretrained/pretrained.h"
 #include "openai/call_parser.h"
+#include "pretrained/pretrained.h"
 
 enum { PREFILL_ROWS = 512 };
 

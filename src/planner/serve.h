@@ -15,6 +15,7 @@ struct serve_layout {
     int tensor, pipeline;
     int64_t batch, input_len, output_len;
     int64_t adapters, adapter_rank; /* LoRA adapters in memory, which the batch's texts use in turn; 0: none */
+    int load_in;                    /* index into load_in_names (pretrained/encodings.h) */
     int precision;                  /* enum precision: fp32 or bf16 */
     int64_t step_rows;              /* of a step, as --max-batch-tokens of `serve`; at least `batch`; 0: the default */
 };
@@ -52,7 +53,7 @@ struct serve_search {
     int64_t input_len, output_len, batch; /* batch 0: 1, 2, 4, ... 256 */
     int tensor, pipeline;                 /* 0: every size */
     int64_t adapters, adapter_rank;       /* of each layout */
-    int precision;                        /* of each layout */
+    int load_in, precision;               /* of each layout */
     int64_t step_rows;                    /* of each layout */
     bool is_tool;                         /* only layouts of NVIDIA's tool */
     double max_latency, min_tokens_per_s; /* seconds; 0: no limit */

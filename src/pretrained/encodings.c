@@ -3,6 +3,8 @@
 
 #include "base/stop.h"
 
+enum { RANDOM_SEED = 1 }; /* of a model without files */
+
 const char *const load_in_names[] = {"none", "int8", "int4", "nf4", "fp8", NULL};
 
 /* ---- rounding -------------------------------------------------------------------------------------------------- */
@@ -73,8 +75,13 @@ struct piece {
 
 static int read_rows(const struct pretrained_encodings *e, int id, const struct piece *piece) {
     const struct ckpt_array array = {.prefix = "", .dtype = DTYPE_F32, .must_be_finite = true};
-    int64_t columns = e->table.rows[id].shape[1], most = CKPT_BLOCK_ELEMENTS / columns, step = most > 1 ? most : 1;
+    const struct param *param = &e->table.rows[id];
+    int64_t columns = param->shape[1], most = CKPT_BLOCK_ELEMENTS / columns, step = most > 1 ? most : 1;
     int status = STATUS_OK;
+    if (!e->model->tensors) {
+        param_initial_values(param, RANDOM_SEED, piece->row * columns, piece->rows * columns, piece->values);
+        return STATUS_OK;
+    }
     for (int64_t done = 0; done < piece->rows && !status; done += step) {
         int64_t rows = piece->rows - done < step ? piece->rows - done : step;
         struct ckpt_block block = {.param = id, .row = piece->row + done, .rows = rows, .columns = columns};
@@ -152,7 +159,7 @@ static bool describe(const void *context, const struct param *param, const struc
 
 int pretrained_quantization(const struct pretrained *model, int load_in, struct ckpt_quantization *out) {
     const struct rounding *rounding = load_in ? rounding_find(load_in_names[load_in]) : NULL;
-    *out = *ckpt_quantization(model->tensors);
+    *out = model->tensors ? *ckpt_quantization(model->tensors) : (struct ckpt_quantization){0};
     if (!rounding)
         return STATUS_OK;
     if (out->method)
@@ -247,6 +254,8 @@ static int fill(void *context, int id) {
     struct param_store *store = loading->store;
     const struct param_place *place = &store->map.places[id];
     TRY(stop_check("while the model was loaded"));
+    if (!loading->encodings->model->tensors)
+        return param_initialise(store, loading->stream, RANDOM_SEED, id);
     struct param_range range = {.first = place->offset,
                                 .count = param_local_elements(store, id),
                                 .data = param_borrow_to_write(store, id),
@@ -273,6 +282,6 @@ int pretrained_load(const struct pretrained_encodings *e, struct base *base, str
     struct param_store *store = base_store(base);
     struct loading loading = {e, store, stream, must_be_finite};
     const struct ckpt_array all = {.prefix = "", .dtype = store->map.type};
-    TRY(ckpt_check(e->model->tensors, store->map.table, &all, 1));
+    TRY(e->model->tensors ? ckpt_check(e->model->tensors, store->map.table, &all, 1) : STATUS_OK);
     return base_fill(base, (struct param_fill){.fill = fill, .fill_encoded = fill_encoded, .context = &loading});
 }

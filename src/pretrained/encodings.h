@@ -25,9 +25,9 @@ extern const char *const load_in_names[];
 /* Describes the quantisation of an opened model's files, or that of --load-in: an index into load_in_names. Its method
  * is NULL if all weights are plain. STATUS_USAGE for both. */
 int pretrained_quantization(const struct pretrained *model, int load_in, struct ckpt_quantization *quantization);
-/* Opens the encodings of an opened model; both stay in place until the base is loaded. `load_in`: an index into
- * load_in_names. The caller closes them, also after an error. STATUS_USAGE for a rounding of a quantised model;
- * STATUS_MEMORY. */
+/* Opens the encodings of an opened model, or of one that only has a configuration; both stay in place until the base is
+ * loaded. `load_in`: an index into load_in_names. The caller closes them, also after an error. STATUS_USAGE for a
+ * rounding of a quantised model; STATUS_MEMORY. */
 int pretrained_encodings_open(const struct pretrained *model, int load_in, struct pretrained_encodings *encodings);
 void pretrained_encodings_close(struct pretrained_encodings *encodings);
 /* Returns what a base's options take: NULL if all weights are plain. */
@@ -39,8 +39,8 @@ enum dtype pretrained_auto_dtype(const struct pretrained_encodings *encodings);
 enum { ENCODINGS_TEXT_BYTES = 240 };
 void pretrained_encodings_text(const struct pretrained_encodings *encodings, struct device *device, enum dtype type,
                                char text[ENCODINGS_TEXT_BYTES]);
-/* Gives a base that was sketched with these encodings its weights (base_fill), after ckpt_check. `stream` is that of
- * its rank. `must_be_finite`: as in struct ckpt_array. A requested stop ends it with STATUS_INTERRUPTED.
- * STATUS_INVALID, STATUS_IO, STATUS_MEMORY, and the device's failures. */
+/* Gives a base that was sketched with these encodings its weights (base_fill), after ckpt_check. A model without
+ * tensors has random ones. `stream` is that of its rank. `must_be_finite`: as in struct ckpt_array. A requested stop
+ * ends it with STATUS_INTERRUPTED. STATUS_INVALID, STATUS_IO, STATUS_MEMORY, and the device's failures. */
 int pretrained_load(const struct pretrained_encodings *encodings, struct base *base, struct stream *stream,
                     bool must_be_finite);

@@ -2,7 +2,6 @@
  * lie (gguf_weights.c). In gguf_model.c they are opened as the tensors of a model directory. */
 #pragma once
 
-#include "ckpt/codec.h"
 #include "ckpt/gguf.h"
 #include "gguf_names.h"
 #include "pretrained.h"
@@ -51,16 +50,13 @@ enum dtype gguf_weights_dtype(const struct gguf_weights *weights, int param);
 /* Reads a block of a parameter, as that type. */
 int gguf_weights_read(const struct gguf_weights *weights, const struct ckpt_block *block, void *values);
 
-/* Describes how a block of a parameter is encoded; false: its values are plain, or not those of one quantised tensor.
- * Blocks that the columns divide become smaller ones. */
+/* Describes how columns of a block of a parameter are encoded, which must be in one source; returns false where it is
+ * plain. */
 bool gguf_weights_describe(const struct gguf_weights *weights, const struct ckpt_block *block,
-                           struct encoded_part *part);
-/* Reads the codes and scales of such a block. STATUS_INVALID for a scale that is not finite; STATUS_IO, STATUS_MEMORY.
- */
-int gguf_weights_read_codes(const struct gguf_weights *weights, const struct ckpt_block *block,
-                            const struct encoded_rows *to);
-/* Describes the quantised types of `count` parameters. */
-void gguf_weights_quantization(const struct gguf_weights *weights, int count, struct ckpt_quantization *q);
+                           struct encoding *encoding);
+/* Reads such a block as it was described. The errors of gguf_read_encoded. */
+int gguf_weights_read_encoded(const struct gguf_weights *weights, const struct ckpt_block *block,
+                              const struct encoded_rows *to);
 
 /* True when the file has a tensor of this name in its first layer. */
 bool gguf_has_module(const struct gguf *file, const char *module, const char *kind);

@@ -14,11 +14,11 @@ struct view {
 
 struct views {
     struct gguf *file;
+    struct ckpt_quantization quantization;
     struct gguf_weights weights;
     struct param_table table;
     struct view *items;
     size_t count;
-    struct ckpt_quantization quantization;
 };
 
 static void close_views(void *context) {
@@ -57,27 +57,46 @@ static int read_view(void *context, size_t index, int64_t first, size_t length, 
     return status;
 }
 
-/* Makes a block of a view one of its parameter; false if its rows do not follow each other there. */
-static bool find_block(const struct views *views, size_t index, const struct ckpt_block *of_view,
-                       struct ckpt_block *block) {
+/* Returns the rows of the parameter that a rectangle of a view has. */
+static struct ckpt_block block_of(const struct views *views, size_t index, const struct param_rect *rect) {
     const struct view *view = &views->items[index];
-    *block = *of_view;
-    block->param = view->param;
-    return find_rows(views, view, of_view->row, &block->row) >= of_view->rows;
+    struct ckpt_block block = {
+        .param = view->param, .rows = rect->rows, .column = rect->column, .columns = rect->columns};
+    find_rows(views, view, rect->row, &block.row);
+    return block;
 }
 
-static bool describe_view(void *context, size_t index, const struct ckpt_block *of_view, struct encoded_part *part) {
+static bool describe(void *context, size_t index, const struct param_rect *rect, struct encoding *encoding) {
     const struct views *views = context;
-    struct ckpt_block block;
-    return find_block(views, index, of_view, &block) && gguf_weights_describe(&views->weights, &block, part);
+    const struct ckpt_block block = block_of(views, index, rect);
+    bool is_matrix = views->table.rows[block.param].dims == 2;
+    return is_matrix && gguf_weights_describe(&views->weights, &block, encoding);
 }
 
-static int read_view_codes(void *context, size_t index, const struct ckpt_block *of_view,
-                           const struct encoded_rows *to) {
+static int read_encoded(void *context, size_t index, const struct param_rect *rect, const struct encoded_rows *to) {
     const struct views *views = context;
-    struct ckpt_block block;
-    find_block(views, index, of_view, &block);
-    return gguf_weights_read_codes(&views->weights, &block, to);
+    const struct ckpt_block block = block_of(views, index, rect);
+    return gguf_weights_read_encoded(&views->weights, &block, to);
+}
+
+/* Describes the file's quantisation by its largest tensor, if any of its tensors is quantised. */
+static void find_quantization(struct views *views) {
+    struct encoding encoding, first = {0};
+    bool is_mixed = false, is_quantised = false;
+    for (size_t i = 0; i < gguf_count(views->file); i++) {
+        const struct gguf_tensor *tensor = gguf_at(views->file, i);
+        if (tensor->dims != 2 || !gguf_describe(tensor, 0, tensor->shape[1], &encoding))
+            continue;
+        first = is_quantised ? first : encoding;
+        is_mixed |= !encoding_equals(&first, &encoding);
+        is_quantised = true;
+    }
+    if (!is_quantised)
+        return;
+    views->quantization = (struct ckpt_quantization){
+        .method = "gguf", .bits = is_mixed ? 0 : first.bits, .group_size = is_mixed ? 0 : first.group};
+    snprintf(views->quantization.text, sizeof views->quantization.text, "gguf, %s%s",
+             gguf_type_name(gguf_main_type(views->file)), is_mixed ? " and others" : "");
 }
 
 /* Adds the tensor that slices of a parameter are part of. A linear is [out, in] here in every family. */
@@ -126,15 +145,14 @@ static int open_tensors(struct gguf *file, struct pretrained *model) {
     int status = model_describe(&model->config, &views->table);
     THEN(status, gguf_weights_open(file, &model->config, &views->table, &views->weights));
     THEN(status, list_views(views, &list));
-    if (!status)
-        gguf_weights_quantization(&views->weights, views->table.count, &views->quantization);
+    find_quantization(views);
     const struct tensor_source source = {.read = read_view,
                                          .close = close_views,
                                          .context = views,
                                          .is_out_in = true,
-                                         .describe = describe_view,
-                                         .read_codes = read_view_codes,
-                                         .quantization = &views->quantization};
+                                         .describe = describe,
+                                         .read_encoded = read_encoded,
+                                         .quantization = views->quantization.method ? &views->quantization : NULL};
     THEN(status, ckpt_open_source(model->directory, list, views->count, &source, &model->tensors));
     free(list);
     if (status)

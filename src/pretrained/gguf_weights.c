@@ -181,136 +181,42 @@ int gguf_weights_read(const struct gguf_weights *weights, const struct ckpt_bloc
     return status;
 }
 
-/* ---- codes ------------------------------------------------------------------------------------------------------ */
-
-/* Finds the quantised source that has all rows of a block; *row is the block's first row there. NULL: there is none. */
-static const struct gguf_source *find_encoded(const struct gguf_weights *weights, const struct ckpt_block *block,
-                                              int64_t *row) {
+/* Returns the source that has all rows of a block, and its first row; NULL: several have them. */
+static const struct gguf_source *source_of(const struct gguf_weights *weights, const struct ckpt_block *block,
+                                           int64_t *first) {
     const struct gguf_sources *sources = &weights->sources[block->param];
-    *row = block->row;
-    for (int i = 0; i < sources->count; *row -= sources->items[i++].rows)
-        if (*row < sources->items[i].rows)
-            return *row + block->rows <= sources->items[i].rows && gguf_type_encoding(sources->items[i].tensor->type)
-                       ? &sources->items[i]
-                       : NULL;
+    *first = 0;
+    for (int i = 0; i < sources->count; i++) {
+        if (block->row >= *first && block->row + block->rows <= *first + sources->items[i].rows)
+            return &sources->items[i];
+        *first += sources->items[i].rows;
+    }
     return NULL;
 }
 
-static int64_t common_divisor(int64_t a, int64_t b) {
-    while (b) {
-        int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 bool gguf_weights_describe(const struct gguf_weights *weights, const struct ckpt_block *block,
-                           struct encoded_part *part) {
-    int64_t row, column = block->column;
-    const struct gguf_source *source = find_encoded(weights, block, &row);
-    if (!source || source->columns % gguf_type_elements(source->tensor->type))
-        return false;
-    struct encoding encoding = *gguf_type_encoding(source->tensor->type);
-    int64_t group = common_divisor(encoding.group, column % encoding.group); /* a cut divides groups and blocks */
-    int64_t block_groups = gguf_type_elements(source->tensor->type) / group;
-    encoding.group = (int32_t)group;
-    if (encoding.groups_of_block)
-        encoding.groups_of_block = (int32_t)common_divisor(block_groups, column / group % block_groups);
-    *part = (struct encoded_part){.rows = block->rows, .positions = block->columns, .encoding = encoding};
-    return true;
+                           struct encoding *encoding) {
+    int64_t first;
+    const struct gguf_source *source = source_of(weights, block, &first);
+    return source && gguf_describe(source->tensor, block->column, block->columns, encoding);
 }
 
-/* Copies items of `width` bytes: item i of the target is the one of the source that has element i * step, counted from
- * the source's element `skipped`, where each item stands for `each` elements. */
-struct cut {
-    int64_t skipped, step, each;
-    size_t width;
-};
-
-static void copy_items(const void *from, void *to, int64_t count, struct cut cut) {
-    for (int64_t i = 0; i < count && from && to; i++)
-        memcpy((char *)to + (size_t)i * cut.width,
-               (const char *)from + (size_t)((cut.skipped + i * cut.step) / cut.each) * cut.width, cut.width);
-}
-
-/* Copies columns of a row of whole blocks, which begin `skipped` columns before those of `to`. */
-static void copy_row(const struct encoded_rows *from, int64_t from_row, int64_t skipped, const struct encoded_rows *to,
-                     int64_t row) {
-    const struct encoding *a = &from->encoding, *b = &to->encoding;
-    size_t width = dtype_bytes(b->scale_type), half = sizeof *to->block_scales;
-    int64_t groups = encoded_groups(b, to->positions), blocks = encoded_blocks(b, to->positions);
-    size_t from_group = (size_t)(from_row * encoded_groups(a, from->positions)) * width;
-    size_t to_group = (size_t)(row * groups) * width;
-    int64_t from_block = from_row * encoded_blocks(a, from->positions), to_block = row * blocks;
-    struct cut of_groups = {skipped, b->group, a->group, width};
-    struct cut of_blocks = {skipped, (int64_t)b->group * b->groups_of_block, (int64_t)a->group * a->groups_of_block,
-                            half};
-    memcpy(to->codes + row * to->positions, from->codes + from_row * from->positions + skipped, (size_t)to->positions);
-    copy_items((const char *)from->scales + from_group, (char *)to->scales + to_group, groups, of_groups);
-    if (to->shifts)
-        copy_items((const char *)from->shifts + from_group, (char *)to->shifts + to_group, groups, of_groups);
-    if (to->block_scales)
-        copy_items(from->block_scales + from_block, to->block_scales + to_block, blocks, of_blocks);
-    if (to->block_offsets)
-        copy_items(from->block_offsets + from_block, to->block_offsets + to_block, blocks, of_blocks);
-}
-
-enum { ROWS_BYTES = 4 << 20 };
-
-int gguf_weights_read_codes(const struct gguf_weights *weights, const struct ckpt_block *block,
-                            const struct encoded_rows *to) {
-    int64_t row;
-    const struct gguf_source *source = find_encoded(weights, block, &row);
-    const struct gguf_type *type = source->tensor->type;
-    int64_t elements = gguf_type_elements(type), first = block->column / elements;
-    int64_t blocks = (block->column + block->columns + elements - 1) / elements - first;
-    int64_t across = source->columns / elements, line = blocks * gguf_type_bytes(type);
-    int64_t at_once = ROWS_BYTES / (blocks * elements) + 1;
-    at_once = at_once < block->rows ? at_once : block->rows;
-    const struct encoded_part part = {
-        .rows = at_once, .positions = blocks * elements, .encoding = *gguf_type_encoding(type)};
-    bool is_whole = part.positions == block->columns;
-    char *memory = malloc((size_t)(at_once * line) + 8 + (is_whole ? 0 : encoded_rows_bytes(&part)));
-    char *file = memory + (is_whole ? 0 : encoded_rows_bytes(&part));
-    struct encoded_rows rows = is_whole ? *to : encoded_rows_place(&part, memory);
-    int status = status_allocated(memory);
-    for (int64_t done = 0; done < block->rows && !status; done += at_once) {
-        int64_t count = block->rows - done < at_once ? block->rows - done : at_once;
-        for (int64_t i = 0; i < count && !status; i++)
-            status = gguf_read_blocks(source->tensor, file_row(source, row + done + i) * across + first, blocks,
-                                      file + i * line);
-#pragma omp parallel for num_threads(usable_cores()) schedule(static) if (count * blocks > 64)
-        for (int64_t i = 0; i < (status ? 0 : count); i++) {
-            gguf_unpack(type, file + i * line, &rows, is_whole ? done + i : i);
-            if (!is_whole)
-                copy_row(&rows, i, block->column - first * elements, to, done + i);
-        }
+int gguf_weights_read_encoded(const struct gguf_weights *weights, const struct ckpt_block *block,
+                              const struct encoded_rows *to) {
+    int64_t first, failed = block->rows;
+    const struct gguf_source *source = source_of(weights, block, &first);
+#pragma omp parallel for num_threads(usable_cores()) schedule(static) reduction(min : failed) if (block->rows > 64)
+    for (int64_t i = 0; i < block->rows; i++) {
+        int64_t row = file_row(source, block->row + i - first);
+        if (gguf_read_encoded(source->tensor, row * source->columns + block->column, i, to))
+            failed = i < failed ? i : failed;
     }
-    free(memory);
-    return status ? status : gguf_check_scales(source->tensor, to);
-}
-
-/* Adds "Q4_K" to a list of types. */
-static void add_type(struct ckpt_quantization *q, const struct encoding *encoding, const char *name) {
-    size_t length = strlen(q->text);
-    bool is_first = !q->method;
-    if (!is_first && strstr(q->text, name))
-        return;
-    q->method = "gguf";
-    q->bits = is_first || q->bits == encoding->bits ? encoding->bits : 0;
-    q->group_size = is_first || q->group_size == encoding->group ? encoding->group : 0;
-    snprintf(q->text + length, sizeof q->text - length, "%s%s", is_first ? "gguf, " : " and ", name);
-}
-
-void gguf_weights_quantization(const struct gguf_weights *weights, int count, struct ckpt_quantization *q) {
-    *q = (struct ckpt_quantization){0};
-    for (int i = 0; i < count; i++)
-        for (int s = 0; s < weights->sources[i].count; s++) {
-            const struct gguf_type *type = weights->sources[i].items[s].tensor->type;
-            if (gguf_type_encoding(type))
-                add_type(q, gguf_type_encoding(type), gguf_type_name(type));
-        }
+    /* An error's text belongs to its thread, so this thread repeats the read that failed. */
+    return failed == block->rows
+               ? STATUS_OK
+               : gguf_read_encoded(source->tensor,
+                                   file_row(source, block->row + failed - first) * source->columns + block->column,
+                                   failed, to);
 }
 
 int gguf_is_equal(const struct gguf_tensor *a, const struct gguf_tensor *b, bool *is_equal) {

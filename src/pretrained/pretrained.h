@@ -2,9 +2,9 @@
  *
  * Every command with a model opens it here: its path is resolved to a directory or a file, its family reads
  * config.json, and its tensors are opened. A GGUF file's keys become the text of a config.json, and its tensors those
- * of a model directory: values of quantised types are computed while they are read. The caller owns the result and
- * closes it. Nothing here changes a model, and any thread may open one. Readers of the tensors check their names and
- * shapes (ckpt_check). */
+ * of a model directory: values of quantised types are computed where their bits are not read. The caller owns the
+ * result and closes it. Nothing here changes a model, and any thread may open one. Readers of the tensors check their
+ * names and shapes (ckpt_check). */
 #pragma once
 
 #include "ckpt/ckpt.h"

@@ -15,5 +15,12 @@ int tokenizer_vocabulary(const struct tokenizer *tokenizer, const int32_t *ends,
     }
     int status = grammar_vocabulary_open(tokens, count, ends, end_count, vocabulary);
     free(tokens);
+    if (status)
+        return status;
+    status = grammar_vocabulary_prepare(*vocabulary);
+    if (status) {
+        grammar_vocabulary_close(*vocabulary);
+        *vocabulary = NULL;
+    }
     return status;
 }

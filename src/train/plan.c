@@ -72,7 +72,8 @@ static const double frozen_share = 4.0 / 6;
 static int sketch(const struct train_run *run, struct rank *rank, struct pipeline_shape *shape,
                   struct model_options *options, struct model_plan *plan, struct train_model *model) {
     if (run->tuner && (run->load_in || run->is_quantised)) {
-        TRY(pretrained_open(run->model_directory, NULL, &model->files));
+        model->files.config = run->config.model; /* of a model without files */
+        TRY(*run->model_directory ? pretrained_open(run->model_directory, NULL, &model->files) : STATUS_OK);
         TRY(pretrained_encodings_open(&model->files, run->load_in, &model->encodings));
     }
     TRY(train_model_options(run, rank, model, options, shape));

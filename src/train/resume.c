@@ -116,11 +116,6 @@ static int load_checkpoint(struct trainer *trainer, struct optimizer_arrays *sta
 
 static int read_base(struct trainer *trainer) {
     struct param_store *store = base_store(trainer->model.base);
-    if (trainer->model.files.tensors) {
-        int loaded = pretrained_load(&trainer->model.encodings, trainer->model.base, trainer->rank.exec.stream, true);
-        train_close_files(&trainer->model);
-        return loaded;
-    }
     struct ckpt_flat flat = ckpt_flat_weights(store, trainer->rank.exec.stream);
     flat.threads = device_threads(trainer->device);
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
@@ -128,9 +123,18 @@ static int read_base(struct trainer *trainer) {
     return read_model(trainer->run.model_directory, store, &array);
 }
 
+static int read_encoded_base(struct trainer *trainer) {
+    struct train_model *model = &trainer->model;
+    int status = pretrained_load(&model->encodings, model->base, trainer->rank.exec.stream, true);
+    train_close_files(model);
+    return status;
+}
+
 int train_load_base(struct trainer *trainer) {
     uint64_t seed = (uint64_t)trainer->run.config.train.seed;
-    int status = *trainer->run.model_directory ? read_base(trainer) : base_initialise(trainer->model.base, seed);
+    int status = pretrained_describes(&trainer->model.encodings) ? read_encoded_base(trainer)
+                 : *trainer->run.model_directory                 ? read_base(trainer)
+                                                                 : base_initialise(trainer->model.base, seed);
     status = comm_agree(trainer->world, status); /* the next steps may sum over ranks */
     return status ? status
                   : trainer->run.tuner->start(trainer->run.tuner->description, trainer->model.tuner.self,

@@ -334,6 +334,26 @@ static unsigned char *from_hex(const char *text, size_t *length) {
     return bytes;
 }
 
+/* Reads columns of a row in their bits; they mean the same values. */
+static void check_encoded(const struct gguf_tensor *tensor, int64_t column, int64_t columns, const float *expected) {
+    struct encoded_part part = {.rows = 2, .positions = columns};
+    if (!gguf_describe(tensor, column, columns, &part.encoding)) {
+        assert_true(gguf_type_dtype(tensor->type) != DTYPE_COUNT);
+        return;
+    }
+    void *memory = malloc(encoded_rows_bytes(&part));
+    float *out = calloc((size_t)columns, sizeof *out);
+    assert_true(memory && out);
+    const struct encoded_rows rows = encoded_rows_place(&part, memory);
+    for (int64_t row = 0; row < 2; row++) {
+        test_ok(gguf_read_encoded(tensor, column, row, &rows));
+        encoded_row_values(&rows, row, out);
+        assert_memory_equal(out, expected + column, (size_t)columns * sizeof *out);
+    }
+    free(memory);
+    free(out);
+}
+
 /* Reads a tensor as a whole, and in parts that begin and end inside blocks. */
 static void check_type(const char *name, const json_t *type) {
     size_t length, value_bytes;
@@ -354,7 +374,12 @@ static void check_type(const char *name, const json_t *type) {
         int64_t n = count - first < count / 3 ? count - first : count / 3;
         test_ok(gguf_read(gguf_at(file, 0), first, n, DTYPE_F32, out));
         assert_memory_equal(out, expected + (size_t)first * sizeof *out, (size_t)n * sizeof *out);
+        check_encoded(gguf_at(file, 0), first, n, (const float *)(const void *)expected);
     }
+    for (int64_t first = 0; first < count; first += 16)
+        check_encoded(gguf_at(file, 0), first, first + 64 < count ? 64 : count - first,
+                      (const float *)(const void *)expected);
+    check_encoded(gguf_at(file, 0), 0, count, (const float *)(const void *)expected);
     enum dtype own = gguf_type_dtype(gguf_at(file, 0)->type);
     if (own != DTYPE_COUNT) { /* plain values are also read as they are */
         test_ok(gguf_read(gguf_at(file, 0), 0, count, own, out));

@@ -168,6 +168,12 @@ class Adapters(Failing):
     def test_finetune(self):
         self.check(*self.finetune("lora", self.out / "a", "--checkpoint.save_interval=2", "--tuning.packing"), whole=["a/iter_*"])
 
+    def test_finetune_in_few_bits(self):
+        self.check(*self.finetune("lora", self.out / "a", "--load-in", "nf4"), whole=["a/iter_*"])
+
+    def test_generate_in_few_bits(self):
+        self.check("generate", "--model", self.base, "--load-in", "int4", "--prompt", "to 3:", "--max-new-tokens", 4)
+
     def test_finetune_goes_on(self):
         self.check(*self.finetune("prefix", self.out / "a", "--checkpoint.load", self.root / "prefix", "--train.train_iters=5",
                                   f"--log.metrics_file={self.out / 'metrics.jsonl'}"), whole=["a/iter_*"])

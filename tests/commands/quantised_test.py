@@ -19,10 +19,10 @@ class Case(unittest.TestCase):
         self.addCleanup(temporary.cleanup)
         self.top = pathlib.Path(temporary.name)
 
-    def score(self, model):
+    def score(self, model, *options):
         path = self.top / "tokens.jsonl"
         path.write_text(json.dumps({"tokens": TOKENS}) + "\n")
-        return rows(run("score", "--model", model, "--input", path, "--precision", "fp32")[0])[0]["logprobs"]
+        return rows(run("score", "--model", model, "--input", path, "--precision", "fp32", *options)[0])[0]["logprobs"]
 
 
 class Values(Case):
@@ -68,6 +68,18 @@ class Values(Case):
                     quantise(base, model, form)
                     run("convert", "--from", model, "--to", "model", "--output", copy, "--dtype", "fp32")
                     for a, b in zip(self.score(model)[1:], self.score(copy)[1:], strict=True):
+                        self.assertLess(abs(a - b), 1e-5)
+
+    def test_tensor_ranks_compute_the_same(self):
+        """Cuts divide groups and blocks, and inputs in any order of groups."""
+        for form in ("gptq-order", "gptq-short", "packed4-order", "packed4-asymmetric", "naive-block", "fp8-block-odd", "nf4-twice", "bnb8"):
+            model = self.top / form
+            quantise(FAMILIES["llama"], model, form)
+            alone = self.score(model)[1:]
+            for ranks in (2, 4):
+                with self.subTest(form=form, ranks=ranks):
+                    together = self.score(model, "--ranks", ranks, f"--parallel.tensor_model_parallel_size={ranks}")[1:]
+                    for a, b in zip(together, alone, strict=True):
                         self.assertLess(abs(a - b), 1e-5)
 
 

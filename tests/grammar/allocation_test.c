@@ -23,8 +23,10 @@ static int use_vocabulary(void *context) {
     struct grammar_vocabulary *opened;
     int status = open_vocabulary(&opened);
     (void)context;
-    if (!status)
-        grammar_vocabulary_close(opened);
+    if (status)
+        return status;
+    status = grammar_vocabulary_prepare(opened);
+    grammar_vocabulary_close(opened);
     return status;
 }
 

@@ -389,11 +389,55 @@ static void memory_is_bounded(void **unused) {
     grammar_vocabulary_close(vocabulary);
 }
 
+/* Bytes of the shared masks before and after the masks within a string. */
+static void follow_string(struct grammar_vocabulary *vocabulary, size_t *before, size_t *after) {
+    static const char schema[] = "{\"properties\":{\"a\":{\"type\":\"string\"}},\"required\":[\"a\"]}";
+    const struct grammar_source source = {.kind = GRAMMAR_JSON_SCHEMA, .text = schema, .length = sizeof schema - 1};
+    const struct grammar_limits limits = {.seconds = 60, .bytes = 64 << 20};
+    struct grammar_report report = {0};
+    struct grammar_allowed allowed;
+    struct grammar_state state;
+    struct grammar *grammar;
+    uint32_t mask[8];
+    test_ok(grammar_compile(&source, vocabulary, &limits, &report, &grammar));
+    test_ok(grammar_begin(grammar, &state));
+    for (const char *at = "{\"a\":\""; *at; at++)
+        test_ok(grammar_accept(&state, (unsigned char)*at, NULL));
+    *before = grammar_vocabulary_shared_bytes(vocabulary);
+    test_ok(grammar_mask(&state, 60, mask, &allowed));
+    *after = grammar_vocabulary_shared_bytes(vocabulary);
+    assert_true(allowed.count > 90);
+    grammar_end(&state);
+    grammar_release(grammar);
+    grammar_report_free(&report);
+}
+
+static void a_prepared_vocabulary_has_the_masks_of_strings(void **unused) {
+    struct grammar_token tokens[256];
+    char bytes[256];
+    (void)unused;
+    for (int i = 0; i < 256; i++) {
+        bytes[i] = (char)i;
+        tokens[i] = (struct grammar_token){&bytes[i], 1, false};
+    }
+    for (int is_prepared = 0; is_prepared < 2; is_prepared++) {
+        struct grammar_vocabulary *vocabulary;
+        size_t before, after;
+        test_ok(grammar_vocabulary_open(tokens, 256, NULL, 0, &vocabulary));
+        if (is_prepared)
+            test_ok(grammar_vocabulary_prepare(vocabulary));
+        follow_string(vocabulary, &before, &after);
+        assert_int_equal(before == after, is_prepared);
+        grammar_vocabulary_close(vocabulary);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_grammars_have_the_texts_of_their_definition),
         cmocka_unit_test(masks_are_exact_on_random_ways),
         cmocka_unit_test(memory_is_bounded),
+        cmocka_unit_test(a_prepared_vocabulary_has_the_masks_of_strings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,18 +30,42 @@ static int describe(struct param_table *table) {
     return added < 0 ? added : STATUS_OK;
 }
 
+/* Half of the linears are in few bits. */
+static bool describe_encoding(const void *context, const struct param *param, const struct param_rect *rects, int count,
+                              struct encoded_layout *layout) {
+    (void)context;
+    const struct encoding int4 = {
+        .codes = CODES_INTEGERS, .bits = 4, .bias = 8, .scale_type = DTYPE_BF16, .group = COLUMNS};
+    *layout = (struct encoded_layout){
+        .count = count, .parts = {{.rows = rects[0].rows, .positions = rects[0].columns, .encoding = int4}}};
+    return !strcmp(param->name, "param.1");
+}
+
+static int fill_encoded(void *context, int id, int part, const struct param_rect *rect, const struct encoded_rows *to) {
+    (void)context;
+    (void)id;
+    (void)part;
+    (void)rect;
+    memset(to->codes, 7, (size_t)(to->rows * to->positions));
+    memset(to->scales, 0, (size_t)to->rows * sizeof(uint16_t));
+    return STATUS_OK;
+}
+
 static int fill(void *context, int id) {
     struct scene *scene = context;
     return param_initialise(&scene->store, scene->stream, 5, id);
 }
 
 static int use_store(struct scene *scene, const struct param_table *table, bool is_packed) {
+    static const struct param_encodings encodings = {.describe = describe_encoding};
     struct param_store_options options = {.table = table,
+                                          .encodings = is_packed ? &encodings : NULL,
                                           .device = scene->device,
                                           .dtype = is_packed ? DTYPE_BF16 : DTYPE_F32,
                                           .storage = is_packed ? &storage_packed : &storage_whole,
                                           .has_gradients = !is_packed};
-    const struct param_fill values = {.stream = scene->stream, .fill = fill, .context = scene};
+    const struct param_fill values = {
+        .stream = scene->stream, .fill = fill, .fill_encoded = fill_encoded, .context = scene};
     int status = param_store_sketch(&scene->store, &options);
     if (!status)
         status = param_store_open(&scene->store, &values);

@@ -231,6 +231,93 @@ TYPED_BODY void decode_row(const struct part_rows *part, int64_t row, int64_t co
     }
 }
 
+/* The values of SIMD_LANES outputs of a panel, from output `lane` on. */
+struct lanes {
+    const struct panel_form *f;
+    const char *panel;
+    int lane;
+    float table[16];    /* of codes of 4 bits */
+    int64_t first, end; /* positions of the group of which these are: */
+    const char *codes;  /* of the lanes */
+    vfloat scale, zero, offset;
+};
+
+static void take_group(struct lanes *l, int64_t group) {
+    const struct panel_form *f = l->f;
+    const struct encoding *e = &f->encoding;
+    const char *shifts = shifts_at(f, l->panel, group);
+    l->first = group * f->group;
+    l->end = l->first + f->group;
+    l->codes = codes_at(f, l->panel, group) + l->lane * 16 / f->bits; /* 4 or 2 bytes for each output */
+    l->scale = elements_at(e->scale_type, group_at(f, l->panel, group), l->lane);
+    l->zero = l->offset = simd_set(0);
+    if (e->groups_of_block)
+        l->scale *= simd_load_f16(block_at(f, l->panel, group) + l->lane);
+    if (e->shift == ENCODED_ZEROS)
+        l->zero = elements_at(DTYPE_U8, shifts, l->lane);
+    else if (e->shift == ENCODED_OFFSETS)
+        l->offset = elements_at(e->scale_type, shifts, l->lane);
+    if (e->shift == ENCODED_OFFSETS && e->groups_of_block)
+        l->offset *= simd_load_f16(block_at(f, l->panel, group) + PANEL + l->lane);
+}
+
+/* Returns the values of the lanes at a position. */
+TILE_INLINE vfloat values_at(struct lanes *l, int64_t position) {
+    const struct panel_form *f = l->f;
+    if (position >= l->end)
+        take_group(l, position / f->group);
+    int at = (int)(position - l->first), shift = f->bits == 4 ? at % CHUNK / 2 * 4 + at % 2 * 16 : at % 2 * 8;
+    vfloat number;
+    if (f->bits == 4) {
+        vlanes word;
+        memcpy(&word, l->codes + at / CHUNK * PANEL * 4, sizeof word);
+        number = entries_of(l->table, word >> shift);
+    } else {
+        vlanes code =
+            (vlanes)simd_load_halves((const uint16_t *)(const void *)(l->codes + at / 2 * PANEL * 2)) >> shift;
+        number = f->encoding.codes == CODES_E4M3 ? e4m3_floats(code & 255)
+                                                 : to_float((code << 24 >> 24) + (f->centre - f->encoding.bias));
+    }
+    return l->scale * (number - l->zero) - l->offset;
+}
+
+/* Decodes columns of SIMD_LANES rows from `row` on, block by block. Rows of `out` are `line` bytes apart. Returns the
+ * first column that is left. */
+TYPED_BODY int64_t decode_lanes(const struct part_rows *part, int64_t row, int64_t col, int64_t cols, char *out,
+                                size_t line, enum dtype type) {
+    const int64_t each = type == DTYPE_BF16 ? 2 : 1, block = SIMD_LANES * each;
+    const float *table = encoded_table(part->form.encoding.codes);
+    struct lanes l = {
+        .f = &part->form, .panel = part->panels + row / PANEL * part->form.bytes, .lane = (int)(row % PANEL)};
+    int64_t p = col;
+    for (int i = 0; i < 16 && part->form.bits == 4; i++)
+        l.table[i] = table ? table[i] : (float)(i - part->form.encoding.bias);
+    for (; p + block <= col + cols; p += block) {
+        vfloat x[SIMD_LANES];
+        for (int i = 0; i < SIMD_LANES; i++) {
+            x[i] = values_at(&l, p + i * each);
+            if (type == DTYPE_BF16)
+                x[i] = (vfloat)(simd_round_bf16(x[i]) |
+                                simd_upper_halves(simd_round_bf16(values_at(&l, p + i * each + 1))));
+        }
+        transpose_words(x);
+        for (int i = 0; i < SIMD_LANES; i++)
+            simd_store((float *)(void *)(out + (size_t)i * line) + (p - col) / each, x[i]);
+    }
+    return p;
+}
+
+/* Decodes rows [row, row + rows) of a part in the view's type. They are all in one vector of outputs. */
+TYPED_BODY void decode_rows(const struct part_rows *part, int64_t row, int64_t rows, int64_t col, int64_t cols,
+                            char *out, size_t line, enum dtype type) {
+    int64_t next = col;
+    if (rows == SIMD_LANES && !part->order)
+        next = decode_lanes(part, row, col, cols, out, line, type);
+    for (int64_t i = 0; i < rows && next < col + cols; i++)
+        decode_row(part, row + i, next, col + cols - next,
+                   out + (size_t)i * line + (size_t)(next - col) * dtype_bytes(type), type, type);
+}
+
 void LEVEL(encoded_read)(const struct matrix_view *view, int64_t row, int64_t rows, int64_t col, int64_t cols,
                          float *out, int64_t stride) {
     struct matrix_view wanted = matrix_rows(*view, row, rows);
@@ -262,10 +349,13 @@ void LEVEL(encoded_unpack)(const struct exec *exec, const struct matrix_view *vi
             LEVEL(gemm_unpack)(exec, &part.view, col, cols, to, stride);
             continue;
         }
+        int64_t start = part.view.first_row, end = start + part.view.rows;
 #pragma omp parallel for num_threads(exec_threads(exec)) schedule(static)
-        for (int64_t r = 0; r < part.view.rows; r++) {
+        for (int64_t v = start / SIMD_LANES; v < (end + SIMD_LANES - 1) / SIMD_LANES; v++) {
+            int64_t from = v * SIMD_LANES > start ? v * SIMD_LANES : start;
+            int64_t last = (v + 1) * SIMD_LANES < end ? (v + 1) * SIMD_LANES : end;
             WITH_TYPE(T, view->type,
-                      decode_row(&part, part.view.first_row + r, col, cols, to + (size_t)r * line, T, T));
+                      decode_rows(&part, from, last - from, col, cols, to + (size_t)(from - start) * line, line, T));
         }
     }
 }

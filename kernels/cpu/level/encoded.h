@@ -51,7 +51,7 @@ static inline struct panel_form panel_form_of(const struct encoded_part *part) {
 
 /* Return the first byte of a group, which are its scales; of its shifts, and of its codes. */
 static inline const char *group_at(const struct panel_form *f, const char *panel, int64_t group) {
-    int64_t each = f->encoding.groups_of_block, blocks = each ? group / each + 1 : 0;
+    int64_t each = f->encoding.groups_of_block, blocks = each ? (uint32_t)group / (uint32_t)each + 1 : 0;
     return panel + group * f->group_bytes + blocks * f->block_bytes;
 }
 static inline const char *shifts_at(const struct panel_form *f, const char *panel, int64_t group) {
@@ -63,8 +63,54 @@ static inline const char *codes_at(const struct panel_form *f, const char *panel
 /* Returns the scales of a group's block; its offsets follow. */
 static inline const uint16_t *block_at(const struct panel_form *f, const char *panel, int64_t group) {
     int64_t each = f->encoding.groups_of_block;
-    return (const uint16_t *)(const void *)(group_at(f, panel, group / each * each) - f->block_bytes);
+    int64_t first = (uint32_t)group / (uint32_t)each * each;
+    return (const uint16_t *)(const void *)(group_at(f, panel, first) - f->block_bytes);
 }
+
+/* ---- lanes ---- */
+
+static inline vfloat to_float(vlanes x) {
+    return __builtin_convertvector(x, vfloat);
+}
+
+/* Returns entries of a table of 16 numbers: by the lowest 4 bits of each lane. */
+TILE_INLINE vfloat entries_of(const float *table, vlanes codes) {
+    if (SIMD_LANES == 16)
+        return __builtin_shuffle(simd_load(table), codes);
+    vfloat lower = __builtin_shuffle(simd_load(table), simd_load(table + SIMD_LANES % 16), codes);
+    if (SIMD_LANES == 8)
+        return lower;
+    vfloat upper = __builtin_shuffle(simd_load(table + 8), simd_load(table + 12), codes);
+    vlanes is_upper = (codes & 8) != 0;
+    return (vfloat)(((vlanes)lower & ~is_upper) | ((vlanes)upper & is_upper));
+}
+
+/* Returns numbers of E4M3. A subnormal one is 2^-6 less than the number with its fraction and the exponent above. */
+TILE_INLINE vfloat e4m3_floats(vlanes codes) {
+    vlanes size = codes & 0x7f, is_subnormal = size < 8;
+    vlanes bits = (size << 20) + (120 << 23) - (is_subnormal << 23);
+    vfloat least = (vfloat)((vlanes)simd_set(0x1p-6f) & is_subnormal), x = (vfloat)bits - least;
+    return (vfloat)((vlanes)x | (codes & 0x80) << 24);
+}
+
+/* Return elements of a column of a panel, from output `first` on. */
+TILE_INLINE vfloat elements_at(enum dtype type, const char *from, int first) {
+    const char *at = from + (size_t)first * dtype_bytes(type);
+    switch (type) {
+    case DTYPE_F32:
+        return simd_load((const float *)(const void *)at);
+    case DTYPE_F16:
+        return simd_load_f16((const uint16_t *)(const void *)at);
+    case DTYPE_BF16:
+        return simd_load_bf16((const uint16_t *)(const void *)at);
+    default: {
+        vlanes bytes = (vlanes)simd_load_bytes((const uint8_t *)at);
+        return to_float(type == DTYPE_I8 ? (bytes ^ 128) - 128 : bytes);
+    }
+    }
+}
+
+/* ---- parts ---- */
 
 /* The rows of a view that lie in one part of its layout. */
 struct part_rows {

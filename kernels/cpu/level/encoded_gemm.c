@@ -6,12 +6,15 @@
  * NF4 and FP4 have numbers that two bf16 hold, which are multiplied one after the other.
  *
  * A slice of a panel is expanded to numbers, which stay in the first-level cache and meet all rows. Each output is the
- * same chain of sums for any number of rows, so that a row's bits do not depend on the others. */
+ * same chain of sums for any number of rows, so that a row's bits do not depend on the others. Where there are tiles,
+ * they multiply any number of rows in bf16; each group is then padded to whole tiles with zeros. */
 #include "cpu/level/encoded.h"
+#include "cpu/level/packed_tiles.h"
 
 enum {
     SLICE = 256, /* positions that are expanded at a time: 16 KB of pairs */
     SLICE_GROUPS = SLICE / CHUNK,
+    PREFETCH_BYTES = 8192,     /* ahead in the panel's stream, which is read slice by slice */
     MAX_ROWS = 16 * TILE_ROWS, /* of a pass */
 };
 
@@ -21,6 +24,27 @@ enum product { PRODUCT_FLOATS, PRODUCT_PAIRS, PRODUCT_TWO_PAIRS };
 static enum product product_of(const struct gemm *gemm, const struct panel_form *f) {
     bool is_split = f->encoding.codes == CODES_NF4 || f->encoding.codes == CODES_FP4;
     return gemm->a.type != DTYPE_BF16 || !SIMD_PAIRS ? PRODUCT_FLOATS : is_split ? PRODUCT_TWO_PAIRS : PRODUCT_PAIRS;
+}
+
+/* Returns true if tiles multiply. */
+static bool is_tiled(enum product product) {
+    return HAS_TILES && product != PRODUCT_FLOATS;
+}
+
+/* Returns positions of a group with their padding. */
+static int64_t padded(enum product product, int64_t positions) {
+    enum { TILE = 2 * TILES_STEPS };
+    return is_tiled(product) ? (positions + TILE - 1) / TILE * TILE : positions;
+}
+
+/* Returns the floats of expanded positions. */
+static int64_t floats_of(enum product product, int64_t positions) {
+    return positions * PANEL / (product == PRODUCT_PAIRS ? 2 : 1);
+}
+
+/* Returns the maximum number of rows of a block. */
+static int block_rows(enum product product) {
+    return is_tiled(product) ? TILES_ROWS : TILE_ROWS;
 }
 
 /* ---- expanding ------------------------------------------------------------------------------------------------- */
@@ -47,34 +71,10 @@ static struct numbers numbers_of(const struct panel_form *f) {
 /* 16-bit numbers, two in each lane of a vfloat. */
 typedef uint16_t vhalves __attribute__((vector_size(sizeof(vfloat))));
 
-static inline vfloat to_float(vlanes x) {
-    return __builtin_convertvector(x, vfloat);
-}
-
 static inline vhalves load_halves(const void *from) {
     vhalves x;
     memcpy(&x, from, sizeof x);
     return x;
-}
-
-/* Returns entries of a table of 16 numbers: by the lowest 4 bits of each lane. */
-TILE_INLINE vfloat entries_of(const float *table, vlanes codes) {
-    if (SIMD_LANES == 16)
-        return __builtin_shuffle(simd_load(table), codes);
-    vfloat lower = __builtin_shuffle(simd_load(table), simd_load(table + SIMD_LANES % 16), codes);
-    if (SIMD_LANES == 8)
-        return lower;
-    vfloat upper = __builtin_shuffle(simd_load(table + 8), simd_load(table + 12), codes);
-    vlanes is_upper = (codes & 8) != 0;
-    return (vfloat)(((vlanes)lower & ~is_upper) | ((vlanes)upper & is_upper));
-}
-
-/* Returns numbers of E4M3. A subnormal one is 2^-6 less than the number with its fraction and the exponent above. */
-TILE_INLINE vfloat e4m3_floats(vlanes codes) {
-    vlanes size = codes & 0x7f, is_subnormal = size < 8;
-    vlanes bits = (size << 20) + (120 << 23) - (is_subnormal << 23);
-    vfloat least = (vfloat)((vlanes)simd_set(0x1p-6f) & is_subnormal), x = (vfloat)bits - least;
-    return (vfloat)((vlanes)x | (codes & 0x80) << 24);
 }
 
 /* Returns the same numbers as bf16, from codes in 16 bits. */
@@ -83,6 +83,12 @@ TILE_INLINE vhalves e4m3_halves(vhalves codes) {
     vhalves size = codes & 0x7f, is_subnormal = (vhalves)(size < 8);
     vhalves few = __builtin_shuffle(load_halves(subnormal), size), bits = (size << 4) + (120 << 7);
     return (few & is_subnormal) | (bits & ~is_subnormal) | (codes & 0x80) << 8;
+}
+
+/* Prefetches what is PREFETCH_BYTES after `bytes` bytes of codes. */
+TILE_INLINE void look_ahead(const char *codes, int bytes) {
+    for (int i = 0; i < bytes; i += 64)
+        __builtin_prefetch(codes + PREFETCH_BYTES + i, 0, 2);
 }
 
 /* Each function writes the numbers of `count` positions, whole chunks, from codes of one kind. */
@@ -113,14 +119,18 @@ static void expand_floats(const struct panel_form *f, const struct numbers *n, c
 
 TILE_INLINE void expand_nibbles(bool is_split, const struct numbers *n, const char *codes, int64_t count, float *out) {
     vhalves upper = load_halves(n->halves[0]), lower = load_halves(n->halves[1]);
-    for (int64_t p = 0; p < count; p += CHUNK, codes += CHUNK * PANEL / 2)
+    for (int64_t p = 0; p < count; p += CHUNK, codes += CHUNK * PANEL / 2) {
+        look_ahead(codes, CHUNK * PANEL / 2);
+#pragma GCC unroll 4
         for (int pair = 0; pair < CHUNK / 2; pair++, out += is_split ? 2 * PANEL : PANEL)
+#pragma GCC unroll 2
             for (int v = 0; v < PANEL; v += SIMD_LANES) {
                 vhalves code = load_halves(codes + v * 4) >> 4 * pair;
                 simd_store(out + v, (vfloat)__builtin_shuffle(upper, code));
                 if (is_split)
                     simd_store(out + PANEL + v, (vfloat)__builtin_shuffle(lower, code));
             }
+    }
 }
 
 static void expand_pairs(const struct panel_form *f, const struct numbers *n, const char *codes, int64_t count,
@@ -129,13 +139,15 @@ static void expand_pairs(const struct panel_form *f, const struct numbers *n, co
         expand_nibbles(false, n, codes, count, out);
         return;
     }
-    for (int64_t p = 0; p < count; p += 2, codes += 2 * PANEL, out += PANEL)
+    for (int64_t p = 0; p < count; p += 2, codes += 2 * PANEL, out += PANEL) {
+        look_ahead(codes, 2 * PANEL);
         for (int v = 0; v < PANEL; v += SIMD_LANES) {
             const uint8_t *bytes = (const uint8_t *)codes + 2 * v;
             simd_store(out + v, f->encoding.codes == CODES_INTEGERS
                                     ? simd_byte_pairs(bytes)
                                     : (vfloat)e4m3_halves((vhalves)simd_widened_bytes(bytes)));
         }
+    }
 }
 
 static void expand_two_pairs(const struct panel_form *f, const struct numbers *n, const char *codes, int64_t count,
@@ -143,31 +155,18 @@ static void expand_two_pairs(const struct panel_form *f, const struct numbers *n
     expand_nibbles(true, n, codes, count, out);
 }
 
-TILE_INLINE vfloat elements_at(enum dtype type, const char *from, int first) {
-    const char *at = from + (size_t)first * dtype_bytes(type);
-    switch (type) {
-    case DTYPE_F32:
-        return simd_load((const float *)(const void *)at);
-    case DTYPE_F16:
-        return simd_load_f16((const uint16_t *)(const void *)at);
-    case DTYPE_BF16:
-        return simd_load_bf16((const uint16_t *)(const void *)at);
-    default: {
-        vlanes bytes = (vlanes)simd_load_bytes((const uint8_t *)at);
-        return to_float(type == DTYPE_I8 ? (bytes ^ 128) - 128 : bytes);
-    }
-    }
-}
-
 /* Writes the scales of a group, and the products of scales and zeros or the offsets: [2][PANEL]. */
 static void expand_scales(const struct panel_form *f, const char *panel, int64_t group, float *out) {
     const struct encoding *e = &f->encoding;
-    const char *scales = group_at(f, panel, group), *shifts = shifts_at(f, panel, group);
+    const char *scales = group_at(f, panel, group), *shifts = scales + f->scale_bytes;
     const uint16_t *block = e->groups_of_block ? block_at(f, panel, group) : NULL;
     for (int v = 0; v < PANEL; v += SIMD_LANES) {
         vfloat scale = elements_at(e->scale_type, scales, v), shift = simd_set(0);
         if (block)
             scale *= simd_load_f16(block + v);
+        simd_store(out + v, scale);
+        if (!f->has_sums)
+            continue;
         if (e->shift == ENCODED_OFFSETS)
             shift = elements_at(e->scale_type, shifts, v);
         if (block && e->shift == ENCODED_OFFSETS)
@@ -175,9 +174,7 @@ static void expand_scales(const struct panel_form *f, const char *panel, int64_t
         vfloat zero = simd_set((float)(e->bias - f->centre));
         if (e->shift == ENCODED_ZEROS)
             zero += elements_at(DTYPE_U8, shifts, v);
-        shift = simd_fma(scale, zero, shift);
-        simd_store(out + v, scale);
-        simd_store(out + PANEL + v, shift);
+        simd_store(out + PANEL + v, simd_fma(scale, zero, shift));
     }
 }
 
@@ -195,7 +192,8 @@ struct slice {
 
 /* A block of rows that meets a slice. */
 struct block {
-    const float *x;    /* units of the slice: [steps][rows] */
+    const float *x; /* units of the slice: [steps][rows], or for tiles [rows], `stride` floats apart */
+    int64_t stride;
     const float *sums; /* [groups][rows] of x; NULL: there are no shifts */
     float *total;      /* [rows][PANEL] */
     float *part;       /* [rows][PANEL] the sum of a group between its pieces */
@@ -272,14 +270,44 @@ TILE_INLINE void multiply_rows(enum product product, int rows, const struct slic
     }
 }
 
+/* The same by tiles. */
+TILE_INLINE void multiply_tiled(enum product product, int rows, const struct slice *slice, const struct block *block) {
+    const float *a = block->x, *b = slice->numbers;
+    int64_t left = slice->positions;
+    for (int64_t g = 0; g < slice->groups; g++, left -= slice->each, a += padded(product, slice->each) / 2) {
+        _Alignas(64) float sums[TILES_ROWS * PANEL];
+        int64_t count = padded(product, left < slice->each ? left : slice->each);
+        bool is_piece = !slice->is_first || !slice->is_last;
+        float *to = is_piece ? block->part : sums;
+        tiles_add(product == PRODUCT_PAIRS ? 1 : 2, rows, slice->is_first, count / 2, a, block->stride, b, to);
+        b += floats_of(product, count);
+        for (int r = 0; r < rows && slice->is_last; r++)
+#pragma GCC unroll 2
+            for (int v = 0; v < PANEL; v += SIMD_LANES) {
+                float *total = block->total + r * PANEL + v;
+                vfloat x =
+                    simd_fma(simd_load(to + r * PANEL + v), simd_load(slice->scales[g][0] + v), simd_load(total));
+                if (block->sums)
+                    x = simd_fma(simd_set(-block->sums[g * rows + r]), simd_load(slice->scales[g][1] + v), x);
+                simd_store(total, x);
+            }
+    }
+}
+
 static void multiply_floats(int rows, const struct slice *slice, const struct block *block) {
     multiply_rows(PRODUCT_FLOATS, rows, slice, block);
 }
 static void multiply_pairs(int rows, const struct slice *slice, const struct block *block) {
-    multiply_rows(SIMD_PAIRS ? PRODUCT_PAIRS : PRODUCT_FLOATS, rows, slice, block);
+    if (HAS_TILES)
+        multiply_tiled(PRODUCT_PAIRS, rows, slice, block);
+    else
+        multiply_rows(SIMD_PAIRS ? PRODUCT_PAIRS : PRODUCT_FLOATS, rows, slice, block);
 }
 static void multiply_two_pairs(int rows, const struct slice *slice, const struct block *block) {
-    multiply_rows(SIMD_PAIRS ? PRODUCT_TWO_PAIRS : PRODUCT_FLOATS, rows, slice, block);
+    if (HAS_TILES)
+        multiply_tiled(PRODUCT_TWO_PAIRS, rows, slice, block);
+    else
+        multiply_rows(SIMD_PAIRS ? PRODUCT_TWO_PAIRS : PRODUCT_FLOATS, rows, slice, block);
 }
 
 static const struct {
@@ -301,7 +329,8 @@ struct pass {
     int64_t panels, skipped; /* panels of the weight, and columns of the first one before the view */
     int64_t shares;          /* parts of the blocks, if there are too few panels for the threads */
     int64_t units, sums;     /* of a packed row: its units, and its sums of groups */
-    float *packed;           /* block by block: [units][rows], then [sums][rows] */
+    float *packed;           /* block by block: [units][rows], or for tiles [rows][units]; then [sums][rows] */
+    int shaped_rows;         /* for which this thread's tiles have the shape; 0: none */
 };
 
 static int64_t block_start(const struct pass *pass, int64_t block) {
@@ -310,10 +339,19 @@ static int64_t block_start(const struct pass *pass, int64_t block) {
 
 /* Returns the floats of a packed row, and its sums. */
 static int64_t units_of(enum product product, const struct panel_form *f) {
-    return f->positions / (product == PRODUCT_FLOATS ? 1 : 2);
+    return product == PRODUCT_FLOATS ? f->positions
+           : is_tiled(product)       ? f->groups * padded(product, f->group) / 2
+                                     : f->positions / 2;
 }
 static int64_t sums_of(const struct panel_form *f) {
     return f->has_sums ? f->groups : 0;
+}
+
+/* Returns the unit of a position in a packed row. */
+static int64_t unit_at(const struct pass *pass, int64_t position) {
+    const struct panel_form *f = &pass->part->form;
+    int64_t added = position / f->group * (padded(pass->product, f->group) - f->group);
+    return pass->product == PRODUCT_FLOATS ? position : (position + added) / 2;
 }
 
 /* Packs one row as lane `lane` of `rows`. */
@@ -321,33 +359,36 @@ TILE_INLINE void pack_row(const struct pass *pass, int64_t row, int lane, int ro
     const struct panel_form *f = &pass->part->form;
     const int32_t *order = pass->part->order;
     const void *x = (const char *)pass->gemm->a.data + (size_t)(row * pass->gemm->a.stride) * dtype_bytes(type);
+    int64_t step = is_tiled(pass->product) ? 1 : rows;
     float *sums = out + pass->units * rows + lane;
+    out += is_tiled(pass->product) ? lane * pass->units : lane;
+    if (pass->units * 2 > f->positions && pass->product != PRODUCT_FLOATS)
+        memset(out, 0, (size_t)pass->units * sizeof *out);
     int64_t given = pass->part->part->positions;
-    float value[CHUNK], sum[CHUNK] = {0};
-    for (int64_t p = 0; p < f->positions; p += CHUNK) {
-        if (order || p + CHUNK > given)
-            for (int i = 0; i < CHUNK; i++) {
-                int64_t from = p + i < given ? order ? order[p + i] : p + i : -1;
-                value[i] = from < 0 ? 0 : load(x, from, type);
-            }
-        else
+    for (int64_t g = 0; g < f->groups; g++) {
+        int64_t first = g * f->group, end = first + f->group < f->positions ? first + f->group : f->positions;
+        float *to = out + g * padded(pass->product, f->group) / (pass->product == PRODUCT_FLOATS ? 1 : 2) * step;
+        float value[CHUNK], sum[CHUNK] = {0};
+        for (int64_t p = first; p < end; p += CHUNK) {
+            if (order || p + CHUNK > given)
+                for (int i = 0; i < CHUNK; i++) {
+                    int64_t from = p + i < given ? order ? order[p + i] : p + i : -1;
+                    value[i] = from < 0 ? 0 : load(x, from, type);
+                }
+            else
+                for (int i = 0; i < CHUNK; i++)
+                    value[i] = load(x, p + i, type);
             for (int i = 0; i < CHUNK; i++)
-                value[i] = load(x, p + i, type);
-        for (int i = 0; i < CHUNK; i++)
-            sum[i] += value[i];
-        if (pass->product == PRODUCT_FLOATS)
-            for (int i = 0; i < CHUNK; i++)
-                out[(p + i) * rows + lane] = value[i];
-        else
-            for (int i = 0; i < CHUNK / 2; i++) {
-                uint32_t unit = vfloat_to_bits(value[2 * i]) >> 16 | (vfloat_to_bits(value[2 * i + 1]) & 0xffff0000u);
-                out[(p / 2 + i) * rows + lane] = vbits_to_float(unit);
-            }
-        if (pass->sums && ((p + CHUNK) % f->group == 0 || p + CHUNK == f->positions)) {
-            sums[p / f->group * rows] =
-                ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
-            memset(sum, 0, sizeof sum);
+                sum[i] += value[i];
+            if (pass->product == PRODUCT_FLOATS)
+                for (int i = 0; i < CHUNK; i++, to += step)
+                    *to = value[i];
+            else
+                for (int i = 0; i < CHUNK; i += 2, to += step)
+                    *to = vbits_to_float(vfloat_to_bits(value[i]) >> 16 | (vfloat_to_bits(value[i + 1]) & 0xffff0000u));
         }
+        if (pass->sums)
+            sums[g * rows] = ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
     }
 }
 
@@ -372,7 +413,7 @@ static struct slice expand(const struct pass *pass, const char *panel, int64_t p
     const struct panel_form *f = &pass->part->form;
     struct slice slice = {.group = position / f->group, .each = f->group, .numbers = numbers, .scales = scales};
     int64_t inside = position % f->group, end = f->group > SLICE ? (slice.group + 1) * f->group : f->positions;
-    int64_t most = f->group > SLICE ? SLICE : SLICE / f->group * f->group;
+    int64_t most = f->group > SLICE ? SLICE : SLICE / padded(pass->product, f->group) * f->group;
     end = end < f->positions ? end : f->positions;
     slice.positions = end - position < most ? end - position : most;
     slice.groups = f->group > SLICE ? 1 : (slice.positions + f->group - 1) / f->group;
@@ -381,17 +422,19 @@ static struct slice expand(const struct pass *pass, const char *panel, int64_t p
     int64_t each = slice.groups == 1 ? slice.positions : f->group, left = slice.positions;
     float *to = numbers;
     for (int64_t g = 0; g < slice.groups; g++, left -= each) {
-        int64_t count = left < each ? left : each;
+        int64_t count = left < each ? left : each, all = padded(pass->product, count);
         const char *codes = codes_at(f, panel, slice.group + g) + (g ? 0 : inside) * PANEL * f->bits / 8;
         products[pass->product].expand(f, &pass->numbers, codes, count, to);
-        to += count * PANEL / (pass->product == PRODUCT_PAIRS ? 2 : 1);
+        to += floats_of(pass->product, count);
+        memset(to, 0, (size_t)floats_of(pass->product, all - count) * sizeof *to);
+        to += floats_of(pass->product, all - count);
         expand_scales(f, panel, slice.group + g, scales[g][0]);
     }
     return slice;
 }
 
 /* Multiplies blocks [first_block, end_block) with a panel. */
-static void run_panel(const struct pass *pass, int64_t index, int64_t first_block, int64_t end_block) {
+static void run_panel(struct pass *pass, int64_t index, int64_t first_block, int64_t end_block) {
     const struct gemm *gemm = pass->gemm;
     const struct panel_form *f = &pass->part->form;
     const char *panel = pass->part->panels + (pass->part->view.first_row / PANEL + index) * f->bytes;
@@ -404,10 +447,13 @@ static void run_panel(const struct pass *pass, int64_t index, int64_t first_bloc
         for (int64_t b = first_block; b < end_block; b++) {
             int64_t start = block_start(pass, b), count = block_start(pass, b + 1) - start;
             const float *packed = pass->packed + start * (pass->units + pass->sums);
-            struct block block = {.x = packed + position / (pass->product == PRODUCT_FLOATS ? 1 : 2) * count,
+            struct block block = {.x = packed + unit_at(pass, position) * (is_tiled(pass->product) ? 1 : count),
+                                  .stride = pass->units,
                                   .sums = pass->sums ? packed + (pass->units + slice.group) * count : NULL,
                                   .total = total + (start - base) * PANEL,
                                   .part = part + (start - base) * PANEL};
+            if (is_tiled(pass->product) && count != pass->shaped_rows)
+                tiles_shape(pass->shaped_rows = (int)count);
             products[pass->product].multiply((int)count, &slice, &block);
         }
         position += slice.positions;
@@ -448,13 +494,15 @@ static void run_pass(const struct pass *shared, int threads) {
             run_panel(&pass, item / pass.shares, pass.blocks * share / pass.shares,
                       pass.blocks * (share + 1) / pass.shares);
         }
+        if (pass.shaped_rows)
+            tiles_release();
     }
 }
 
 /* Returns the rows of a pass: as many as fit into A_BYTES, but at least a few blocks. */
-static int64_t pass_rows(int64_t row_floats) {
-    int64_t rows = A_BYTES / (row_floats * (int64_t)sizeof(float)) / TILE_ROWS * TILE_ROWS;
-    return rows > MAX_ROWS ? MAX_ROWS : rows > 4 * TILE_ROWS ? rows : 4 * TILE_ROWS;
+static int64_t pass_rows(enum product product, int64_t row_floats) {
+    int64_t block = block_rows(product), rows = A_BYTES / (row_floats * (int64_t)sizeof(float)) / block * block;
+    return rows > MAX_ROWS ? MAX_ROWS : rows > 4 * block ? rows : 4 * block;
 }
 
 static void multiply_part(const struct exec *exec, const struct gemm *gemm, const struct part_rows *part) {
@@ -466,11 +514,11 @@ static void multiply_part(const struct exec *exec, const struct gemm *gemm, cons
     pass.panels = panels_of(pass.skipped + gemm_n(gemm));
     pass.packed = exec->workspace;
     pass.numbers = numbers_of(&part->form);
-    int64_t most = pass_rows(pass.units + pass.sums), passes = (gemm_m(gemm) + most - 1) / most;
+    int64_t most = pass_rows(pass.product, pass.units + pass.sums), passes = (gemm_m(gemm) + most - 1) / most;
     for (int64_t i = 0; i < passes; i++) {
         pass.first = gemm_m(gemm) * i / passes;
         pass.rows = gemm_m(gemm) * (i + 1) / passes - pass.first;
-        pass.blocks = (pass.rows + TILE_ROWS - 1) / TILE_ROWS;
+        pass.blocks = (pass.rows + block_rows(pass.product) - 1) / block_rows(pass.product);
         for (pass.shares = 1; pass.panels * pass.shares < 4 * threads && 2 * pass.shares <= pass.blocks;)
             pass.shares *= 2;
         run_pass(&pass, threads);
@@ -489,9 +537,10 @@ size_t LEVEL(encoded_workspace)(struct device *device, const struct gemm *gemm) 
             plain.b = part.view;
             bytes = LEVEL(gemm_packed_workspace)(device, &plain);
         } else {
-            int64_t floats = units_of(product_of(gemm, &part.form), &part.form) + sums_of(&part.form);
-            int64_t rows = gemm_m(gemm) < pass_rows(floats) ? gemm_m(gemm) : pass_rows(floats);
-            int64_t few = rows < FEW_BLOCKS * TILE_ROWS ? rows : FEW_BLOCKS * TILE_ROWS, copies = few * device->threads;
+            enum product product = product_of(gemm, &part.form);
+            int64_t floats = units_of(product, &part.form) + sums_of(&part.form), most = pass_rows(product, floats);
+            int64_t rows = gemm_m(gemm) < most ? gemm_m(gemm) : most, few = FEW_BLOCKS * block_rows(product);
+            int64_t copies = (rows < few ? rows : few) * device->threads;
             bytes = (size_t)((rows > copies ? rows : copies) * floats) * sizeof(float);
         }
         largest = bytes > largest ? bytes : largest;

@@ -79,6 +79,57 @@ static inline void tiles_multiply(int rows, int panels, int64_t steps, const flo
         _tile_stored(3, out + TILES_FEW * TILES_OUTPUTS + 16, out_bytes);
     }
 }
+
+/* Adds products of `steps` pairs, a multiple of TILES_STEPS, to sums[rows][TILES_OUTPUTS], or to zeros with is_first. A
+ * pair has `parts` numbers in `b`, which are all multiplied by the same pair of `a`. Tiles have the shape for the rows.
+ */
+static inline __attribute__((always_inline)) void tiles_add(int parts, int rows, bool is_first, int64_t steps,
+                                                            const float *a, int64_t row_floats, const float *b,
+                                                            float *sums) {
+    enum { TILES_STRIDE = TILES_OUTPUTS * sizeof(float) };
+    const size_t row_bytes = (size_t)row_floats * sizeof(float), b_bytes = (size_t)parts * TILES_STRIDE;
+    const bool is_one_tile = rows <= TILES_FEW;
+    const float *lower = a + TILES_FEW * row_floats;
+    float *lower_sums = sums + TILES_FEW * TILES_OUTPUTS;
+    __asm__ volatile("" ::: "memory"); /* GCC's tile loads do not say that they read memory */
+    if (is_first) {
+        _tile_zero(0);
+        _tile_zero(1);
+        if (!is_one_tile) {
+            _tile_zero(2);
+            _tile_zero(3);
+        }
+    } else {
+        _tile_loadd(0, sums, TILES_STRIDE);
+        _tile_loadd(1, sums + 16, TILES_STRIDE);
+        if (!is_one_tile) {
+            _tile_loadd(2, lower_sums, TILES_STRIDE);
+            _tile_loadd(3, lower_sums + 16, TILES_STRIDE);
+        }
+    }
+    for (int64_t s = 0; s < steps; s += TILES_STEPS, b += parts * TILES_STEPS * TILES_OUTPUTS) {
+        _tile_loadd(4, a + s, row_bytes);
+        if (!is_one_tile)
+            _tile_loadd(5, lower + s, row_bytes);
+        for (int part = 0; part < parts; part++) {
+            _tile_loadd(6, b + part * TILES_OUTPUTS, b_bytes);
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_loadd(7, b + part * TILES_OUTPUTS + 16, b_bytes);
+            _tile_dpbf16ps(1, 4, 7);
+            if (!is_one_tile) {
+                _tile_dpbf16ps(2, 5, 6);
+                _tile_dpbf16ps(3, 5, 7);
+            }
+        }
+    }
+    _tile_stored(0, sums, TILES_STRIDE);
+    _tile_stored(1, sums + 16, TILES_STRIDE);
+    if (!is_one_tile) {
+        _tile_stored(2, lower_sums, TILES_STRIDE);
+        _tile_stored(3, lower_sums + 16, TILES_STRIDE);
+    }
+    __asm__ volatile("" ::: "memory");
+}
 #else
 enum { HAS_TILES = 0 };
 
@@ -91,5 +142,9 @@ static inline void tiles_release(void) {
 /* Does nothing. */
 static inline void tiles_multiply(int rows, int panels, int64_t steps, const float *a, int64_t row_floats,
                                   const float *b, int64_t beside, float *out) {
+}
+/* Does nothing. */
+static inline void tiles_add(int parts, int rows, bool is_first, int64_t steps, const float *a, int64_t row_floats,
+                             const float *b, float *sums) {
 }
 #endif

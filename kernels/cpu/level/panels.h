@@ -20,6 +20,28 @@ static inline int64_t panels_of(int64_t n) {
     return (n + PANEL - 1) / PANEL;
 }
 
+/* Transposes SIMD_LANES vectors: in each step, lanes and vectors swap one bit of their numbers. */
+static inline __attribute__((always_inline)) void transpose_words(vfloat x[SIMD_LANES]) {
+    typedef int lanes __attribute__((vector_size(sizeof(vfloat))));
+#pragma GCC unroll 4
+    for (int bit = 1; bit < SIMD_LANES; bit *= 2) {
+        lanes even = {0}, odd = {0}; /* lane by lane below, which a build without optimisation does not see */
+#pragma GCC unroll 16
+        for (int i = 0; i < SIMD_LANES; i++) {
+            even[i] = i & bit ? SIMD_LANES + i - bit : i;
+            odd[i] = i & bit ? SIMD_LANES + i : i + bit;
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < SIMD_LANES; i++) {
+            if (i & bit)
+                continue;
+            vfloat a = x[i], b = x[i + bit];
+            x[i] = __builtin_shuffle(a, b, even);
+            x[i + bit] = __builtin_shuffle(a, b, odd);
+        }
+    }
+}
+
 /* Returns the product with outputs [first, first + count), of a plain or packed weight. */
 static inline struct gemm outputs_of(const struct gemm *gemm, int64_t first, int64_t count) {
     struct gemm part = *gemm;
