@@ -20,7 +20,7 @@ uint32_t gguf_file_type(enum gguf_written type);
 
 /* True for a type whose numbers share scales in blocks. */
 bool gguf_is_rounded(enum gguf_written type);
-/* Returns the type, or the one that llama.cpp takes instead where rows of so many numbers are no whole blocks. */
+/* Returns the type, or the one that llama.cpp takes instead where rows of `columns` numbers are no whole blocks. */
 enum gguf_written gguf_type_for(enum gguf_written type, int64_t columns);
 
 struct gguf_output;
