@@ -29,17 +29,18 @@ static const struct config_row rows[] = {
              .is_required = true),
     ROW_CHOICE(
         "to", AT(to), NULL, targets,
-        "what to write: model, a directory that every command opens; tensors, every tensor as it is, but weights in "
-        "few bits as plain values; dcp, the same for PyTorch; megatron, for Megatron core; gguf, for llama.cpp",
+        "what to write. model: a directory that every command opens. tensors: every tensor as it is, but weights in "
+        "few bits as plain values. dcp: the same for PyTorch. megatron: for Megatron core. gguf: for llama.cpp",
         .is_required = true),
     ROW_PATH("output", AT(output), "PATH", "the directory to write, or the file", .is_required = true),
     ROW_PATH("config", AT(config), "FILE", "the model's config.json, if the source has none"),
     ROW_PATH("tokenizer", AT(tokenizer), "DIR", "the tokenizer's directory, if the source has none"),
     ROW_TEXT("prefix", AT(prefix), "TEXT",
              "before the model's names in the source; without it, the one prefix after which all parameters are found"),
-    ROW_CHOICE("dtype", AT(dtype), "auto", dtypes,
-               "of a model's written weights; of tensors, those that were quantised. auto keeps every value: bf16 if "
-               "most of the source is bf16, else fp32; those from q8_0 on are for GGUF; q4_k_m is llama.cpp's mixture"),
+    ROW_CHOICE(
+        "dtype", AT(dtype), "auto", dtypes,
+        "of a model's written weights, and of tensors that were quantised. auto keeps every value: bf16 if most of "
+        "the source is bf16, else fp32. Those from q8_0 on are for GGUF. q4_k_m is llama.cpp's mixture"),
     ROW_INT("files", AT(files), "1", 1, 10000, "to divide the tensors of a distributed checkpoint into"),
     ROW_INT("tensor", AT(tensor), "1", 1, 1024,
             "tensor ranks of Megatron's run: zero rows pad the vocabulary to a multiple of 128 for each"),

@@ -301,7 +301,7 @@ static bool has_same_rows(const struct receipt_text *a, const struct receipt_tex
     return true;
 }
 
-/* Names the token whose log-probability differs most, or the text whose rows differ. */
+/* Names the token with the largest difference of log-probability, or the text whose rows differ. */
 static int fail_token(const struct comparison *c, const char *directory, bool of_base) {
     const struct receipt_text *there = c->receipt->golden, *here = c->here.golden;
     double largest = 0;

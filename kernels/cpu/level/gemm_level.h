@@ -19,6 +19,7 @@ struct read_block {
     int64_t stride; /* floats from row to row */
 };
 /* Reads a block of a packed weight. */
+/* Reads a block of the values of a packed weight. */
 void LEVEL(packed_read)(const struct matrix_view *packed, const struct read_block *to);
 
 /* The same members and function, cpu_packed_bytes and cpu_pack, for weights without encodings (packed.c). */

@@ -17,6 +17,7 @@ enum {
 #define TILE_INLINE static inline __attribute__((always_inline))
 
 /* Returns the panels of n outputs. */
+/* Returns the panels of n outputs. */
 static inline int64_t panels_of(int64_t n) {
     return (n + PANEL - 1) / PANEL;
 }
