@@ -39,7 +39,7 @@ int calibration_set(struct calibration *calibration, const struct quantized_line
                     const struct encoded_rows *rows);
 /* Returns the next slice of a parameter that a linear has, and advances *number, which starts as 0; NULL: no more. */
 const struct param_slice *quantized_slice(const struct param *row, const struct quantized_linear *linear, int *number);
-/* Copies at most `most` rows of the present layer's weight at a place, [count, in]. The caller frees *rows.
+/* Copies up to `most` rows of the present layer's weight at a place, [count, in]. The caller frees *rows.
  * STATUS_MEMORY. */
 int calibration_rows(const struct calibration *calibration, int place, int64_t most, float **rows, int64_t *count);
 /* Sets a vector of the present layer. */
