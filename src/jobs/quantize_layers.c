@@ -1,4 +1,4 @@
-/* Samples go through a model layer by layer. Each layer is a stage of its own, which is opened, used and closed. */
+/* Samples go through a model layer by layer. Each layer is a separate stage, which is opened, used and closed. */
 #include "quantize-internal.h"
 
 #include "tensor/tensor.h"
