@@ -77,7 +77,7 @@ bool gguf_round_q5_0(const float *x, unsigned char *out) {
 
 /* ---- Q6_K: 16 groups of 16 ---- */
 
-/* Tries 19 scales of a group. Returns the one whose weighted error is the smallest. A number weighs its square. */
+/* Returns the scale of a group with the smallest weighted error of 19. A number weighs its square. */
 static float search_scale(const float *x) {
     float most = largest(x, TINY_GROUP), best = 0, scale = 0;
     if (fabsf(most) < 1e-15F)

@@ -65,7 +65,7 @@ static void free_plan(struct plan *plan) {
     free(plan->u);
 }
 
-/* Orders inputs by the size of their sums, the largest first: their errors spread over the largest number of others. */
+/* Orders inputs by the size of their sums, the largest first: their errors can spread over the others. */
 static void choose_order(const float *sums, int64_t n, int64_t *order) {
     for (int64_t i = 0; i < n; i++) {
         int64_t at = i;
