@@ -47,6 +47,16 @@ static int describe(const struct train_run *run, const struct param_table *table
     return kind->parts(tuner, weights, parts, &save->model.part_count);
 }
 
+/* Returns the memory of receipts at one rank: the first one reads the files of the adapters back. */
+static size_t seal_bytes(const struct tuner *tuner, const struct ckpt_model *model, int rank) {
+    if (!tuner || !tuner->seal.begin)
+        return 0;
+    int64_t elements = 0;
+    for (int i = 0; i < model->part_count && !rank; i++)
+        elements += param_table_elements(model->parts[i].table, model->parts[i].weights->only_trainable);
+    return tuner->seal.bytes + (size_t)elements * sizeof(float);
+}
+
 int train_saver_bytes(const struct train_run *run, const struct rank *rank, const struct tuner_part *tuner,
                       struct train_bytes *bytes) {
     const struct param_table *table = run->tuner ? tuner->state_table : NULL;
@@ -75,7 +85,8 @@ int train_saver_bytes(const struct train_run *run, const struct rank *rank, cons
     bool is_exported = run->tuning || (train_keeps_best(run) && run->config.train.eval_interval);
     if (!status && is_exported) /* trainer_export writes while the saver is open */
         status = ckpt_model_bytes(&save.model, ranks, number, &of_export);
-    bytes->host += of_export + (run->tuner ? run->tuner->seal.bytes : 0);
+    if (!status)
+        bytes->host += of_export + seal_bytes(run->tuner, &save.model, number);
     bytes->device = is_exported ? 2 * of_device : of_device;
     param_table_free(&of_model);
     param_table_free(&fp8.table);
