@@ -98,10 +98,11 @@ static int make_seal(const struct making *m, struct seal **out) {
     return STATUS_OK;
 }
 
-/* True when each adapter's texts fit into the trainer's batches and the model's positions. */
+/* True when each adapter's texts fit into the trainer's batches and the model's positions, and the host sums logits as
+ * the device does. */
 static bool fits(const struct receipts_maker *maker, const struct trainer *trainer) {
     int64_t positions = model_positions(&maker->run->config.model);
-    bool does = true;
+    bool does = device_host_reads(trainer_rank(trainer)->device);
     for (int i = 0; i < maker->count; i++) {
         int64_t rows = RECEIPT_TOKENS + peft_config_virtual_tokens(&maker->configs[i]);
         does = does && trainer_takes_texts(trainer, rows) &&

@@ -155,7 +155,7 @@ class Peers(unittest.TestCase):
             self.assertEqual((summary["peer"]["told"]["work"], summary["peer"]["told"]["tokens"], summary["peer"]["adapter"]), (work, words[1], None))
             self.assertAlmostEqual(summary["our_speed_over_peer"] * summary["seconds"] / 3.5, 1, delta=1e-4)
             self.assertRaises(ProcessLookupError, os.kill, summary["peer"]["process"], 0)
-        summary, = self.beside("decode", python, "--micro-batch-size", 2, "--device", "cpu")
+        *_, summary = self.beside("decode", python, "--micro-batch-size", 2, "--device", "cpu")
         self.assertEqual(summary["peer"]["told"]["device"], "cpu")
         self.assertEqual((summary["peer"]["told"]["micro_batch_size"], summary["peer"]["seconds"]), (2, 2.0))  # 1.5 before ours, 2.5 after
         self.assertAlmostEqual(summary["our_speed_over_peer"] * summary["seconds"] / 2.0, 1, delta=1e-4)

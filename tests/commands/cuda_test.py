@@ -277,8 +277,9 @@ class Tuning(finetune_support.Tuning):
                 for switch in ("on", "off"):
                     with self.subTest(method=method, precision=precision, layout=layout, switch=switch):
                         name = f"{method}-{len(layout)}-{switch}"
-                        self.tune(name, method, "--valid-data", self.data, "--train.eval_interval=8", "--batch-invariant", switch,
-                                  f"--train.precision={precision}", *layout, *CUDA)
+                        (_, errors), _ = self.tune(name, method, "--valid-data", self.data, "--train.eval_interval=8",
+                                                   "--batch-invariant", switch, f"--train.precision={precision}", *layout, *CUDA)
+                        self.assertIn("serving_gap", self.lines(name)[-1], errors)
                         gaps[switch] = self.lines(name)[-1]["serving_gap"]
                 self.assertEqual(gaps["on"], 0)
                 self.assertGreater(gaps["off"], 0)
