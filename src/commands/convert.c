@@ -29,8 +29,8 @@ static const struct config_row rows[] = {
              .is_required = true),
     ROW_CHOICE(
         "to", AT(to), NULL, targets,
-        "what to write. model: a directory that every command opens. tensors: every tensor as it is, but weights in "
-        "few bits as plain values. dcp: the same for PyTorch. megatron: for Megatron core. gguf: for llama.cpp",
+        "model: a directory for every command; tensors: as they are, but quantised weights as plain values; dcp: the "
+        "same for PyTorch; megatron; gguf: for llama.cpp",
         .is_required = true),
     ROW_PATH("output", AT(output), "PATH", "the directory to write, or the file", .is_required = true),
     ROW_PATH("config", AT(config), "FILE", "the model's config.json, if the source has none"),

@@ -53,9 +53,9 @@ int calibration_finish(struct calibration *calibration, double *divergence);
 /* Rounds a linear so that its outputs change little: GPTQ (arXiv 2210.17323), in the order of the inputs. `sums` is
  * that of calibration_sums. STATUS_MEMORY. */
 int solve_gptq(const struct rounding_call *call, const float *sums);
-/* Finds factors [in] of the inputs: when they multiply the values of a call, nearest rounding changes the outputs
- * least. This is AWQ (arXiv 2306.00978), with the root mean square of an input as its size. The call has no target.
- * STATUS_MEMORY. */
+/* Finds the factors [in] of the inputs that make the error of the outputs the smallest, when they multiply the values
+ * of a call before nearest rounding. This is AWQ (arXiv 2306.00978), with the root mean square of an input as its size.
+ * The call has no target. STATUS_MEMORY. */
 int solve_factors(const struct rounding_call *call, const float *sums, float *factors);
 /* Adds the squares of the outputs, and of their change by rounding, for some of the rows. The values are `factors`
  * (NULL: 1) times those that the sums belong to. STATUS_MEMORY. */

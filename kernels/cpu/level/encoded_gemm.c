@@ -270,6 +270,20 @@ TILE_INLINE void multiply_rows(enum product product, int rows, const struct slic
     }
 }
 
+/* Adds the sums [rows][PANEL] of group `g` of a slice to the totals, with its scales and shifts. */
+TILE_INLINE void finish_group(int rows, const struct slice *slice, const struct block *block, int64_t g,
+                              const float *sums) {
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+        for (int v = 0; v < PANEL; v += SIMD_LANES) {
+            float *total = block->total + r * PANEL + v;
+            vfloat x = simd_fma(simd_load(sums + r * PANEL + v), simd_load(slice->scales[g][0] + v), simd_load(total));
+            if (block->sums)
+                x = simd_fma(simd_set(-block->sums[g * rows + r]), simd_load(slice->scales[g][1] + v), x);
+            simd_store(total, x);
+        }
+}
+
 /* The same by tiles. */
 TILE_INLINE void multiply_tiled(enum product product, int rows, const struct slice *slice, const struct block *block) {
     const float *a = block->x, *b = slice->numbers;
@@ -288,17 +302,94 @@ TILE_INLINE void multiply_tiled(enum product product, int rows, const struct sli
                                             .b = b,
                                             .sums = to});
         b += floats_of(product, count);
-        for (int r = 0; r < rows && slice->is_last; r++)
+        if (slice->is_last)
+            finish_group(rows, slice, block, g, to);
+    }
+}
+
+/* ---- few rows, where tiles multiply many ---- */
+
+enum { FEW = 2 }; /* rows that meet codes in registers, which is faster than expanding these */
+
+/* Forms of codes in memory. */
+enum code_form { FORM_NIBBLES, FORM_BYTES, FORM_E4M3 };
+
+/* Returns the numbers of a pair of positions for a vector of outputs, as bf16. */
+TILE_INLINE vfloat pair_at(enum code_form form, vhalves table, const char *codes, int pair) {
+    const uint8_t *bytes = (const uint8_t *)codes + 2 * PANEL * pair;
+    if (form == FORM_NIBBLES)
+        return (vfloat)__builtin_shuffle(table, load_halves(codes) >> 4 * pair);
+    return form == FORM_BYTES ? simd_byte_pairs(bytes) : (vfloat)e4m3_halves((vhalves)simd_widened_bytes(bytes));
+}
+
+/* Adds the products of a group's codes to sums [rows][PANEL]. A tile adds up even and odd positions of 32, each in its
+ * own chain from 0 on, and then adds both to the sum, all without subnormal numbers. This has the same bits. */
+TILE_INLINE void add_codes(enum code_form form, int rows, vhalves table, const char *codes, int64_t positions,
+                           const struct block *block, const float *x, float *sums) {
+    const int bits = form == FORM_NIBBLES ? 4 : 8;
+    const vlanes upper = (vlanes)simd_words(0xffff0000u);
+    for (int64_t p = 0; p < positions; p += 2 * TILES_STEPS) {
+        int64_t end = p + 2 * TILES_STEPS < positions ? p + 2 * TILES_STEPS : positions;
+        vfloat even[FEW][VECTORS], odd[FEW][VECTORS];
 #pragma GCC unroll 2
-            for (int v = 0; v < PANEL; v += SIMD_LANES) {
-                float *total = block->total + r * PANEL + v;
-                vfloat x =
-                    simd_fma(simd_load(to + r * PANEL + v), simd_load(slice->scales[g][0] + v), simd_load(total));
-                if (block->sums)
-                    x = simd_fma(simd_set(-block->sums[g * rows + r]), simd_load(slice->scales[g][1] + v), x);
-                simd_store(total, x);
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+            for (int v = 0; v < VECTORS; v++)
+                even[r][v] = odd[r][v] = simd_set(0);
+        for (int64_t q = p; q < end; q += CHUNK, codes += CHUNK * PANEL * bits / 8) {
+            look_ahead(codes, CHUNK * PANEL * bits / 8);
+#pragma GCC unroll 4
+            for (int pair = 0; pair < CHUNK / 2; pair++)
+#pragma GCC unroll 2
+                for (int v = 0; v < VECTORS; v++) {
+                    vlanes w = (vlanes)pair_at(form, table, codes + v * SIMD_LANES * (bits == 4 ? 4 : 2), pair);
+#pragma GCC unroll 2
+                    for (int r = 0; r < rows; r++) {
+                        vlanes both = (vlanes)simd_set(x[r * block->stride + q / 2 + pair]);
+                        even[r][v] = simd_fma((vfloat)(both << 16), (vfloat)(w << 16), even[r][v]);
+                        odd[r][v] = simd_fma((vfloat)(both & upper), (vfloat)(w & upper), odd[r][v]);
+                    }
+                }
+        }
+#pragma GCC unroll 2
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+            for (int v = 0; v < VECTORS; v++) {
+                float *sum = sums + r * PANEL + v * SIMD_LANES;
+                simd_store(sum, simd_load(sum) + (even[r][v] + odd[r][v]));
             }
     }
+}
+
+/* Multiplies the codes of a slice, of which the first group begins at position `inside`. */
+TILE_INLINE void multiply_codes(enum code_form form, int rows, const struct panel_form *f, const struct numbers *n,
+                                const char *panel, int64_t inside, const struct slice *slice,
+                                const struct block *block) {
+    enum { NO_SUBNORMALS = 0x8040 };
+    const vhalves table = load_halves(n->halves[0]);
+    const float *x = block->x;
+    int64_t left = slice->positions;
+    for (int64_t g = 0; g < slice->groups; g++, left -= slice->each, x += padded(PRODUCT_PAIRS, slice->each) / 2) {
+        _Alignas(64) float sums[FEW * PANEL];
+        const char *codes = codes_at(f, panel, slice->group + g) + (g ? 0 : inside) * PANEL * f->bits / 8;
+        float *to = slice->is_first && slice->is_last ? sums : block->part;
+        const unsigned control = _mm_getcsr();
+        if (slice->is_first)
+            memset(to, 0, (size_t)(rows * PANEL) * sizeof *to);
+        _mm_setcsr(control | NO_SUBNORMALS);
+        add_codes(form, rows, table, codes, left < slice->each ? left : slice->each, block, x, to);
+        _mm_setcsr(control);
+        if (slice->is_last)
+            finish_group(rows, slice, block, g, to);
+    }
+}
+
+TILE_INLINE void multiply_few(enum code_form form, int rows, const struct panel_form *f, const struct numbers *n,
+                              const char *panel, int64_t inside, const struct slice *slice, const struct block *block) {
+    if (rows == 1)
+        multiply_codes(form, 1, f, n, panel, inside, slice, block);
+    else
+        multiply_codes(form, 2, f, n, panel, inside, slice, block);
 }
 
 static void multiply_floats(int rows, const struct slice *slice, const struct block *block) {
@@ -414,7 +505,26 @@ static void pack_block(const struct pass *pass, int64_t block) {
 
 /* ---- panels ---------------------------------------------------------------------------------------------------- */
 
-/* Expands the slice that begins at `position`. */
+/* Returns true if the rows of a pass meet codes without tiles. */
+static bool is_few(const struct pass *pass) {
+    return is_tiled(pass->product) && pass->product == PRODUCT_PAIRS && pass->rows <= FEW;
+}
+
+/* Multiplies the rows with the codes of a slice that begins at `position`. */
+static void run_few(const struct pass *pass, const char *panel, int64_t position, const struct slice *slice,
+                    const struct block *block) {
+    const struct panel_form *f = &pass->part->form;
+    const int rows = (int)pass->rows;
+    int64_t inside = position % f->group;
+    if (f->bits == 4)
+        multiply_few(FORM_NIBBLES, rows, f, &pass->numbers, panel, inside, slice, block);
+    else if (f->encoding.codes == CODES_INTEGERS)
+        multiply_few(FORM_BYTES, rows, f, &pass->numbers, panel, inside, slice, block);
+    else
+        multiply_few(FORM_E4M3, rows, f, &pass->numbers, panel, inside, slice, block);
+}
+
+/* Expands the slice that begins at `position`; for few rows, only its scales. */
 static struct slice expand(const struct pass *pass, const char *panel, int64_t position, float *numbers,
                            float scales[SLICE_GROUPS][2][PANEL]) {
     const struct panel_form *f = &pass->part->form;
@@ -431,11 +541,13 @@ static struct slice expand(const struct pass *pass, const char *panel, int64_t p
     for (int64_t g = 0; g < slice.groups; g++, left -= each) {
         int64_t count = left < each ? left : each, all = padded(pass->product, count);
         const char *codes = codes_at(f, panel, slice.group + g) + (g ? 0 : inside) * PANEL * f->bits / 8;
+        expand_scales(f, panel, slice.group + g, scales[g][0]);
+        if (is_few(pass))
+            continue;
         products[pass->product].expand(f, &pass->numbers, codes, count, to);
         to += floats_of(pass->product, count);
         memset(to, 0, (size_t)floats_of(pass->product, all - count) * sizeof *to);
         to += floats_of(pass->product, all - count);
-        expand_scales(f, panel, slice.group + g, scales[g][0]);
     }
     return slice;
 }
@@ -459,6 +571,10 @@ static void run_panel(struct pass *pass, int64_t index, int64_t first_block, int
                                   .sums = pass->sums ? packed + (pass->units + slice.group) * count : NULL,
                                   .total = total + (start - base) * PANEL,
                                   .part = part + (start - base) * PANEL};
+            if (is_few(pass)) {
+                run_few(pass, panel, position, &slice, &block);
+                continue;
+            }
             if (is_tiled(pass->product) && count != pass->shaped_rows)
                 tiles_shape(pass->shaped_rows = (int)count);
             products[pass->product].multiply((int)count, &slice, &block);
