@@ -379,6 +379,9 @@ static int digest_tokenizer(const char *model, char digest[PEFT_SHA256_BYTES]) {
         strbuf_add(text, strbuf_text(merges), merges->length);
     *digest = 0;
     int status = strbuf_status(text);
+    if (!files.is_there[TOKENIZER_JSON] && files.is_there[TOKENIZER_VOCAB] != files.is_there[TOKENIZER_MERGES])
+        status = status_fail(STATUS_INVALID, "%s: of %s and %s only one is there", model,
+                             tokenizer_file_names[TOKENIZER_VOCAB], tokenizer_file_names[TOKENIZER_MERGES]);
     THEN_IF(status, text->length, peft_sha256(strbuf_text(text), text->length, digest));
     tokenizer_files_free(&files);
     return status;

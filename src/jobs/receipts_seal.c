@@ -100,7 +100,7 @@ static int make_seal(const struct making *m, struct seal **out) {
 
 /* True when each adapter's texts fit into the trainer's batches and the model's positions, and the host sums logits as
  * the device does. */
-static bool fits(const struct receipts_maker *maker, const struct trainer *trainer) {
+static bool fits(const struct receipts_maker *maker, struct trainer *trainer) {
     int64_t positions = model_positions(&maker->run->config.model);
     bool does = device_host_reads(trainer_rank(trainer)->device);
     for (int i = 0; i < maker->count; i++) {
