@@ -106,7 +106,7 @@ class Bash(unittest.TestCase):
         self.assertEqual(self.offers("generate", "--precision", ""), ["auto", "fp32", "bf16", "tf32"])
         self.assertEqual(self.offers("generate", "--precision", "=", "b"), ["bf16"])
         self.assertEqual(self.offers("generate", "--precision", "="), ["auto", "fp32", "bf16", "tf32"])
-        self.assertEqual(self.offers("generate", "--model", ""), ["dirnames"])
+        self.assertEqual(self.offers("generate", "--model", ""), ["default"])  # a directory or a GGUF file
         self.assertEqual(self.offers("pretrain", "--config", "r"), ["default"])  # files, as readline finds them
         self.assertEqual(self.offers("generate", "--top-k", ""), [])
 
