@@ -7,13 +7,13 @@ from requests_support import ADAPTERS, BASE
 
 def write_zeros(directory, **more):
     """A model in bf16 whose weights are a hole in the file; returns their bytes once they are packed. A token embedding that is
-    also the head is there twice."""
+    also the head is there once."""
     directory.mkdir()
     config = gpt2_config(n_positions=32, torch_dtype="bfloat16", **more)
     shapes, at, header = gpt2_shapes(config), 0, {}
-    packed = 2 * sum(map(math.prod, [*shapes.values(), shapes["wte.weight"]]))
     if not config.get("tie_word_embeddings", True):
         shapes["lm_head.weight"] = shapes["wte.weight"]
+    packed = 2 * sum(map(math.prod, shapes.values()))
     for name, shape in shapes.items():
         end = at + 2 * math.prod(shape)
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, end]}
