@@ -245,7 +245,7 @@ struct inference_runner {
     struct device_step step;
     struct step_record records[STEP_RECORDS_MOST]; /* ascending */
     int record_count;
-    struct step_record *divided; /* the one that is being recorded in parts; NULL: none */
+    struct step_record *divided; /* the one that is being recorded in parts; NULL: none, or no longer */
     struct model_replays replays;
 };
 

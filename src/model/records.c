@@ -46,9 +46,10 @@ static int record_once(struct inference_runner *inference, struct step_record *r
     for (int parts = 0; parts <= (inference->options.max_masks > 0); parts++) {
         TRY(stream_record_begin(stream));
         inference->divided = parts ? record : NULL;
-        int status = step_run(inference, &padding);
+        int status = step_run(inference, &padding), ended = STATUS_OK;
+        if (!parts || inference->divided)
+            ended = stream_record_end(stream, parts ? &record->rest : &record->recording);
         inference->divided = NULL;
-        int ended = stream_record_end(stream, parts ? &record->rest : &record->recording);
         TRY(status ? status : ended);
     }
     return STATUS_OK;

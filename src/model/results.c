@@ -59,8 +59,10 @@ int step_put_masks(struct inference_runner *inference, const struct model_masks 
 int step_meet_masks(struct inference_runner *inference, const struct model_masks *masks) {
     struct stream *stream = inference->run.rank->exec.stream;
     if (inference->divided) {
-        TRY(stream_record_end(stream, &inference->divided->before));
-        return stream_record_begin(stream);
+        int status = stream_record_end(stream, &inference->divided->before);
+        THEN(status, stream_record_begin(stream));
+        inference->divided = status ? NULL : inference->divided;
+        return status;
     }
     return masks->count ? step_put_masks(inference, masks) : STATUS_OK;
 }
