@@ -16,7 +16,7 @@ import zipfile
 import zlib
 
 from gguf_support import (CONTROL, NORMAL, TENSOR_BF16, TENSOR_F16, TENSOR_F32, TENSOR_Q8_0, byte_tokens, keys_of,
-                          tensors_of, transposed, read_gguf, write_gguf)
+                          tensors_of, tokenizer_keys, transposed, read_gguf, write_gguf)
 from convert_support import Convert
 from pretrain_support import Run
 from model_support import PRECISIONS, SOURCE, TINY, counts_memory, floats, read_safetensors, run, write_safetensors
@@ -109,29 +109,6 @@ class Models(Convert):
         first, second = (run("score", "--model", model, "--input", self.root / "texts", "--precision", "fp32")[0]
                          for model in (source, self.output))
         self.assertEqual(first, second)
-
-
-def tokenizer_keys(tokenizer, pattern):
-    """The lists of a tokenizer.json of bytes."""
-    names = {id: name for name, id in tokenizer["model"]["vocab"].items()}
-    kinds = dict.fromkeys(names, NORMAL)
-    for token in tokenizer["added_tokens"]:
-        names[token["id"]], kinds[token["id"]] = token["content"], CONTROL if token["special"] else 4
-    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"]["merges"]]
-    return {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pattern, "tokenizer.ggml.tokens": [names[i] for i in range(len(names))],
-            "tokenizer.ggml.token_type": [kinds[i] for i in range(len(names))], "tokenizer.ggml.merges": merges,
-            "tokenizer.ggml.add_bos_token": False}
-
-
-def sentencepiece(text, pieces):
-    """SentencePiece's BPE by its definition: of all neighbours, those whose union has the best score are merged first."""
-    parts = list("\u2581" + text.replace(" ", "\u2581"))
-    while True:
-        found = [(-pieces[a + b], i) for i, (a, b) in enumerate(zip(parts, parts[1:])) if a + b in pieces]
-        if not found:
-            return parts
-        i = min(found)[1]
-        parts[i:i + 2] = [parts[i] + parts[i + 1]]
 
 
 def torch_list(count, columns):

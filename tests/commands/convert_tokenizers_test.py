@@ -5,10 +5,21 @@ import shutil
 import unittest
 
 from convert_support import Convert
-from gguf_support import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, byte_tokens, read_gguf
+from gguf_support import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, byte_tokens, read_gguf, tokenizer_keys
 from model_support import SOURCE, run
 
 TOKENIZERS = SOURCE / "tests/text/golden"
+
+
+def sentencepiece(text, pieces):
+    """SentencePiece's BPE by its definition: of all neighbours, those whose union has the best score are merged first."""
+    parts = list("\u2581" + text.replace(" ", "\u2581"))
+    while True:
+        found = [(-pieces[a + b], i) for i, (a, b) in enumerate(zip(parts, parts[1:])) if a + b in pieces]
+        if not found:
+            return parts
+        i = min(found)[1]
+        parts[i:i + 2] = [parts[i] + parts[i + 1]]
 
 
 class Tokenizers(Convert):

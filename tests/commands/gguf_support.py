@@ -175,3 +175,15 @@ def byte_tokens(size):
     return {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.tokens": names,
             "tokenizer.ggml.token_type": [NORMAL] * (size - 1) + [CONTROL], "tokenizer.ggml.merges": [],
             "tokenizer.ggml.eos_token_id": size - 1}
+
+
+def tokenizer_keys(tokenizer, pattern):
+    """The lists of a tokenizer.json of bytes."""
+    names = {id: name for name, id in tokenizer["model"]["vocab"].items()}
+    kinds = dict.fromkeys(names, NORMAL)
+    for token in tokenizer["added_tokens"]:
+        names[token["id"]], kinds[token["id"]] = token["content"], CONTROL if token["special"] else 4
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"]["merges"]]
+    return {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pattern, "tokenizer.ggml.tokens": [names[i] for i in range(len(names))],
+            "tokenizer.ggml.token_type": [kinds[i] for i in range(len(names))], "tokenizer.ggml.merges": merges,
+            "tokenizer.ggml.add_bos_token": False}

@@ -101,8 +101,7 @@ static void programs_read_what_went_wrong(void **state) {
             assert_non_null(status);
             assert_int_equal(status->code, row->grpc);
             /* As grpc-message says it: clients compare the two. */
-            assert_string_equal(status->message,
-                                is_full ? "max_tokens: too\nmany\xef\xbf\xbd" : "too\nmany\xef\xbf\xbd");
+            assert_string_equal(status->message, is_full ? "max_tokens: too?many?" : "too?many?");
             Google__Rpc__ErrorInfo *info = find_detail(status, &google__rpc__error_info__descriptor);
             Google__Rpc__RetryInfo *retry = find_detail(status, &google__rpc__retry_info__descriptor);
             Google__Rpc__BadRequest *bad = find_detail(status, &google__rpc__bad_request__descriptor);
@@ -151,7 +150,8 @@ static void details_make_room_for_the_message(void **state) {
             struct error error;
             for (size_t i = 0; i < length; i++)
                 strbuf_add_text(&text, letters[letter]);
-            error_set(&error, ERROR_OVERLOADED, "p", "%s", strbuf_text(&text));
+            error_set(&error, ERROR_OVERLOADED, "p", "a text");
+            snprintf(error.text, sizeof error.text, "%s", strbuf_text(&text)); /* as it is */
             strbuf_clear(&text);
             strbuf_format(&text, "p: %s", error.text);
             grpc_add_message(&wanted, strbuf_text(&text));

@@ -301,7 +301,7 @@ static void errors_are_reported_once(void **state) {
     struct strbuf bytes = STRBUF_INIT;
     (void)state;
     add_message(&bytes, "", 0);
-    expect_end("/test.Service/Fail", &bytes, 8, "grpc-message: n: 100%25 full%0A\ngrpc-retry-pushback-ms: 1000\n");
+    expect_end("/test.Service/Fail", &bytes, 8, "grpc-message: n: 100%25 full?\ngrpc-retry-pushback-ms: 1000\n");
     assert_int_equal(fake.request.error, ERROR_OVERLOADED);
     strbuf_free(&bytes);
 }
