@@ -122,7 +122,7 @@ static void programs_read_what_went_wrong(void **state) {
                 assert_int_equal(retry->retry_delay->nanos, 345000000);
                 assert_int_equal(bad->n_field_violations, 1);
                 assert_string_equal(bad->field_violations[0]->field, "max_tokens");
-                assert_string_equal(bad->field_violations[0]->description, "too\nmany\xef\xbf\xbd");
+                assert_string_equal(bad->field_violations[0]->description, "too?many?");
             }
             free_detail(info);
             free_detail(retry);
