@@ -322,14 +322,23 @@ TILE_INLINE vfloat pair_at(enum code_form form, vhalves table, const char *codes
     return form == FORM_BYTES ? simd_byte_pairs(bytes) : (vfloat)e4m3_halves((vhalves)simd_widened_bytes(bytes));
 }
 
-/* Adds the products of a group's codes to sums [rows][PANEL]. A tile adds up even and odd positions of 32, each in its
- * own chain from 0 on, and then adds both to the sum, all without subnormal numbers. This has the same bits. */
-TILE_INLINE void add_codes(enum code_form form, int rows, vhalves table, const char *codes, int64_t positions,
-                           const struct block *block, const float *x, float *sums) {
+/* Codes of a group, the rows' units there, and their sums. */
+struct group_codes {
+    const char *codes;
+    int64_t positions;
+    const float *x;
+    int64_t stride; /* units from row to row */
+    float *sums;    /* [rows][PANEL] */
+};
+
+/* Adds the products of a group's codes. A tile adds up even and odd positions of 32, each in its own chain from 0 on,
+ * and then adds both to the sum, all without subnormal numbers. This has the same bits. */
+TILE_INLINE void add_codes(enum code_form form, int rows, vhalves table, const struct group_codes *group) {
     const int bits = form == FORM_NIBBLES ? 4 : 8;
     const vlanes upper = (vlanes)simd_words(0xffff0000u);
-    for (int64_t p = 0; p < positions; p += 2 * TILES_STEPS) {
-        int64_t end = p + 2 * TILES_STEPS < positions ? p + 2 * TILES_STEPS : positions;
+    const char *codes = group->codes;
+    for (int64_t p = 0; p < group->positions; p += 2 * TILES_STEPS) {
+        int64_t end = p + 2 * TILES_STEPS < group->positions ? p + 2 * TILES_STEPS : group->positions;
         vfloat even[FEW][VECTORS], odd[FEW][VECTORS];
 #pragma GCC unroll 2
         for (int r = 0; r < rows; r++)
@@ -345,7 +354,7 @@ TILE_INLINE void add_codes(enum code_form form, int rows, vhalves table, const c
                     vlanes w = (vlanes)pair_at(form, table, codes + v * SIMD_LANES * (bits == 4 ? 4 : 2), pair);
 #pragma GCC unroll 2
                     for (int r = 0; r < rows; r++) {
-                        vlanes both = (vlanes)simd_set(x[r * block->stride + q / 2 + pair]);
+                        vlanes both = (vlanes)simd_set(group->x[r * group->stride + q / 2 + pair]);
                         even[r][v] = simd_fma((vfloat)(both << 16), (vfloat)(w << 16), even[r][v]);
                         odd[r][v] = simd_fma((vfloat)(both & upper), (vfloat)(w & upper), odd[r][v]);
                     }
@@ -355,41 +364,50 @@ TILE_INLINE void add_codes(enum code_form form, int rows, vhalves table, const c
         for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
             for (int v = 0; v < VECTORS; v++) {
-                float *sum = sums + r * PANEL + v * SIMD_LANES;
+                float *sum = group->sums + r * PANEL + v * SIMD_LANES;
                 simd_store(sum, simd_load(sum) + (even[r][v] + odd[r][v]));
             }
     }
 }
 
-/* Multiplies the codes of a slice, of which the first group begins at position `inside`. */
-TILE_INLINE void multiply_codes(enum code_form form, int rows, const struct panel_form *f, const struct numbers *n,
-                                const char *panel, int64_t inside, const struct slice *slice,
-                                const struct block *block) {
+/* The codes of a slice of a panel; those of its first group begin at position `inside`. */
+struct slice_codes {
+    const struct panel_form *form;
+    const struct numbers *numbers;
+    const char *panel;
+    int64_t inside;
+};
+
+TILE_INLINE void multiply_codes(enum code_form form, int rows, const struct slice_codes *coded,
+                                const struct slice *slice, const struct block *block) {
     enum { NO_SUBNORMALS = 0x8040 };
-    const vhalves table = load_halves(n->halves[0]);
-    const float *x = block->x;
+    const vhalves table = load_halves(coded->numbers->halves[0]);
+    const struct panel_form *f = coded->form;
+    struct group_codes group = {.x = block->x, .stride = block->stride};
     int64_t left = slice->positions;
-    for (int64_t g = 0; g < slice->groups; g++, left -= slice->each, x += padded(PRODUCT_PAIRS, slice->each) / 2) {
+    for (int64_t g = 0; g < slice->groups; g++, left -= slice->each) {
         _Alignas(64) float sums[FEW * PANEL];
-        const char *codes = codes_at(f, panel, slice->group + g) + (g ? 0 : inside) * PANEL * f->bits / 8;
-        float *to = slice->is_first && slice->is_last ? sums : block->part;
         const unsigned control = _mm_getcsr();
+        group.codes = codes_at(f, coded->panel, slice->group + g) + (g ? 0 : coded->inside) * PANEL * f->bits / 8;
+        group.positions = left < slice->each ? left : slice->each;
+        group.sums = slice->is_first && slice->is_last ? sums : block->part;
         if (slice->is_first)
-            memset(to, 0, (size_t)(rows * PANEL) * sizeof *to);
+            memset(group.sums, 0, (size_t)(rows * PANEL) * sizeof *sums);
         _mm_setcsr(control | NO_SUBNORMALS);
-        add_codes(form, rows, table, codes, left < slice->each ? left : slice->each, block, x, to);
+        add_codes(form, rows, table, &group);
         _mm_setcsr(control);
         if (slice->is_last)
-            finish_group(rows, slice, block, g, to);
+            finish_group(rows, slice, block, g, group.sums);
+        group.x += padded(PRODUCT_PAIRS, slice->each) / 2;
     }
 }
 
-TILE_INLINE void multiply_few(enum code_form form, int rows, const struct panel_form *f, const struct numbers *n,
-                              const char *panel, int64_t inside, const struct slice *slice, const struct block *block) {
+TILE_INLINE void multiply_few(enum code_form form, int rows, const struct slice_codes *coded, const struct slice *slice,
+                              const struct block *block) {
     if (rows == 1)
-        multiply_codes(form, 1, f, n, panel, inside, slice, block);
+        multiply_codes(form, 1, coded, slice, block);
     else
-        multiply_codes(form, 2, f, n, panel, inside, slice, block);
+        multiply_codes(form, 2, coded, slice, block);
 }
 
 static void multiply_floats(int rows, const struct slice *slice, const struct block *block) {
@@ -514,14 +532,14 @@ static bool is_few(const struct pass *pass) {
 static void run_few(const struct pass *pass, const char *panel, int64_t position, const struct slice *slice,
                     const struct block *block) {
     const struct panel_form *f = &pass->part->form;
+    const struct slice_codes coded = {f, &pass->numbers, panel, position % f->group};
     const int rows = (int)pass->rows;
-    int64_t inside = position % f->group;
     if (f->bits == 4)
-        multiply_few(FORM_NIBBLES, rows, f, &pass->numbers, panel, inside, slice, block);
+        multiply_few(FORM_NIBBLES, rows, &coded, slice, block);
     else if (f->encoding.codes == CODES_INTEGERS)
-        multiply_few(FORM_BYTES, rows, f, &pass->numbers, panel, inside, slice, block);
+        multiply_few(FORM_BYTES, rows, &coded, slice, block);
     else
-        multiply_few(FORM_E4M3, rows, f, &pass->numbers, panel, inside, slice, block);
+        multiply_few(FORM_E4M3, rows, &coded, slice, block);
 }
 
 /* Expands the slice that begins at `position`; for few rows, only its scales. */
