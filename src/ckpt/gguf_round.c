@@ -19,10 +19,10 @@ static float scale_at(const unsigned char *at) {
     return f16_to_float(bits);
 }
 
-/* Returns the integer next to a number, half to even, within bounds. */
+/* Returns the integer next to a number, half to even, within bounds; the lower one for NaN. */
 static int nearest(float value, int least, int most) {
     float number = rintf(value);
-    return number < (float)least ? least : number > (float)most ? most : (int)number;
+    return number > (float)most ? most : number > (float)least ? (int)number : least;
 }
 
 /* Returns the number of the largest size; the first of equal ones. */

@@ -186,7 +186,8 @@ static void answer(const struct entry *entry, int status, struct grammar_order *
     order->grammar = NULL;
     order->report.refusal = from->refusal;
     memcpy(order->report.field, from->field, sizeof from->field);
-    strbuf_add(&order->report.message, strbuf_text(&from->message), from->message.length);
+    if (from->message.length)
+        strbuf_add(&order->report.message, strbuf_text(&from->message), from->message.length);
     order->report.ignored = from->ignored ? json_deep_copy(from->ignored) : NULL;
     order->status = status                                    ? status
                     : from->ignored && !order->report.ignored ? STATUS_MEMORY
