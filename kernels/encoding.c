@@ -6,6 +6,23 @@ bool encoding_equals(const struct encoding *a, const struct encoding *b) {
            a->scale_type == b->scale_type && a->group == b->group && a->groups_of_block == b->groups_of_block;
 }
 
+static int64_t common_divisor(int64_t a, int64_t b) {
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+void encoding_cut(struct encoding *e, int64_t column, int64_t columns) {
+    int64_t group = e->group, block = group * e->groups_of_block;
+    bool is_in_one = !block && columns > 0 && column % group + columns <= group;
+    e->group = (int32_t)(is_in_one ? columns : common_divisor(group, column % group));
+    if (block)
+        e->groups_of_block = (int32_t)(common_divisor(block, column % block) / e->group);
+}
+
 /* Takes the next `bytes`, rounded up to 8, from *at. */
 static void *take(char **at, size_t bytes) {
     void *place = bytes ? *at : NULL;

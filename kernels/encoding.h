@@ -75,6 +75,9 @@ static inline int64_t encoded_blocks(const struct encoding *encoding, int64_t po
 }
 /* Returns true if two encodings are equal. */
 bool encoding_equals(const struct encoding *a, const struct encoding *b);
+/* Makes the encoding of rows that of their columns [column, column + columns). Columns in one group are one group.
+ * Those that begin inside a group, or a block, have groups and blocks that divide it, with repeated scales. */
+void encoding_cut(struct encoding *encoding, int64_t column, int64_t columns);
 /* Returns the bytes that the rows of a part take in host memory (encoded_rows_place). */
 size_t encoded_rows_bytes(const struct encoded_part *part);
 /* Returns the rows of a part, with its arrays in `memory` (encoded_rows_bytes, aligned to 8). */

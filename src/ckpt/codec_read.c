@@ -8,15 +8,6 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-static int64_t common_divisor(int64_t a, int64_t b) {
-    while (b) {
-        int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 /* ---- codes ---- */
 
 /* Lines of a tensor: along axis 1 a line is a row, and along axis 0 a row of units with several rows. */
@@ -168,19 +159,14 @@ static void describe_order(const struct codec_linear *linear, const struct codec
 }
 
 void codec_describe(const struct codec_linear *linear, const struct codec_rect *rect, struct encoded_part *part) {
-    int64_t group = linear->encoding.group, last = rect->column + rect->columns - 1;
     *part = (struct encoded_part){.rows = rect->rows, .positions = rect->columns, .encoding = linear->encoding};
     if (linear->by_group) {
         describe_order(linear, rect, part);
         return;
     }
-    if (linear->is_flat)
-        group = common_divisor(group, linear->columns);
-    if (rect->columns > 0 && rect->column / group == last / group)
-        group = rect->columns;
-    else if (rect->column % group)
-        group = common_divisor(group, rect->column % group);
-    part->encoding.group = (int32_t)group;
+    if (linear->is_flat) /* the next row begins inside a group */
+        encoding_cut(&part->encoding, linear->columns, 0);
+    encoding_cut(&part->encoding, rect->column, rect->columns);
 }
 
 /* Writes the file's group of each local group, and the inputs in their order. */

@@ -9,26 +9,11 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-static int64_t common_divisor(int64_t a, int64_t b) {
-    while (b) {
-        int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
-/* Columns that begin inside a block, or a group, have blocks and groups that divide it. */
 bool gguf_describe(const struct gguf_tensor *tensor, int64_t column, int64_t columns, struct encoding *encoding) {
     *encoding = tensor->type->encoding;
     if (encoding->codes == CODES_NONE || columns <= 0)
         return false;
-    int64_t group = encoding->group, block = group * larger(encoding->groups_of_block, 1);
-    bool is_one = !encoding->groups_of_block && column / group == (column + columns - 1) / group;
-    group = is_one ? columns : common_divisor(group, column % group);
-    if (encoding->groups_of_block)
-        encoding->groups_of_block = (int32_t)(common_divisor(block, column % block) / group);
-    encoding->group = (int32_t)group;
+    encoding_cut(encoding, column, columns);
     return true;
 }
 

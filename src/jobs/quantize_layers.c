@@ -119,18 +119,27 @@ static size_t sample_bytes(const struct calibration *c) {
     return (size_t)(c->samples.length * c->model->config.hidden_size) * dtype_bytes(c->dtype);
 }
 
+/* Returns a batch of one segment with `count` rows. `starts` [2] outlives it. */
+static struct model_batch batch_of(const struct calibration *c, const int32_t *tokens, int64_t count,
+                                   int64_t starts[2]) {
+    starts[0] = 0;
+    starts[1] = count;
+    return (struct model_batch){.rows = count,
+                                .tokens = tokens,
+                                .positions = c->positions,
+                                .sample = (const uint32_t *)c->zeros,
+                                .token = (const uint32_t *)c->zeros,
+                                .segments = 1,
+                                .segment_start = starts,
+                                .labels = c->zeros,
+                                .loss_weight = c->weights};
+}
+
 /* Runs a sample through the stage: from x to y, which may be the same memory. */
 static int run_sample(struct calibration *c, int64_t sample, void *x, void *y) {
-    const int64_t starts[] = {0, c->samples.length};
-    const struct model_batch batch = {.rows = c->samples.length,
-                                      .tokens = c->samples.tokens + sample * c->samples.length,
-                                      .positions = c->positions,
-                                      .sample = (const uint32_t *)c->zeros,
-                                      .token = (const uint32_t *)c->zeros,
-                                      .segments = 1,
-                                      .segment_start = starts,
-                                      .labels = c->zeros,
-                                      .loss_weight = c->weights};
+    int64_t starts[2];
+    const struct model_batch batch =
+        batch_of(c, c->samples.tokens + sample * c->samples.length, c->samples.length, starts);
     TRY(model_evaluate_chunk(c->runner, &batch, 0, x, c->outputs));
     TRY(y ? stream_copy(c->rank.exec.stream, y, c->outputs, sample_bytes(c)) : STATUS_OK);
     TRY(rank_finish(&c->rank));
@@ -323,16 +332,8 @@ int calibration_finish(struct calibration *c, double *divergence) {
     THEN(status, calibration_reach(c, c->model->config.num_layers));
     THEN(status, open_stage(c, (struct model_chunk){c->model->config.num_layers, 0}, HEAD_ROWS));
     for (int64_t first = 0; first < rows && !status; first += HEAD_ROWS) {
-        const int64_t count = rows - first < HEAD_ROWS ? rows - first : HEAD_ROWS, starts[] = {0, count};
-        const struct model_batch batch = {.rows = count,
-                                          .tokens = c->zeros,
-                                          .positions = c->positions,
-                                          .sample = (const uint32_t *)c->zeros,
-                                          .token = (const uint32_t *)c->zeros,
-                                          .segments = 1,
-                                          .segment_start = starts,
-                                          .labels = c->zeros,
-                                          .loss_weight = c->weights};
+        int64_t count = rows - first < HEAD_ROWS ? rows - first : HEAD_ROWS, starts[2];
+        const struct model_batch batch = batch_of(c, c->zeros, count, starts);
         for (int s = 0; s < 2 && !status; s++) {
             const struct model_logits_part part = {.count = count, .logits = logits + s * count * vocab};
             status = model_logits_chunk(c->runner, &batch, 0, streams[s] + (size_t)first * width, NULL, &part);

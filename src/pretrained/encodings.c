@@ -35,20 +35,6 @@ static void find_tensor(const struct param *param, const struct param_slice *sli
     *end = last->row + last->rows;
 }
 
-/* Returns the group of columns [column, column + columns) of rows in groups. It is theirs if the columns begin with a
- * group, and all columns if they are in one. Otherwise it is the largest divisor that no border of theirs crosses. */
-static int32_t cut_group(int32_t group, int64_t column, int64_t columns) {
-    int64_t a = group, b = column % group;
-    if (b + columns <= group)
-        return (int32_t)columns;
-    while (b) {
-        int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return (int32_t)a;
-}
-
 static bool describe_rounding(const struct pretrained_encodings *e, const struct param *param,
                               const struct param_rect *rects, int count, struct encoded_layout *layout) {
     if (param->dims != 2 || !param->place)
@@ -60,7 +46,7 @@ static bool describe_rounding(const struct pretrained_encodings *e, const struct
             return false;
         layout->parts[i] =
             (struct encoded_part){.rows = rects[i].rows, .positions = rects[i].columns, .encoding = encoding};
-        layout->parts[i].encoding.group = cut_group(encoding.group, rects[i].column, rects[i].columns);
+        encoding_cut(&layout->parts[i].encoding, rects[i].column, rects[i].columns);
     }
     return true;
 }

@@ -599,16 +599,11 @@ static void run_panel(struct pass *pass, int64_t index, int64_t first_block, int
         }
         position += slice.positions;
     }
-    int64_t col = index * PANEL - pass->skipped, end = col + PANEL, from = col < 0 ? -col : 0;
-    struct gemm_block done = {.ab = total + from,
-                              .stride = PANEL,
-                              .row = pass->first + base,
-                              .col = col + from,
-                              .rows = rows,
-                              .cols = (end < gemm_n(gemm) ? end : gemm_n(gemm)) - col - from,
-                              .factor = 1,
-                              .needs_bias = gemm->bias};
-    LEVEL(gemm_epilogue)(gemm, &done);
+    finish_panel(gemm, &(const struct panel_sums){.sums = total,
+                                                  .stride = PANEL,
+                                                  .row = pass->first + base,
+                                                  .rows = rows,
+                                                  .col = index * PANEL - pass->skipped});
 }
 
 /* Runs a pass. Every thread packs few rows for itself, which is faster than waiting for others. */

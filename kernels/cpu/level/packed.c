@@ -388,19 +388,12 @@ static void run_tile(struct pass *pass, int64_t panel, int64_t block) {
         multiply_rows_bf16(rows, panels, &tile);
     else
         multiply_rows_f32(rows, panels, &tile);
-    for (int i = 0; i < panels; i++) {
-        int64_t col = (panel + i * pass->columns) * PANEL - pass->skipped, end = col + PANEL;
-        int64_t from = col < 0 ? -col : 0;
-        struct gemm_block done = {.ab = out + i * PANEL + from,
-                                  .stride = panels * PANEL,
-                                  .row = pass->first + start,
-                                  .col = col + from,
-                                  .rows = rows,
-                                  .cols = (end < gemm_n(gemm) ? end : gemm_n(gemm)) - col - from,
-                                  .factor = 1,
-                                  .needs_bias = gemm->bias};
-        LEVEL(gemm_epilogue)(gemm, &done);
-    }
+    for (int i = 0; i < panels; i++)
+        finish_panel(gemm, &(const struct panel_sums){.sums = out + i * PANEL,
+                                                      .stride = panels * PANEL,
+                                                      .row = pass->first + start,
+                                                      .rows = rows,
+                                                      .col = (panel + i * pass->columns) * PANEL - pass->skipped});
 }
 
 /* Packs a slice of a block's rows as [steps][rows] units. */

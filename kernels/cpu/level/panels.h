@@ -44,6 +44,28 @@ static inline __attribute__((always_inline)) void transpose_words(vfloat x[SIMD_
     }
 }
 
+/* The sums of a panel of outputs, before the epilogue. */
+struct panel_sums {
+    float *sums; /* [rows], `stride` floats apart */
+    int64_t stride;
+    int64_t row, rows; /* of C */
+    int64_t col;       /* C's column of the first output, which is negative where the weight's view begins later */
+};
+
+/* Writes to C what it has of a panel. */
+static inline void finish_panel(const struct gemm *gemm, const struct panel_sums *panel) {
+    int64_t from = panel->col < 0 ? -panel->col : 0, end = panel->col + PANEL;
+    struct gemm_block done = {.ab = panel->sums + from,
+                              .stride = panel->stride,
+                              .row = panel->row,
+                              .col = panel->col + from,
+                              .rows = panel->rows,
+                              .cols = (end < gemm_n(gemm) ? end : gemm_n(gemm)) - panel->col - from,
+                              .factor = 1,
+                              .needs_bias = gemm->bias};
+    LEVEL(gemm_epilogue)(gemm, &done);
+}
+
 /* Returns the product with outputs [first, first + count), of a plain or packed weight. */
 static inline struct gemm outputs_of(const struct gemm *gemm, int64_t first, int64_t count) {
     struct gemm part = *gemm;
