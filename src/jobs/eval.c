@@ -191,9 +191,8 @@ static int deal(struct evaluator *e) {
     int owner = 0;
     for (int64_t i = 0; i < e->row_count && tokens; i++)
         for (int64_t k = 0; k < e->rows[i].request_count; k++) {
-            bool is_own = e->job->tasks[e->rows[i].task].task->kind == TASK_ROLLING;
-            for (int r = 0; (k == 0 || is_own) && r < e->leaders->size; r++)
-                owner = tokens[r] < tokens[owner] ? r : owner;
+            if (k == 0 || e->job->tasks[e->rows[i].task].task->kind == TASK_ROLLING)
+                owner = job_fewest(tokens, e->leaders->size);
             e->owners[e->rows[i].first + k] = owner;
             tokens[owner] += e->requests.items[e->rows[i].first + k].count;
         }

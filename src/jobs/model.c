@@ -175,6 +175,13 @@ int job_share_ids(struct comm *world, struct token_buffer *ids) {
     return status ? status : job_share(world, ids->ids, count, DTYPE_I32);
 }
 
+int job_fewest(const int64_t *tokens, int leaders) {
+    int fewest = 0;
+    for (int r = 1; r < leaders; r++)
+        fewest = tokens[r] < tokens[fewest] ? r : fewest;
+    return fewest;
+}
+
 /* ---- what a run leaves ---- */
 
 struct job_model job_model_of_run(const struct train_run *run, int tensor) {

@@ -68,6 +68,8 @@ int job_print_text(FILE *stream, const char *bytes, size_t length);
 int job_share(struct comm *world, void *data, int64_t count, enum dtype dtype);
 /* Copies the first rank's `ids` to the buffers of all ranks. STATUS_MEMORY, STATUS_PEER. */
 int job_share_ids(struct comm *world, struct token_buffer *ids);
+/* Returns the leader that has the fewest tokens of a round, the first of equal ones: it gets the next row. */
+int job_fewest(const int64_t *tokens, int leaders);
 
 /* Returns the base of a run, or what it wrote when it trains all weights, on `tensor` ranks. */
 struct job_model job_model_of_run(const struct train_run *run, int tensor);

@@ -143,14 +143,11 @@ static int share_round(struct scorer *s, int64_t *count, int *read_status) {
 
 /* Gives each text to the leader with the fewest tokens so far; all leaders compute the same. */
 static void deal(struct scorer *s, int64_t count, int64_t *tokens) {
-    int64_t leaders = s->leaders->size;
-    memset(tokens, 0, (size_t)leaders * sizeof *tokens);
+    memset(tokens, 0, (size_t)s->leaders->size * sizeof *tokens);
     s->logprob_stride = 0;
     for (int64_t i = 0; i < count; i++) {
         struct text *text = &s->texts[i];
-        for (int64_t r = 1; r < leaders; r++)
-            if (tokens[r] < tokens[text->owner])
-                text->owner = r;
+        text->owner = job_fewest(tokens, s->leaders->size);
         text->at = tokens[text->owner];
         tokens[text->owner] += text->count;
         if (tokens[text->owner] > s->logprob_stride)

@@ -310,38 +310,12 @@ int model_step_work(struct inference_runner *inference, const struct model_step_
     return status;
 }
 
-/* Adds an array, with `pad` after its `count` elements until it has `padded`. */
-static void *add_padded(struct upload *upload, const void *from, int64_t count, int64_t padded, const void *pad,
-                        size_t width) {
-    char *taken = upload_take(upload, (size_t)padded * width);
-    if (count)
-        memcpy(taken, from, (size_t)count * width);
-    for (int64_t i = count; i < padded; i++)
-        memcpy(taken + (size_t)i * width, pad, width);
-    return upload_place(upload, taken);
-}
-
-static int32_t *add_ids(struct upload *upload, const int32_t *from, int64_t count, int64_t padded, int32_t pad) {
-    return add_padded(upload, from, count, padded, &pad, sizeof pad);
-}
-
-/* Adds the arrays of rows. Rows that pad the step see nothing, and their keys and values are stored nowhere. */
-static void add_rows(struct upload *upload, struct inference_runner *inference, const struct model_step *step,
-                     int64_t padded) {
-    struct device_rows *batch = &inference->stash.batch;
-    batch->tokens = add_ids(upload, step->tokens, step->rows, padded, 0);
-    batch->positions = add_ids(upload, step->positions, step->rows, padded, 0);
-    batch->sequence = add_ids(upload, step->sequence, step->rows, padded, -1);
-    batch->cached = add_ids(upload, step->cached, step->rows, padded, -1);
-    batch->place = add_ids(upload, step->place, step->rows, padded, -1);
-}
-
 static void add_page_changes(struct upload *upload, struct inference_runner *inference, const struct model_step *step,
                              int64_t padded) {
     static const struct id_change none = {.place = -1};
     inference->step.page_changes = (struct change_ids){
         .count = padded,
-        .changes = add_padded(upload, step->page_changes, step->page_change_count, padded, &none, sizeof none),
+        .changes = upload_add_padded(upload, step->page_changes, step->page_change_count, padded, &none, sizeof none),
         .table = inference->step.page_table};
 }
 
@@ -349,13 +323,15 @@ static void add_page_changes(struct upload *upload, struct inference_runner *inf
 static void add_wanted(struct upload *upload, struct inference_runner *inference, const struct model_step *step,
                        int64_t padded) {
     static const struct sample_row none = {.top_p = 1, .repetition_penalty = 1};
+    static const int32_t no_row = -1;
     struct device_step *device = &inference->step;
-    inference->stash.batch.logit_row = add_ids(upload, step->logit_row, step->logit_rows, padded, -1);
+    inference->stash.batch.logit_row =
+        upload_add_padded(upload, step->logit_row, step->logit_rows, padded, &no_row, sizeof no_row);
     if (step->labels)
         inference->stash.batch.head.labels =
             upload_add(upload, step->labels, (size_t)step->logit_rows * sizeof(int32_t));
     if (step->sample)
-        device->sample = add_padded(upload, step->sample, step->logit_rows, padded, &none, sizeof none);
+        device->sample = upload_add_padded(upload, step->sample, step->logit_rows, padded, &none, sizeof none);
     device->at = model_results_at(device->results, padded);
     device->at.top_token = step->sample && step->has_top ? device->at.top_token : NULL;
 }
@@ -364,15 +340,24 @@ static void add_wanted(struct upload *upload, struct inference_runner *inference
 static void add_changes(struct upload *upload, struct inference_runner *inference, const struct model_step *step,
                         bool is_recorded) {
     int64_t count = step->sample ? step->change_count : 0;
-    inference->step.changes =
-        count || is_recorded ? add_padded(upload, step->changes, count, count, NULL, sizeof *step->changes) : NULL;
+    inference->step.changes = count || is_recorded
+                                  ? upload_add_padded(upload, step->changes, count, count, NULL, sizeof *step->changes)
+                                  : NULL;
 }
 
 int step_upload(struct inference_runner *inference, const struct model_step *step, const struct step_record *record) {
     struct upload *upload = &inference->run.upload;
     const struct hook_table *hooks = inference->run.hooks;
     TRY(upload_begin(upload, inference->stash.batch.block));
-    add_rows(upload, inference, step, record ? record->rows : step->rows);
+    rows_upload(upload,
+                &(const struct host_rows){.rows = step->rows,
+                                          .padded = record ? record->rows : step->rows,
+                                          .tokens = step->tokens,
+                                          .positions = step->positions,
+                                          .sequence = step->sequence,
+                                          .cached = step->cached,
+                                          .place = step->place},
+                &inference->stash.batch);
     add_page_changes(upload, inference, step, record ? record->rows : step->page_change_count);
     if (inference->run.base->part.has_head && (step->logit_rows || record))
         add_wanted(upload, inference, step, record ? record->rows : step->logit_rows);

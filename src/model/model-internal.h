@@ -63,6 +63,16 @@ struct device_rows {
     int32_t *logit_row; /* of a step */
 };
 
+/* The same on the host, as in struct model_batch (it has segments) or in struct model_step (it has none). Rows up to
+ * `padded` are added on the device: they see nothing, and their keys and values are stored nowhere. */
+struct host_rows {
+    int64_t rows, padded, segments;
+    const int64_t *segment_start;
+    const int32_t *tokens, *positions;
+    const uint32_t *sample, *token;
+    const int32_t *sequence, *cached, *place;
+};
+
 /* The arrays of a step of inference beside its rows. Arrays without a size come from the host, and belong to the step
  * that was uploaded last. */
 struct device_step {
@@ -361,6 +371,14 @@ size_t inference_upload_bytes(const struct inference_runner *inference);
 static inline int64_t model_vocab_stride(int64_t tokens) {
     return (tokens + VOCAB_STRIDE_MULTIPLE - 1) / VOCAB_STRIDE_MULTIPLE * VOCAB_STRIDE_MULTIPLE;
 }
+
+/* rows.c */
+/* Adds an array to the upload, with `pad` after its `count` elements until it has `padded`; each has `width` bytes.
+ * Returns its place on the device. */
+void *upload_add_padded(struct upload *upload, const void *from, int64_t count, int64_t padded, const void *pad,
+                        size_t width);
+/* Adds the arrays of rows to an upload that has begun, and sets their places. */
+void rows_upload(struct upload *upload, const struct host_rows *from, struct device_rows *to);
 
 /* clear.c */
 size_t model_cleared_bytes(const struct training_runner *training);

@@ -5,15 +5,6 @@
 
 /* ---- the batch ---- */
 
-static int64_t longest_segment(const struct model_batch *batch) {
-    int64_t longest = 0;
-    for (int64_t i = 0; i < batch->segments; i++) {
-        int64_t rows = batch->segment_start[i + 1] - batch->segment_start[i];
-        longest = rows > longest ? rows : longest;
-    }
-    return longest;
-}
-
 static int upload_batch(struct training_runner *training, const struct model_batch *batch, struct device_rows *device) {
     struct runner *run = &training->run;
     const struct model_config *c = &run->base->options.config;
@@ -31,17 +22,17 @@ static int upload_batch(struct training_runner *training, const struct model_bat
                                batch->positions[i], (long long)run->max_positions);
     }
     struct upload *upload = &run->upload;
-    size_t bytes = (size_t)batch->rows * 4;
     TRY(upload_begin(upload, device->block));
-    device->rows = batch->rows;
-    device->segments = batch->segments;
-    device->longest = longest_segment(batch);
-    device->segment_start =
-        upload_add(upload, batch->segment_start, (size_t)(batch->segments + 1) * sizeof *batch->segment_start);
-    device->tokens = upload_add(upload, batch->tokens, bytes);
-    device->positions = upload_add(upload, batch->positions, bytes);
-    device->sample = upload_add(upload, batch->sample, bytes);
-    device->token = upload_add(upload, batch->token, bytes);
+    rows_upload(upload,
+                &(const struct host_rows){.rows = batch->rows,
+                                          .padded = batch->rows,
+                                          .segments = batch->segments,
+                                          .segment_start = batch->segment_start,
+                                          .tokens = batch->tokens,
+                                          .positions = batch->positions,
+                                          .sample = batch->sample,
+                                          .token = batch->token},
+                device);
     head_rows_upload(training, batch, &device->head);
     return upload_end(upload, training->run.rank->exec.stream);
 }
