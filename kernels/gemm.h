@@ -12,13 +12,12 @@ enum gemm_epilogue {
 };
 
 /* C[m,n] = epilogue(scale * op(A)[m,k] op(B)[k,n] + bias) (+ C when accumulate), accumulated in fp32. A, B, bias and
- * aux have one type; B may also be int8 with a scale for each row. A and B may be FP8 together, but not both E5M2.
- * Their two scales then multiply the sums, and bias and aux are bf16. TF32 is fp32 with 10 bits of fraction; a backend
- * with tensor cores has it. A packed B may be encoded: a forward product then takes its values as they are, and others
- * take them rounded to its type.
+ * aux have one type. A and B may be FP8 together, but not both E5M2. Their two scales then multiply the sums, and bias
+ * and aux are bf16. TF32 is fp32 with 10 bits of fraction; a backend with tensor cores has it. A packed B may be
+ * encoded: a forward product then takes its values as they are, and others take them rounded to its type.
  *
  * On the CPU, forward products have the same bits with a plain B as with a packed one. A row's bits depend on that row
- * only. This leaves out int8, FP8, scaled products, and sums into a bf16 C. The library multiplies the others. Without
+ * only. This leaves out FP8, scaled products, and sums into a bf16 C. The library multiplies the others. Without
  * AVX-512, it divides sums among threads: their bits depend on the number of threads, and it has no bf16 products. */
 struct gemm {
     struct matrix_view a; /* [m,k], or [k,m] when a_transposed; plain or FP8 */

@@ -16,21 +16,17 @@ static const char *fp8_refusal(const struct gemm *g) {
 
 /* Returns why no product can take these matrices, or NULL if one can. */
 static const char *matrix_refusal(const struct gemm *g) {
-    bool is_int8 = gemm_is_int8(g);
     if (gemm_is_fp8(g) || g->b.form == MATRIX_FP8)
         return fp8_refusal(g);
     if (g->a.type != DTYPE_F32 && g->a.type != DTYPE_BF16)
         return "A is fp32 or bf16";
-    if (g->b.type != g->a.type && !is_int8)
-        return "B has A's type or is int8";
-    if (g->a.scale || g->c.scale || (g->b.scale != NULL) != is_int8)
-        return "only B has scales, where it is int8";
+    if (g->b.type != g->a.type)
+        return "B has A's type";
+    if (g->a.scale || g->b.scale || g->c.scale)
+        return "only FP8 has scales";
     if (g->a.form != MATRIX_PLAIN || g->c.form != MATRIX_PLAIN)
         return "A and C are plain";
-    if (is_int8 &&
-        (gemm_is_packed(g) || !g->b_transposed || g->a_transposed || g->accumulate || g->is_scaled || gemm_is_dgelu(g)))
-        return "int8 multiplies plain rows, forward";
-    if (g->is_tf32 && (g->a.type != DTYPE_F32 || is_int8))
+    if (g->is_tf32 && g->a.type != DTYPE_F32)
         return "TF32 is for A and B of fp32";
     if (gemm_is_packed(g) && g->a_transposed)
         return "a packed weight multiplies plain rows";

@@ -8,11 +8,6 @@ static inline bool gemm_is_packed(const struct gemm *gemm) {
     return gemm->b.form == MATRIX_PACKED;
 }
 
-/* Returns true if B is int8. */
-static inline bool gemm_is_int8(const struct gemm *gemm) {
-    return gemm->b.type == DTYPE_I8;
-}
-
 /* Returns true if A and B are FP8. */
 static inline bool gemm_is_fp8(const struct gemm *gemm) {
     return gemm->a.form == MATRIX_FP8;
@@ -21,8 +16,7 @@ static inline bool gemm_is_fp8(const struct gemm *gemm) {
 /* Returns true if each row is multiplied on its own on the CPU, by one chain of sums for each output: forward. */
 static inline bool gemm_is_row_by_row(const struct gemm *gemm) {
     bool is_rounded_again = gemm->accumulate && gemm->c.type != DTYPE_F32;
-    return gemm->b_transposed && !gemm->a_transposed && !gemm_is_int8(gemm) && !gemm_is_fp8(gemm) && !gemm->is_scaled &&
-           !is_rounded_again;
+    return gemm->b_transposed && !gemm->a_transposed && !gemm_is_fp8(gemm) && !gemm->is_scaled && !is_rounded_again;
 }
 
 /* Returns the type of bias and aux. */

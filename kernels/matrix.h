@@ -1,4 +1,4 @@
-/* A matrix in device memory, as operations take it: element type, form, address, shape, scale.
+/* A matrix in device memory, as operations take it: element type, form, address, shape, encoding.
  *
  * A view owns nothing. Its const pointer does not say who may write: an operation writes its result and nothing else.
  * While planning, only the shape is used, and data is NULL. */
@@ -20,8 +20,7 @@ struct matrix_view {
     int64_t rows, columns;
     int64_t stride;     /* elements from row to row, of a plain matrix */
     int64_t first_row;  /* of a packed matrix: the view's first row, among those that were packed */
-    const float *scale; /* in device memory. [rows]: the values of row i are scale[i] times its elements. In form
-                         * MATRIX_FP8, [1]: all values are. NULL: 1 */
+    const float *scale; /* [1] in device memory, of form MATRIX_FP8: values are its multiples. NULL in other forms */
     const struct encoded_layout *encoded; /* of a packed matrix in few bits: its parts, which outlive the view. The
                                            * view's rows and columns count values; `type` is what products multiply
                                            * with. NULL: all values are of `type` */
@@ -51,8 +50,6 @@ static inline struct matrix_view matrix_rows(struct matrix_view view, int64_t fi
         view.first_row += first;
     else if (view.data)
         view.data = (const char *)view.data + (size_t)(first * view.stride) * dtype_bytes(view.type);
-    if (view.scale && view.form != MATRIX_FP8)
-        view.scale += first;
     view.rows = rows;
     return view;
 }

@@ -635,7 +635,7 @@ struct clip_factor {
     ROW(swiglu, a->x, a->y, a->dy, a->dx, OP_FP8_POINTERS(a->fp8))                                                     \
     ROW(rotary, a->positions, a->cos, a->sin, a->x)                                                                    \
     ROW(column_scale, a->x, a->scale, a->fixed, a->y, a->dy, a->dx, a->factor, a->dscale)                              \
-    ROW(row_squares, a->weight.data, a->weight.scale, a->up, a->down, a->squares)                                      \
+    ROW(row_squares, a->weight.data, a->up, a->down, a->squares)                                                       \
     ROW(magnitude_ratio, a->squares, a->magnitude, a->norm, a->ratio, a->inverse)                                      \
     ROW(lstm, a->weight, a->bias, a->gates, a->cells, a->y, a->dy)                                                     \
     ROW(residual_dropout, a->residual, a->x, a->y, a->dy, a->dx, a->dropout.keys.sample, a->dropout.keys.token)        \

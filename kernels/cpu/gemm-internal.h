@@ -43,13 +43,12 @@ struct gemm_block {
     float *ab; /* [rows, cols]; overwritten */
     int64_t stride;
     int64_t row, col, rows, cols;
-    float factor;       /* of all sums, applied first */
-    const float *scale; /* [cols] factors of the sums, applied next; or NULL */
+    float factor; /* of all sums, applied first */
     bool needs_bias;
 };
 
 struct gemm_level {
-    /* Applies the factor, the scale, the bias if needed, aux and the epilogue, and stores to C. `ab` may be the block's
+    /* Applies the factor, the bias if needed, aux and the epilogue, and stores to C. `ab` may be the block's
      * place in C or in aux. */
     void (*epilogue)(const struct gemm *gemm, const struct gemm_block *block);
     int (*column_sum)(const struct exec *exec, const struct column_sum *a);

@@ -6,7 +6,6 @@ enum {
     PIECE_COLS = 1536, /* of a product with an epilogue */
     PIECE_ROWS = 1024,
     PIECE_DEPTH = 1024,      /* of a product with A transposed */
-    INT8_COLS = 256,         /* of a product whose int8 B is converted */
     ENCODED_BYTES = 8 << 20, /* of an encoded B that is decoded at a time */
     WIDE_COLS = 8192,
     PASS_FLOATS = 16384, /* a thread's share of an epilogue at a time */
@@ -18,11 +17,6 @@ static size_t align(size_t bytes) {
 
 static int64_t piece_count(int64_t size, int64_t most) {
     return (size + most - 1) / most;
-}
-
-/* Returns true if the sums of a product are scaled after oneDNN has computed them. */
-static bool has_late_scale(const struct gemm *g) {
-    return gemm_is_int8(g) || gemm_is_fp8(g);
 }
 
 /* Returns the product with the types of the numbers in memory: FP8 numbers are bf16 there, dense. */
@@ -55,54 +49,31 @@ static struct gemm_form form_of(const struct gemm *g) {
                               .ldc = g->c.stride,
                               .a_transposed = g->a_transposed,
                               .b_transposed = g->b_transposed,
-                              .has_bias = g->bias && !has_late_scale(g), /* the scale comes before the bias */
-                              .accumulate = g->accumulate && !has_late_scale(g),
+                              .has_bias = g->bias && !gemm_is_fp8(g), /* the scale comes before the bias */
+                              .accumulate = g->accumulate && !gemm_is_fp8(g),
                               .scale = g->is_scaled ? g->scale : 1,
                               .type = (uint8_t)g->a.type,
                               .c_type = (uint8_t)g->c.type};
 }
 
-/* ---- an int8 or packed B, converted piece by piece --------------------------------------------------------------- */
+/* ---- a packed B, unpacked piece by piece ------------------------------------------------------------------------- */
 
-static bool is_converted(const struct gemm *g) {
-    return gemm_is_int8(g) || gemm_is_packed(g);
+/* Returns the row stride of a piece of `cols` of op(B)'s columns. Packed pairs need an even one. */
+static int64_t unpacked_stride(const struct gemm *g, int64_t cols) {
+    return ((g->b_transposed ? gemm_k(g) : cols) + 1) / 2 * 2;
 }
 
-/* Returns the row stride of the piece of op(B)'s columns [col, col + cols) in A's type. Packed pairs need an even one.
- */
-static int64_t converted_stride(const struct gemm *g, int64_t cols) {
-    int64_t length = g->b_transposed ? gemm_k(g) : cols;
-    return gemm_is_packed(g) ? (length + 1) / 2 * 2 : length;
-}
-
-static size_t converted_bytes(const struct gemm *g, int64_t cols) {
+static size_t unpacked_bytes(const struct gemm *g, int64_t cols) {
     int64_t rows = g->b_transposed ? cols : gemm_k(g);
-    return is_converted(g) ? align((size_t)(rows * converted_stride(g, cols)) * dtype_bytes(g->a.type)) : 0;
+    return gemm_is_packed(g) ? align((size_t)(rows * unpacked_stride(g, cols)) * dtype_bytes(g->a.type)) : 0;
 }
 
-/* Converts rows of an int8 B. Every int8 number is exact in bf16. */
-static void widen(const struct exec *exec, const struct gemm *g, const struct matrix_view *rows, void *to) {
-    int64_t k = rows->columns;
-#pragma omp parallel for num_threads(exec_threads(exec)) schedule(static)
-    for (int64_t i = 0; i < rows->rows; i++) {
-        const int8_t *from = (const int8_t *)rows->data + i * rows->stride;
-        for (int64_t j = 0; j < k; j++)
-            if (g->a.type == DTYPE_BF16)
-                ((uint16_t *)to)[i * k + j] = bf16_from_float(from[j]);
-            else
-                ((float *)to)[i * k + j] = from[j];
-    }
-}
-
-/* Converts op(B)'s columns [col, col + cols), all of k. */
-static void convert(const struct gemm_level *level, const struct exec *exec, const struct gemm *g, int64_t col,
-                    int64_t cols, void *to) {
+/* Unpacks op(B)'s columns [col, col + cols), all of k. */
+static void unpack(const struct gemm_level *level, const struct exec *exec, const struct gemm *g, int64_t col,
+                   int64_t cols, void *to) {
     struct matrix_view rows = g->b_transposed ? matrix_rows(g->b, col, cols) : g->b;
-    if (gemm_is_int8(g))
-        widen(exec, g, &rows, to);
-    else
-        level->unpack(exec, &rows, g->b_transposed ? 0 : col, g->b_transposed ? gemm_k(g) : cols, to,
-                      converted_stride(g, cols));
+    level->unpack(exec, &rows, g->b_transposed ? 0 : col, g->b_transposed ? gemm_k(g) : cols, to,
+                  unpacked_stride(g, cols));
 }
 
 /* ---- bare products --------------------------------------------------------------------------------------------- */
@@ -141,22 +112,22 @@ static struct gemm_form bare_form(const struct gemm *g, int64_t col, int64_t fir
     form.k = gemm_k(g) - first < depth ? gemm_k(g) - first : depth;
     form.has_bias = g->bias != NULL && first == 0;
     form.accumulate = g->accumulate || first > 0;
-    if (is_converted(g))
-        form.ldb = converted_stride(g, form.n);
+    if (gemm_is_packed(g))
+        form.ldb = unpacked_stride(g, form.n);
     return form;
 }
 
 static int run_bare_piece(const struct gemm_level *level, const struct exec *exec, const struct gemm *g, int64_t col,
                           int64_t first) {
     struct gemm_form form = bare_form(g, col, first);
-    if (is_converted(g))
-        convert(level, exec, g, col, form.n, exec->workspace);
+    if (gemm_is_packed(g))
+        unpack(level, exec, g, col, form.n, exec->workspace);
     struct gemm_pointers pointers = {
         .a = a_at(g, 0, first),
-        .b = is_converted(g) ? exec->workspace : b_at(g, first, col),
+        .b = gemm_is_packed(g) ? exec->workspace : b_at(g, first, col),
         .bias = form.has_bias ? (const char *)g->bias + (size_t)col * dtype_bytes(g->a.type) : NULL,
         .c = (char *)gemm_c(g) + (size_t)col * dtype_bytes(g->c.type),
-        .scratchpad = (char *)exec->workspace + converted_bytes(g, width_of(g))};
+        .scratchpad = (char *)exec->workspace + unpacked_bytes(g, width_of(g))};
     return gemm_cache_run(exec->stream->device, &form, &pointers);
 }
 
@@ -196,10 +167,10 @@ static size_t bare_scratchpad(struct device *device, const struct gemm *g) {
     return most;
 }
 
-/* ---- products with an epilogue or scales ----------------------------------------------------------------------- */
+/* ---- products with an epilogue, or of FP8 ----------------------------------------------------------------------- */
 
 static bool is_bare(const struct gemm *g) {
-    return g->epilogue == EPILOGUE_NONE && !has_late_scale(g);
+    return g->epilogue == EPILOGUE_NONE && !gemm_is_fp8(g);
 }
 
 /* The place of a piece's sums until the epilogue: C or aux if that is fp32, else the workspace. */
@@ -218,7 +189,7 @@ struct piece {
 /* In FP8 without an epilogue, pieces have the columns of the bare product. */
 static int64_t piece_cols(const struct gemm *g) {
     bool is_like_bare = gemm_is_fp8(g) && g->epilogue == EPILOGUE_NONE;
-    return is_like_bare ? width_of(g) : gemm_is_int8(g) ? INT8_COLS : PIECE_COLS;
+    return is_like_bare ? width_of(g) : PIECE_COLS;
 }
 
 /* Returns the form of the plain product of a piece, into fp32, from `first` of k on. */
@@ -232,8 +203,8 @@ static struct gemm_form piece_form(const struct gemm *g, const struct piece *p, 
     form.c_type = DTYPE_F32;
     if (stage_of(g) == STAGE_WORKSPACE)
         form.ldc = p->cols;
-    if (is_converted(g))
-        form.ldb = converted_stride(g, p->cols);
+    if (gemm_is_packed(g))
+        form.ldb = unpacked_stride(g, p->cols);
     return form;
 }
 
@@ -304,19 +275,19 @@ static float *sums_of(const struct exec *exec, const struct gemm *g, const struc
 /* Computes the fp32 sums of a piece, without a bias that must wait for a scale. */
 static int multiply_piece(const struct gemm_level *level, const struct exec *exec, const struct gemm *g,
                           const struct piece *p, float *ab) {
-    char *converted = (char *)exec->workspace + stage_bytes(g);
+    char *unpacked = (char *)exec->workspace + stage_bytes(g);
     int64_t depth = depth_of(g);
     int status = STATUS_OK;
-    if (is_converted(g))
-        convert(level, exec, g, p->col, p->cols, converted);
+    if (gemm_is_packed(g))
+        unpack(level, exec, g, p->col, p->cols, unpacked);
     for (int64_t first = 0; first < gemm_k(g) && !status; first += depth) {
         struct gemm_form form = piece_form(g, p, first);
         struct gemm_pointers pointers = {
             .a = a_at(g, p->row, first),
-            .b = is_converted(g) ? converted : b_at(g, first, p->col),
+            .b = gemm_is_packed(g) ? unpacked : b_at(g, first, p->col),
             .bias = form.has_bias ? (const char *)g->bias + (size_t)p->col * dtype_bytes(g->a.type) : NULL,
             .c = ab,
-            .scratchpad = converted + converted_bytes(g, piece_cols(g))};
+            .scratchpad = unpacked + unpacked_bytes(g, piece_cols(g))};
         status = gemm_cache_run(exec->stream->device, &form, &pointers);
     }
     return status;
@@ -334,7 +305,6 @@ static int run_piece(const struct gemm_level *level, const struct exec *exec, co
                                .rows = p.rows,
                                .cols = p.cols,
                                .factor = gemm_is_fp8(g) ? *g->a.scale * *g->b.scale : 1,
-                               .scale = gemm_is_int8(g) ? g->b.scale + p.col : NULL,
                                .needs_bias = g->bias && !form.has_bias};
     finish_piece(level, exec, g, &block);
     return STATUS_OK;
@@ -361,7 +331,7 @@ bool cpu_gemm_supports(struct device *device, const struct gemm *g) {
 static size_t workspace_of(const struct gemm_level *level, struct device *device, const struct gemm *g) {
     if (gemm_is_row_by_row(g))
         return level->packed_workspace(device, g);
-    size_t bytes = scratchpad_bytes(device, g) + converted_bytes(g, is_bare(g) ? width_of(g) : piece_cols(g)) +
+    size_t bytes = scratchpad_bytes(device, g) + unpacked_bytes(g, is_bare(g) ? width_of(g) : piece_cols(g)) +
                    (is_bare(g) ? 0 : stage_bytes(g));
     struct column_sum sums = gemm_bias_sums(g);
     size_t sum_bytes = g->bias_gradient ? level->column_sum_workspace(device, &sums) : 0;

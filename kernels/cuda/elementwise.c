@@ -106,8 +106,6 @@ int cuda_group_scale(const struct exec *exec, const struct group_scale *a) {
 }
 
 int cuda_row_squares(const struct exec *exec, const struct row_squares *a) {
-    if (a->weight.scale)
-        return status_fail(STATUS_UNSUPPORTED, "row_squares: a weight with scales");
     if (a->weight.form == MATRIX_PACKED)
         return status_fail(STATUS_UNSUPPORTED, "row_squares: a packed weight");
     return cuda_launch_rows(exec, CUDA_row_squares, a->weight.type, a->rows, a->weight.columns, a);

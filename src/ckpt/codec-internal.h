@@ -60,6 +60,7 @@ struct codec_linear {
     const struct codec *codec;
     struct tensor_entry parts[CODEC_PARTS]; /* as codec->parts; those that are absent have no tensor */
     int64_t rows, columns;
+    const char *units;            /* for people: what `columns` fill, where no tensor has their number; or NULL */
     struct encoding encoding;     /* `group`: as in the files */
     struct codec_codes codes;     /* [rows, columns], or turned: [columns, rows]; or flat: [1, rows * columns] */
     struct codec_codes zeros;     /* [rows, groups], or turned; without a tensor there are none */

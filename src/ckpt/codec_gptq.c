@@ -69,6 +69,7 @@ static int open_linear(const struct codec_config *general, struct codec_linear *
     linear->rows = weight->shape[1];
     linear->columns =
         linear->parts[G_IDX].tensor ? linear->parts[G_IDX].tensor->elements : weight->shape[0] * 32 / bits;
+    linear->units = linear->parts[G_IDX].tensor ? NULL : "without g_idx, inputs fill whole words of 32 bits";
     if (linear->rows <= 0 || linear->columns <= 0 || linear->columns > INT32_MAX)
         return codec_fail(linear, QWEIGHT, "is %s", "empty");
     linear->encoding = (struct encoding){.codes = CODES_INTEGERS, .bits = (uint8_t)bits, .shift = ENCODED_ZEROS};

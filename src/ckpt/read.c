@@ -50,7 +50,8 @@ static int check_entry(const struct ckpt_tensors *tensors, const struct tensor_e
     shape_text(expected, sizeof expected, dims, shape);
     shape_text(found, sizeof found, tensor->dims, tensor->shape);
     if (linear)
-        return codec_fail(linear, 0, "has values of shape %s (expected %s)", found, expected);
+        return codec_fail(linear, 0, "has values of shape %s (expected %s%s%s)", found, expected,
+                          linear->units ? "; " : "", linear->units ? linear->units : "");
     if (!has_shape)
         snprintf(text, sizeof text, "%s has shape %s (expected %s)", shown(tensor->name, word), found, expected);
     else

@@ -54,11 +54,7 @@ static int plan_gradients(struct training_runner *training) {
 
 static int build(struct training_runner *training, const struct model_options *options, struct model_plan *plan) {
     struct runner *run = &training->run;
-    const struct storage *storage = run->base->store.storage;
     struct arena arena = ARENA_PLAN;
-    if (storage->is_forward_only)
-        return status_fail(STATUS_UNSUPPORTED, "training on weights that are held as %s: they multiply only forward",
-                           storage->name);
     TRY(open_stashes(training, options));
     TRY(fp8_sketch(training));
     TRY(block_choose_activation(run));

@@ -15,10 +15,10 @@ enum param_array { PARAM_WEIGHTS, PARAM_GRADIENTS };
 
 /* The purpose of a loan. */
 enum param_form {
-    PARAM_PLAIN,  /* to read plain values */
-    PARAM_LINEAR, /* to multiply by the weight of a linear, forward and (unless is_forward_only) in the backward, in the
-                   * form in which the storage holds it */
-    PARAM_ROWS,   /* to read single rows, as an embedding's, in the form in which the storage holds it */
+    PARAM_PLAIN,   /* to read plain values */
+    PARAM_LINEAR,  /* to multiply by the weight of a linear, forward and in the backward, in the form in which the
+                    * storage holds it */
+    PARAM_ROWS,    /* to read single rows, as an embedding's, in the form in which the storage holds it */
     PARAM_WRITTEN, /* to write plain values; the unit need not be unsharded */
 };
 
@@ -69,8 +69,7 @@ struct param_sharing {
 
 struct storage {
     const char *name;
-    bool is_forward_only; /* loans for products lack the direction of the input's gradient: nothing trains on them */
-    bool needs_fill;      /* it cannot hold zeros, and is opened when its values come */
+    bool needs_fill; /* it cannot hold zeros, and is opened when its values come */
     /* Returns the device bytes that `open` allocates for an array; works on a sketch. */
     size_t (*bytes)(const struct param_store *store, enum param_array array);
     /* Gives a sketched store its memory, and sets store->held. Calls `fill` for the values; they are zeros if it is

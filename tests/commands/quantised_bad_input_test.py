@@ -118,6 +118,8 @@ TENSORS = [  # form, damage, the place that the line names, more of the line
     ("gptq4", put("weight", "F32", (24, 40), bytes(3840)), MODEL, f"'{MODULE}.weight'"),
     ("gptq4", keys(group_size=16), MODEL, "'model.layers.0.mlp.down_proj.scales' has shape [5, 24] (expected [3, 24])"),
     ("gptq4", keys(bits=8), MODEL, "'model.layers.0.mlp.down_proj."),
+    ("gptq-row", shaped("qweight", 6, 24), MODEL, f"'{MODULE}.qweight' has values of shape [24, 48] (expected [24, 40]; "
+     "without g_idx, inputs fill whole words of 32 bits)"),
     ("gptq-order", bytes_at("g_idx", 8, struct.pack("<i", 5)), MODEL, f"'{MODULE}.g_idx' gives input 2 group 5"),
     ("gptq-order", bytes_at("g_idx", 8, struct.pack("<i", -1)), MODEL, f"'{MODULE}.g_idx' gives input 2 group -1"),
     ("gptq-order", shaped("g_idx", 24), MODEL, f"'{MODULE}."),

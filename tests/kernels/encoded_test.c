@@ -1,13 +1,12 @@
 /* Weights in few bits: what encodings mean, and every use of a packed one against those values. */
+#include "encoded_rows.h"
 #include "levels.h"
+#include "op_cases.h"
+#include "ordered_products.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-static uint32_t draw(uint32_t key, int64_t i) {
-    return philox(key, (uint32_t)i, 0, 0, (uint32_t)RNG_TEST << 24).word[0];
-}
 
 /* ---- the meaning of encodings ---- */
 
@@ -97,49 +96,6 @@ struct weight {
     struct matrix_view view;
 };
 
-static void put(enum dtype type, void *array, int64_t i, float value) {
-    if (type == DTYPE_F32)
-        ((float *)array)[i] = value;
-    else if (type == DTYPE_F16)
-        ((uint16_t *)array)[i] = f16_from_float(value);
-    else if (type == DTYPE_BF16)
-        ((uint16_t *)array)[i] = bf16_from_float(value);
-    else
-        ((uint8_t *)array)[i] = (uint8_t)(int)(value * 1000);
-}
-
-/* Every third place of an order is empty, and the others go through the inputs in steps. */
-static void fill_order(struct encoded_rows *rows, int64_t k) {
-    for (int64_t p = 0, from = 0; p < rows->positions; p++)
-        rows->order[p] = p % 3 == 2 || from >= k ? -1 : (int32_t)(from++ * 101 % k);
-}
-
-static void fill_rows(struct encoded_rows *rows, int64_t k, uint32_t key) {
-    const struct encoding *e = &rows->encoding;
-    int64_t groups = rows->rows * encoded_groups(e, rows->positions);
-    int64_t blocks = rows->rows * encoded_blocks(e, rows->positions);
-    for (int64_t i = 0; i < rows->rows * rows->positions; i++) {
-        rows->codes[i] = (uint8_t)(draw(key, i) >> 8 & ((1u << e->bits) - 1));
-        if (e->codes == CODES_E4M3 && (rows->codes[i] & 0x7f) == 0x7f)
-            rows->codes[i] -= 1;
-    }
-    for (int64_t i = 0; i < groups; i++) {
-        float unit = (float)(draw(key + 1, i) >> 8) * 0x1p-24f;
-        put(e->scale_type, rows->scales, i, e->scale_type == DTYPE_I8 ? (unit - 0.5f) * 0.06f : 0.01f + unit * 0.05f);
-        if (e->shift == ENCODED_ZEROS)
-            ((uint8_t *)rows->shifts)[i] = (uint8_t)(unit * (float)(1 << e->bits));
-        else if (e->shift == ENCODED_OFFSETS)
-            put(e->scale_type, rows->shifts, i, unit * 0.06f);
-    }
-    for (int64_t i = 0; i < blocks; i++) {
-        rows->block_scales[i] = f16_from_float(0.001f + (float)(i % 7) * 0.0003f);
-        if (rows->block_offsets)
-            rows->block_offsets[i] = f16_from_float(0.002f + (float)(i % 5) * 0.0003f);
-    }
-    if (rows->order)
-        fill_order(rows, k);
-}
-
 /* Writes the values of a part, and bounds of the terms: a sum of numbers and a shift may both be larger than values. */
 static void value_rows(const struct encoded_rows *rows, int64_t k, float *value, float *size) {
     const struct encoding *e = &rows->encoding;
@@ -179,10 +135,10 @@ static void weight_open(const struct scene *scene, struct weight *w, enum dtype 
         if (part->encoding.codes == CODES_NONE) {
             void *plain = calloc((size_t)(part->rows * w->k), sizeof(float));
             for (int64_t j = 0; j < part->rows * w->k; j++) {
-                float x = bf16_to_float(bf16_from_float((float)(draw(77, j) >> 8) * 0x1p-24f - 0.5f));
+                float x = bf16_to_float(bf16_from_float((float)(encoded_draw(77, j) >> 8) * 0x1p-24f - 0.5f));
                 value[j] = x;
                 w->size[first * w->k + j] = fabsf(x);
-                put(type, plain, j, x);
+                encoded_put(type, plain, j, x);
             }
             struct pack_call call = {
                 .plain = matrix_plain(type, plain, part->rows, w->k), .out = w->packed, .part = (int)i};
@@ -193,7 +149,7 @@ static void weight_open(const struct scene *scene, struct weight *w, enum dtype 
         }
         w->memory[i] = malloc(encoded_rows_bytes(part));
         w->rows[i] = encoded_rows_place(part, w->memory[i]);
-        fill_rows(&w->rows[i], w->k, (uint32_t)(11 * i + 5));
+        encoded_fill(&w->rows[i], w->k, (uint32_t)(11 * i + 5));
         value_rows(&w->rows[i], w->k, value, w->size + first * w->k);
         test_ok(scene->ops->pack(
             &scene->exec,
@@ -219,7 +175,7 @@ static float typed(enum dtype type, float x) {
 static void *rows_of_x(enum dtype type, int64_t count) {
     void *x = calloc((size_t)count, sizeof(float));
     for (int64_t i = 0; i < count; i++)
-        put(type, x, i, typed(type, (float)(draw(3, i) >> 8) * 0x1p-23f - 1));
+        encoded_put(type, x, i, typed(type, (float)(encoded_draw(3, i) >> 8) * 0x1p-23f - 1));
     return x;
 }
 
@@ -331,7 +287,7 @@ static void check_values(const struct scene *scene, const struct weight *w, enum
     struct gemm bf16 = {.a = half, .b = half, .c = half};
     void *unit = calloc((size_t)(w->n * w->n), sizeof(float)), *c = calloc((size_t)(w->n * w->k), sizeof(float));
     for (int64_t i = 0; i < w->n; i++)
-        put(type, unit, i * w->n + i, 1);
+        encoded_put(type, unit, i * w->n + i, 1);
     struct gemm g = {.a = matrix_plain(type, unit, w->n, w->n), .b = w->view, .c = matrix_plain(type, c, w->n, w->k)};
     if (type == DTYPE_F32 || scene->ops->gemm_supports(stream_device(scene->exec.stream), &bf16)) {
         run(scene, &g);
@@ -459,35 +415,21 @@ static void parts_of_a_weight_have_their_own_encodings(void **state) {
     every_level(check_parts);
 }
 
+static void operations_equal_fp64(void **state) {
+    (void)state;
+    test_ok(op_check_reference(&encoded_family, test_device(), test_is_long()));
+}
+
+static void input_gradients_equal_finite_differences(void **state) {
+    (void)state;
+    test_ok(op_check_gradients(&encoded_family, test_device(), test_is_long()));
+}
+
 static void the_number_of_threads_does_not_change_bits(void **state) {
     (void)state;
-    enum { N = 200, K = 320, M = 40 };
-    float *c[2];
-    for (int i = 0; i < 2; i++) {
-        struct device *device;
-        struct scene scene = {0};
-        test_ok(device_open("cpu", DEVICE_FIRST, i + 1, &device));
-        test_ok(stream_open(device, &scene.exec.stream));
-        scene.ops = ops_for(device);
-        struct weight w = {
-            .k = K,
-            .layout = {.count = 1,
-                       .parts = {{.rows = N,
-                                  .positions = K,
-                                  .encoding = {.codes = CODES_INTEGERS, .bits = 4, .bias = 8, .group = 32}}}}};
-        weight_open(&scene, &w, DTYPE_BF16);
-        void *x = rows_of_x(DTYPE_BF16, M * K);
-        c[i] = calloc(M * N, sizeof **c);
-        struct gemm g = forward_of(&w, DTYPE_BF16, x, M, c[i]);
-        run(&scene, &g);
-        free(x);
-        weight_close(&scene, &w);
-        stream_close(scene.exec.stream);
-        device_close(device);
-    }
-    assert_memory_equal(c[0], c[1], M * N * sizeof **c);
-    free(c[0]);
-    free(c[1]);
+    if (!has_ordered_products())
+        test_skip("oneDNN has no products in a fixed order on this processor");
+    test_ok(op_check_threads(&encoded_family, test_device(), test_is_long()));
 }
 
 static void what_panels_do_not_hold_is_refused(void **state) {
@@ -520,6 +462,8 @@ int main(void) {
         cmocka_unit_test(tables_hold_the_numbers_of_their_formats),
         cmocka_unit_test(every_encoding_multiplies_at_every_level),
         cmocka_unit_test(parts_of_a_weight_have_their_own_encodings),
+        cmocka_unit_test(operations_equal_fp64),
+        cmocka_unit_test(input_gradients_equal_finite_differences),
         cmocka_unit_test(the_number_of_threads_does_not_change_bits),
         cmocka_unit_test(what_panels_do_not_hold_is_refused),
     };

@@ -21,7 +21,6 @@ enum {
     DGELU_EXACT = 4096,
     SCALED = 8192,
     SCALED_BY_ZERO = 16384,
-    INT8 = 32768, /* B, with a scale for each output */
     FP8 = 131072, /* A and B, cast from numbers of their types */
     A_E5M2 = 262144,
     RESIDUAL = 524288,
@@ -31,7 +30,7 @@ enum {
     ANY_GELU = GELU_TANH | GELU_EXACT,
     ANY_DGELU = DGELU_TANH | DGELU_EXACT,
 };
-enum { A, B, SCALES, BIAS_VECTOR, C, AUX_MATRIX, BIAS_SUM, A_SCALE, B_SCALE, ONE, RESIDUAL_MATRIX };
+enum { A, B, BIAS_VECTOR, C, AUX_MATRIX, BIAS_SUM, A_SCALE, B_SCALE, ONE, RESIDUAL_MATRIX };
 
 static bool is_b_transposed(const struct op_run *run) {
     return run->variant & B_TRANSPOSED || (run->variant & PACKED_BACK) == PACKED;
@@ -103,13 +102,6 @@ static void gemm_setup(struct op_run *run) {
     if (is_b_transposed(run)) {
         t[B].rows = n;
         t[B].cols = k;
-    }
-    if (v & INT8) {
-        t[B].type = DTYPE_I8;
-        t[B].center = -128;
-        t[B].spread = 256;
-        t[SCALES] = (struct op_tensor){
-            .name = "scales", .role = OP_IN, .type = DTYPE_F32, .rows = 1, .cols = n, .spread = spread / 128};
     }
     t[A].stride = stride_of(run, t[A].cols);
     t[B].stride = v & PACKED ? t[B].cols : stride_of(run, t[B].cols);
@@ -231,7 +223,6 @@ static struct gemm gemm_arguments(const struct op_run *run) {
                      .residual = t[RESIDUAL_MATRIX].data,
                      .aux = t[AUX_MATRIX].data,
                      .bias_gradient = t[BIAS_SUM].data};
-    g.b.scale = t[SCALES].data;
     if (v & FP8) {
         g.a.form = g.b.form = MATRIX_FP8;
         g.a.type = fp8_type_of(run, &t[A]);
@@ -295,8 +286,6 @@ static void gemm_reference(struct op_run *run) {
                        t[B].value[b_transposed ? j * k + l : l * n + j];
             if (v & (SCALED | SCALED_BY_ZERO))
                 sum *= (double)scale_of(run);
-            if (v & INT8)
-                sum *= t[SCALES].value[j];
             if (v & FP8)
                 sum *= t[A_SCALE].value[0] * t[B_SCALE].value[0];
             if (v & BIAS)
@@ -428,13 +417,6 @@ static const struct op_case cases[] = {
     BOTH_TYPES(OP_TEST, "packed, strided", PACKED | BIAS | STRIDED, 37, 51, 129),
     BOTH_TYPES(OP_TEST, "packed, pieces", PACKED | BIAS, 513, 601, 9),
     BOTH_TYPES(OP_TEST, "packed, odd, gelu saving", PACKED | BIAS | GELU_TANH | AUX, 33, 65, 64),
-    BOTH_TYPES(OP_TEST, "int8", INT8 | B_TRANSPOSED, 5, 7, 3),
-    BOTH_TYPES(OP_TEST, "int8, one row", INT8 | FORWARD, 1, 33, 65),
-    BOTH_TYPES(OP_TEST, "int8, odd", INT8 | FORWARD | STRIDED, 37, 51, 129),
-    BOTH_TYPES(OP_TEST, "int8, to fp32", INT8 | FORWARD | C_FP32, 33, 47, 65),
-    BOTH_TYPES(OP_TEST, "int8, gelu saving", INT8 | FORWARD | GELU_TANH | AUX | STRIDED, 33, 65, 64),
-    BOTH_TYPES(OP_TEST, "int8, exact gelu", INT8 | FORWARD | GELU_EXACT, 33, 65, 64),
-    BOTH_TYPES(OP_TEST, "int8, pieces", INT8 | FORWARD | STRIDED, 1030, 601, 9),
 
     FP8_CASE("forward", FORWARD | STRIDED, 48, 32, 64),
     FP8_CASE("forward to fp32", FORWARD | C_FP32, 33, 48, 64),

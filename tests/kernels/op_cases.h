@@ -109,7 +109,7 @@ extern const struct op_family gemm_family;
 extern const struct op_family attention_family;
 extern const struct op_family paged_family;
 extern const struct op_family norm_family, pointwise_family, ends_family, optimizer_family, adapter_family, lstm_family,
-    grouped_family, rotary_family, fp8_family, fp8_result_family;
+    grouped_family, rotary_family, fp8_family, fp8_result_family, encoded_family;
 
 /* Returns family `index`; NULL past the last. */
 const struct op_family *op_family_at(int index);

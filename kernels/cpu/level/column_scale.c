@@ -171,8 +171,7 @@ TYPED_BODY void squares_of_rows(const struct row_squares *a, int64_t row, enum d
 }
 
 int LEVEL(cpu_row_squares)(const struct exec *exec, const struct row_squares *a) {
-    TRY(a->weight.scale ? status_fail(STATUS_UNSUPPORTED, "row_squares: a weight with scales")
-                        : require_activation("row_squares", a->weight.type));
+    TRY(require_activation("row_squares", a->weight.type));
 #pragma omp parallel for num_threads(threads_for(exec, a->rows * a->weight.columns)) schedule(static)
     for (int64_t i = 0; i < a->rows; i += SQUARES_ROWS) {
         WITH_TYPE(T, a->weight.type, squares_of_rows(a, i, T));

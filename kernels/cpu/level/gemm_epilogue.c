@@ -10,12 +10,6 @@ TYPED void add_bias(float *ab, const void *bias, int64_t cols, enum dtype type) 
         ab[j] += load(bias, j, type);
 }
 
-TYPED void scale_row(float *ab, const float *scale, int64_t cols) {
-#pragma omp simd
-    for (int64_t j = 0; j < cols; j++)
-        ab[j] *= scale[j];
-}
-
 TYPED void multiply_row(float *ab, float factor, int64_t cols) {
 #pragma omp simd
     for (int64_t j = 0; j < cols; j++)
@@ -88,8 +82,6 @@ void LEVEL(gemm_epilogue)(const struct gemm *g, const struct gemm_block *block) 
         const char *bias = block->needs_bias ? (const char *)g->bias + (size_t)block->col * size : NULL;
         if (block->factor != 1)
             multiply_row(ab, block->factor, block->cols);
-        if (block->scale)
-            scale_row(ab, block->scale, block->cols);
         if (g->a.type == DTYPE_F32) {
             if (bias)
                 add_bias(ab, bias, block->cols, DTYPE_F32);

@@ -11,10 +11,10 @@
 /* The stand-in's GELU errs by as much as the environment says. */
 static void products_are_right_whatever_the_librarys_gelu_hides(void **state) {
     (void)state;
-    test_ok(op_check_reference(&gemm_family, "cuda", false)); /* packed and int8 ones are refused */
+    test_ok(op_check_reference(&gemm_family, "cuda", false)); /* packed ones are refused */
 }
 
-/* Only products of packed and int8 weights are missing on a GPU. */
+/* Only products of packed weights are missing on a GPU. */
 static void every_product_of_plain_matrices_is_there(void **state) {
     struct device *device;
     struct stream *stream;
@@ -25,7 +25,7 @@ static void every_product_of_plain_matrices_is_there(void **state) {
     for (int i = 0; i < gemm_family.count; i++) {
         const struct op_case *c = &gemm_family.cases[i];
         struct op_run run = {0};
-        if (!(c->use & OP_TEST) || !strncmp(c->note, "packed", 6) || !strncmp(c->note, "int8", 4))
+        if (!(c->use & OP_TEST) || !strncmp(c->note, "packed", 6))
             continue;
         test_ok(op_run_open(&run, c, device, stream));
         assert_true(c->kind->supports(&run, ops_for(device), device));
