@@ -37,7 +37,8 @@ struct sharded {
     const int *order;
     int64_t order_count, at;
     struct sharded_counts counts;
-    void *poison; /* host: NaNs for buffers that are not in use, where loans are counted */
+    struct storage_views filled; /* of the packed parameter that is being filled in */
+    void *poison;                /* host: NaNs for buffers that are not in use, where loans are counted */
 };
 
 /* ---- sizes ---- */
@@ -56,12 +57,63 @@ static int slots_of(const struct param_store *store, enum param_array array) {
                                     : unit_slots_count(UNIT_SLOTS_OF_LAYERS + store->sharing.kept_units);
 }
 
+static bool is_packed(const struct param_store *store) {
+    return store->storage == &storage_sharded_packed;
+}
+
+/* Returns where a packed parameter starts in its unit, in bytes. */
+static size_t packed_offset(const struct param_store *store, int id) {
+    const struct param *rows = store->map.table->rows;
+    size_t bytes = 0;
+    for (int i = id - 1; i >= 0 && rows[i].layer == rows[id].layer; i--)
+        bytes += storage_packed_bytes(store, i);
+    return bytes;
+}
+
+/* Returns the elements of a packed unit: its bytes as numbers of the type of the weights, in equal, aligned shares. */
+static int64_t packed_elements(const struct param_store *store, int unit) {
+    const struct param_table *table = store->map.table;
+    size_t multiple = (size_t)shards_of(store) * ARENA_ALIGNMENT, bytes = 0;
+    for (int i = 0; i < table->count; i++)
+        bytes += table->rows[i].layer == unit ? storage_packed_bytes(store, i) : 0;
+    return (int64_t)((bytes + multiple - 1) / multiple * multiple / dtype_bytes(store->map.type));
+}
+
+void sharded_units(const struct param_store *store, struct param_unit *units) {
+    int count = param_map_unit_count(store->map.table);
+    int64_t first = 0;
+    param_map_units(&store->map, units);
+    for (int u = 0; u < count && is_packed(store); u++) {
+        units[u] = (struct param_unit){.run[0] = {first, packed_elements(store, u + PARAM_UNIT_FIRST)}};
+        first += units[u].run[0].count;
+    }
+}
+
+/* Returns the elements of all units. */
+static int64_t array_elements(const struct param_store *store, enum param_array array) {
+    int units = param_map_unit_count(store->map.table);
+    int64_t elements = 0;
+    if (array == PARAM_GRADIENTS || !is_packed(store))
+        return store->map.flat_elements;
+    for (int u = 0; u < units; u++)
+        elements += packed_elements(store, u + PARAM_UNIT_FIRST);
+    return elements;
+}
+
 /* Writes the elements of each run of a slot's buffer. */
 static void slot_elements(const struct param_store *store, int slot, int64_t counts[RUNS]) {
     int last = param_map_unit_count(store->map.table) + PARAM_UNIT_FIRST - 1;
     int from = slot == UNIT_SLOT_FIRST ? PARAM_UNIT_FIRST : slot == UNIT_SLOT_LAST ? last : PARAM_UNIT_FIRST + 1;
     int to = slot == UNIT_SLOT_FIRST ? PARAM_UNIT_FIRST : slot == UNIT_SLOT_LAST ? last : last - 1;
-    param_map_largest(&store->map, from, to, counts);
+    if (!is_packed(store)) {
+        param_map_largest(&store->map, from, to, counts);
+        return;
+    }
+    counts[0] = counts[1] = 0;
+    for (int unit = from; unit <= to; unit++) {
+        int64_t elements = packed_elements(store, unit);
+        counts[0] = elements > counts[0] ? elements : counts[0];
+    }
 }
 
 static int64_t buffer_elements(const struct param_store *store, enum param_array array) {
@@ -80,18 +132,19 @@ static size_t sharded_bytes(const struct param_store *store, enum param_array ar
         return 0;
     if (!is_cut)
         return (size_t)store->map.flat_elements * width;
-    return (size_t)(store->map.flat_elements / shards_of(store) + buffer_elements(store, array)) * width;
+    return (size_t)(array_elements(store, array) / shards_of(store) + buffer_elements(store, array)) * width;
 }
 
 /* ---- opening ---- */
 
 /* Allocates the shares of an array, and lists them as ranges. */
-static int open_shares(struct param_store *store, enum dtype type, void **memory, struct param_range **ranges,
+static int open_shares(struct param_store *store, enum param_array array, void **memory, struct param_range **ranges,
                        int *count) {
     const struct sharded *held = store->held;
+    enum dtype type = array == PARAM_GRADIENTS ? DTYPE_F32 : store->map.type;
     int shards = shards_of(store), shard = shard_of(store);
-    int status =
-        device_alloc_zeroed(store->device, (size_t)(store->map.flat_elements / shards) * dtype_bytes(type), memory);
+    int64_t elements = array_elements(store, array) / shards;
+    int status = device_alloc_zeroed(store->device, (size_t)elements * dtype_bytes(type), memory);
     *ranges = calloc((size_t)held->unit_count * RUNS, sizeof **ranges);
     THEN_IF(status, !*ranges, status_no_memory());
     char *at = *memory;
@@ -154,7 +207,7 @@ static int open_weight_buffers(struct param_store *store) {
 
 static int open_gradients(struct param_store *store) {
     struct sharded *held = store->held;
-    int status = open_shares(store, DTYPE_F32, &held->memory[2], &held->gradients, &held->gradient_ranges);
+    int status = open_shares(store, PARAM_GRADIENTS, &held->memory[2], &held->gradients, &held->gradient_ranges);
     held->has_sum = calloc((size_t)held->unit_count, sizeof *held->has_sum);
     THEN_IF(status, !held->has_sum, status_no_memory());
     THEN(status, device_alloc_zeroed(store->device, (size_t)buffer_elements(store, PARAM_GRADIENTS) * sizeof(float),
@@ -165,20 +218,73 @@ static int open_gradients(struct param_store *store) {
     return status;
 }
 
+static const struct param_unit *unit_of(const struct sharded *held, int unit) {
+    return &held->units[unit - PARAM_UNIT_FIRST];
+}
+
+/* Returns a buffer of a unit, for layers the one with this number. */
+static int slot_of(const struct sharded *held, int unit, int number) {
+    return unit == PARAM_UNIT_FIRST                          ? UNIT_SLOT_FIRST
+           : unit == held->unit_count + PARAM_UNIT_FIRST - 1 ? UNIT_SLOT_LAST
+                                                             : UNIT_SLOTS_OF_ENDS + number;
+}
+
+/* Returns this rank's share of a run of a unit, which has elements. */
+static struct param_range share_of(const struct param_store *store, enum param_array array, int unit, int run) {
+    const struct sharded *held = store->held;
+    const struct param_unit *whole = unit_of(held, unit);
+    int64_t first = whole->run[run].first + whole->run[run].count / shards_of(store) * shard_of(store);
+    const struct param_range *range = array == PARAM_WEIGHTS ? held->weights : held->gradients;
+    while (range->first != first)
+        range++;
+    return *range;
+}
+
+/* Packs a unit in a buffer, and keeps this rank's share. */
+static int fill_unit(struct param_store *store, const struct param_fill *fill, int unit, struct storage_stage *stage) {
+    struct sharded *held = store->held;
+    char *buffer = held->buffers[slot_of(held, unit, 0)].run[0];
+    int status = STATUS_OK;
+    for (int id = 0; id < store->map.table->count && !status; id++) {
+        if (store->map.table->rows[id].layer != unit)
+            continue;
+        held->filled = storage_packed_views(store, id, buffer + packed_offset(store, id));
+        status = storage_pack(store, fill, id, &held->filled, stage);
+    }
+    if (status || !unit_of(held, unit)->run[0].count)
+        return status;
+    struct param_range share = share_of(store, PARAM_WEIGHTS, unit, 0);
+    size_t bytes = (size_t)share.count * dtype_bytes(share.type);
+    return stream_copy(fill->stream, share.data, buffer + (size_t)shard_of(store) * bytes, bytes);
+}
+
+/* Every rank packs all units, one after the other. */
+static int fill_shares(struct param_store *store, const struct param_fill *fill) {
+    const struct sharded *held = store->held;
+    struct storage_stage stage = {0};
+    int status = STATUS_OK;
+    for (int u = 0; u < held->unit_count && !status; u++)
+        status = fill_unit(store, fill, u + PARAM_UNIT_FIRST, &stage);
+    int waited = stream_wait(fill->stream);
+    device_free(store->device, stage.data);
+    return status ? status : waited;
+}
+
 static int sharded_open(struct param_store *store, const struct param_fill *fill) {
     struct sharded *held = store->held = calloc(1, sizeof *held);
     TRY(status_allocated(held));
-    if (fill)
+    if (fill && !is_packed(store))
         return status_fail(STATUS_UNSUPPORTED, "sharded weights are loaded after their opening");
     held->unit_count = param_map_unit_count(store->map.table);
     held->units = calloc((size_t)held->unit_count, sizeof *held->units);
     TRY(status_allocated(held->units));
-    param_map_units(&store->map, held->units);
+    sharded_units(store, held->units);
     int status = sharded_cuts_weights(store)
-                     ? open_shares(store, store->map.type, &held->memory[0], &held->weights, &held->weight_ranges)
+                     ? open_shares(store, PARAM_WEIGHTS, &held->memory[0], &held->weights, &held->weight_ranges)
                      : open_whole_weights(store);
     THEN_IF(status, sharded_cuts_weights(store), open_weight_buffers(store));
     THEN_IF(status, store->has_gradients, open_gradients(store));
+    THEN_IF(status, is_packed(store), fill_shares(store, fill));
     return status ? status_wrap(status, "weights and gradients") : STATUS_OK;
 }
 
@@ -208,17 +314,6 @@ static void sharded_close(struct param_store *store) {
 }
 
 /* ---- messages ---- */
-
-static const struct param_unit *unit_of(const struct sharded *held, int unit) {
-    return &held->units[unit - PARAM_UNIT_FIRST];
-}
-
-/* Returns this rank's share of a run of a unit. */
-static struct param_range share_of(const struct param_store *store, enum param_array array, int unit, int run) {
-    const struct param_unit *whole = unit_of(store->held, unit);
-    int64_t count = whole->run[run].count / shards_of(store);
-    return param_range_between(store, array, whole->run[run].first + count * shard_of(store), count);
-}
 
 static int wait_for(const struct param_store *store, struct buffer *buffer) {
     struct sharded *held = store->held;
@@ -327,6 +422,14 @@ static struct matrix_view sharded_borrow(const struct param_store *store, int id
     return view;
 }
 
+static struct matrix_view packed_borrow(const struct param_store *store, int id, enum param_form form) {
+    const struct sharded *held = store->held;
+    int slot = held ? unit_slots_find(&held->slots, store->map.table->rows[id].layer) : UNIT_SLOT_NONE;
+    char *unit = slot == UNIT_SLOT_NONE ? NULL : held->buffers[slot].run[0];
+    struct storage_views views = storage_packed_views(store, id, unit ? unit + packed_offset(store, id) : NULL);
+    return form == PARAM_WRITTEN ? held->filled.plain : storage_packed_view(&views, form);
+}
+
 static struct matrix_view whole_borrow(const struct param_store *store, int id, enum param_form form) {
     const struct sharded *held = store->held;
     return storage_plain_view(store, id, held ? held->memory[0] : NULL);
@@ -403,9 +506,7 @@ static int sharded_begin_gradients(const struct param_store *store, int unit) {
     struct sharded *held = store->held;
     if (!held || find_sum(held, unit) != UNIT_SLOT_NONE)
         return STATUS_OK;
-    int slot = unit == PARAM_UNIT_FIRST                          ? UNIT_SLOT_FIRST
-               : unit == held->unit_count + PARAM_UNIT_FIRST - 1 ? UNIT_SLOT_LAST
-                                                                 : UNIT_SLOTS_OF_ENDS + held->turn;
+    int slot = slot_of(held, unit, held->turn);
     if (slot >= UNIT_SLOTS_OF_ENDS)
         held->turn = (held->turn + 1) % UNIT_SLOTS_OF_LAYERS;
     struct sum *sum = &held->sums[slot];
@@ -464,6 +565,12 @@ static float *sharded_gradient(const struct param_store *store, int id) {
 
 /* ---- the tables ---- */
 
+/* Packed shares have no elements to write. */
+static const struct param_range *no_ranges(const struct param_store *store, enum param_array array, int *count) {
+    *count = 0;
+    return NULL;
+}
+
 static const struct param_range *sharded_ranges(const struct param_store *store, enum param_array array, int *count) {
     const struct sharded *held = store->held;
     *count = !held ? 0 : array == PARAM_WEIGHTS ? held->weight_ranges : held->gradient_ranges;
@@ -483,7 +590,7 @@ int sharded_follow(const struct param_store *store, const int *order, int64_t co
 
 struct sharded_counts sharded_counts(const struct param_store *store) {
     const struct sharded *held = store->held;
-    bool is_ours = store->storage == &storage_sharded || store->storage == &storage_sharded_gradients;
+    bool is_ours = sharded_cuts_weights(store) || store->storage == &storage_sharded_gradients;
     return is_ours && held ? held->counts : (struct sharded_counts){0};
 }
 
@@ -514,4 +621,17 @@ const struct storage storage_sharded = {
     .settle_gradients = sharded_settle_gradients,
     .gradient = sharded_gradient,
     .ranges = sharded_ranges,
+};
+
+const struct storage storage_sharded_packed = {
+    .name = "sharded packed",
+    .needs_fill = true,
+    .bytes = sharded_bytes,
+    .open = sharded_open,
+    .close = sharded_close,
+    .borrow = packed_borrow,
+    .unshard = sharded_unshard,
+    .reshard = sharded_reshard,
+    .forget = sharded_forget,
+    .ranges = no_ranges,
 };

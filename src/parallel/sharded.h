@@ -16,11 +16,17 @@
 extern const struct storage storage_sharded_gradients;
 /* Shares of weights, and of gradients if there are any. */
 extern const struct storage storage_sharded;
+/* Shares of a frozen base that is held as in storage_packed. A unit is one message of packed bytes. Every rank packs
+ * all units while the store is opened, and keeps its shares; there are no ranges. */
+extern const struct storage storage_sharded_packed;
 
 /* Returns true if this rank has only its shares of the weights. */
 static inline bool sharded_cuts_weights(const struct param_store *store) {
-    return store->storage == &storage_sharded;
+    return store->storage == &storage_sharded || store->storage == &storage_sharded_packed;
 }
+/* Writes all units as they are gathered to `units` [param_map_unit_count]: as param_map_units, but packed units are one
+ * run of elements of the weights' type. Works on a sketch. */
+void sharded_units(const struct param_store *store, struct param_unit *units);
 /* Gives a store the units of the coming passes in the order of their use, so that each is gathered while the one before
  * it is in use. `order` [count] must live until the passes end. Uses in another order fail with STATUS_INVALID, except
  * those for PARAM_READ. NULL: no order; units are gathered when they are needed. It does nothing for other storages.

@@ -121,3 +121,28 @@ extern const struct storage storage_packed;
 struct matrix_view storage_plain_view(const struct param_store *store, int id, const void *weights);
 /* Calls fill->fill for a parameter, and checks that it returned its loans. Returns its status. */
 int storage_fill(struct param_store *store, const struct param_fill *fill, int id);
+
+/* ---- for storages that hold parameters as storage_packed does ---- */
+
+/* A parameter that is packed, or plain if it has no packed form; data is NULL in the other view. */
+struct storage_views {
+    struct matrix_view plain, packed;
+};
+
+/* Memory for plain values until they are packed, zeroed at first; the caller frees `data` (device_free). It grows for a
+ * larger parameter, and is replaced by a smaller block once less than half of it is needed. */
+struct storage_stage {
+    void *data;
+    size_t bytes;
+};
+
+/* Returns the bytes that a parameter takes, a multiple of ARENA_ALIGNMENT; works on a sketch. */
+size_t storage_packed_bytes(const struct param_store *store, int id);
+/* Returns the views of a parameter at `memory`, which has storage_packed_bytes; NULL for a sketch. */
+struct storage_views storage_packed_views(const struct param_store *store, int id, void *memory);
+/* Returns the view that a loan of this form gets. */
+struct matrix_view storage_packed_view(const struct storage_views *views, enum param_form form);
+/* Fills in a parameter at its views. A loan to write it must meanwhile get views->plain. Returns the errors of `fill`
+ * and of the device. */
+int storage_pack(struct param_store *store, const struct param_fill *fill, int id, struct storage_views *views,
+                 struct storage_stage *stage);

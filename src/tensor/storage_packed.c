@@ -4,8 +4,7 @@
 struct packed {
     void *memory;
     size_t bytes;
-    struct matrix_view
-        views[]; /* [table count] plain, then [table count] packed; data is NULL if there is no such view */
+    struct storage_views views[]; /* [table count] */
 };
 
 /* ---- sizes ---- */
@@ -38,17 +37,16 @@ static size_t aligned(size_t bytes) {
     return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
 }
 
-/* Returns the bytes of a parameter in the packed block: of its packed form, or of its plain values if it has none. */
-static size_t row_bytes(const struct param_store *store, int id) {
+size_t storage_packed_bytes(const struct param_store *store, int id) {
     size_t bytes;
     packed_form(store, id, &bytes);
-    return bytes ? bytes : plain_bytes(store, id);
+    return aligned(bytes ? bytes : plain_bytes(store, id));
 }
 
 static size_t packed_bytes(const struct param_store *store, enum param_array array) {
     size_t total = 0;
     for (int i = 0; i < store->map.table->count && array == PARAM_WEIGHTS; i++)
-        total += aligned(row_bytes(store, i));
+        total += storage_packed_bytes(store, i);
     return total;
 }
 
@@ -62,11 +60,30 @@ static bool needs_plain(const struct encoded_layout *encoded) {
     return !encoded;
 }
 
+struct storage_views storage_packed_views(const struct param_store *store, int id, void *memory) {
+    size_t bytes;
+    struct storage_views views = {.plain = storage_plain_view(store, id, NULL),
+                                  .packed = packed_form(store, id, &bytes)};
+    views.packed.data = bytes ? memory : NULL;
+    views.plain.data = !bytes && plain_bytes(store, id) ? memory : NULL;
+    return views;
+}
+
+struct matrix_view storage_packed_view(const struct storage_views *views, enum param_form form) {
+    bool takes_packed = form == PARAM_LINEAR || form == PARAM_ROWS;
+    return takes_packed && views->packed.form == MATRIX_PACKED ? views->packed : views->plain;
+}
+
 /* A parameter, and the bytes of its plain values if they are held only until they are packed. */
 struct packing {
     int id;
     size_t stage;
 };
+
+/* Returns the bytes of plain values that are held only until they are packed. */
+static size_t stage_bytes(const struct param_store *store, int id, const struct storage_views *views) {
+    return views->packed.data && needs_plain(views->packed.encoded) ? plain_bytes(store, id) : 0;
+}
 
 static int compare_packing(const void *a, const void *b) {
     const struct packing *x = a, *y = b;
@@ -79,30 +96,17 @@ static void place(const struct param_store *store, struct packing *order) {
     int count = store->map.table->count;
     struct arena arena = arena_over(packed->memory, packed->bytes);
     for (int i = 0; i < count; i++) {
-        struct matrix_view *plain = &packed->views[i], *turned = plain + count;
-        size_t bytes;
-        *plain = storage_plain_view(store, i, NULL);
-        *turned = packed_form(store, i, &bytes);
-        turned->data = bytes ? arena_take(&arena, bytes) : NULL;
-        plain->data = !bytes && plain_bytes(store, i) ? arena_take(&arena, plain_bytes(store, i)) : NULL;
-        bool is_staged = bytes && needs_plain(turned->encoded);
-        order[i] = (struct packing){.id = i, .stage = is_staged ? plain_bytes(store, i) : 0};
+        packed->views[i] = storage_packed_views(store, i, arena_take(&arena, storage_packed_bytes(store, i)));
+        order[i] = (struct packing){.id = i, .stage = stage_bytes(store, i, &packed->views[i])};
     }
     qsort(order, (size_t)count, sizeof *order, compare_packing);
 }
 
-/* Memory for plain values until they are packed. The largest come first, so it never grows. It is replaced by a smaller
- * block once less than half of it is needed, because the packed values grow meanwhile. */
-struct stage {
-    void *data;
-    size_t bytes;
-};
-
-static int stage_take(struct stage *stage, struct device *device, size_t bytes) {
+static int stage_take(struct storage_stage *stage, struct device *device, size_t bytes) {
     if (bytes <= stage->bytes && bytes >= stage->bytes / 2)
         return STATUS_OK;
     device_free(device, stage->data);
-    *stage = (struct stage){.bytes = bytes};
+    *stage = (struct storage_stage){.bytes = bytes};
     return device_alloc(device, bytes, &stage->data);
 }
 
@@ -126,12 +130,11 @@ static int decode(struct stream *stream, const struct encoded_rows *rows, struct
 
 /* Packs part `index` of an encoded parameter, or decodes it to `plain` if it is held in the type of the store. */
 static int fill_part(struct param_store *store, const struct param_fill *fill, int id, int index,
-                     const struct param_rect *rect) {
-    struct packed *packed = store->held;
+                     const struct param_rect *rect, const struct storage_views *views) {
     struct exec exec = {.stream = fill->stream};
     const struct encoded_part *part = &store->map.places[id].encoded->parts[index];
-    const struct matrix_view *turned = &packed->views[id + store->map.table->count];
-    struct matrix_view plain = matrix_rows(packed->views[id], rect->local_row, rect->rows);
+    const struct matrix_view *turned = &views->packed;
+    struct matrix_view plain = matrix_rows(views->plain, rect->local_row, rect->rows);
     struct pack_call call = {.plain = *turned, .out = (void *)(uintptr_t)turned->data, .part = index};
     if (part->encoding.codes == CODES_NONE) {
         plain.encoded = turned->encoded;
@@ -151,46 +154,47 @@ static int fill_part(struct param_store *store, const struct param_fill *fill, i
 }
 
 /* Fills in a parameter: plain values, then its encoded parts. */
-static int fill_values(struct param_store *store, const struct param_fill *fill, int id) {
+static int fill_values(struct param_store *store, const struct param_fill *fill, int id,
+                       const struct storage_views *views) {
     const struct encoded_layout *encoded = store->map.places[id].encoded;
     struct param_rect rects[PARAM_MAX_SLICES];
     int count = encoded ? param_part_rects(&store->map.part, store->map.table, id, rects) : 0;
     int status = needs_plain(encoded) ? storage_fill(store, fill, id) : STATUS_OK;
     for (int i = 0; i < count && !status; i++)
-        status = fill_part(store, fill, id, i, &rects[i]);
+        status = fill_part(store, fill, id, i, &rects[i], views);
     return status;
 }
 
-static int pack_one(struct param_store *store, const struct packing *packing, struct stage *stage,
-                    const struct param_fill *fill) {
-    struct packed *packed = store->held;
-    struct matrix_view *plain = &packed->views[packing->id], *turned = plain + store->map.table->count;
+int storage_pack(struct param_store *store, const struct param_fill *fill, int id, struct storage_views *views,
+                 struct storage_stage *stage) {
+    struct matrix_view *plain = &views->plain, *turned = &views->packed;
     struct exec exec = {.stream = fill->stream};
+    size_t staged = stage_bytes(store, id, views);
     int status = STATUS_OK;
-    if (packing->stage) {
-        status = stage_take(stage, store->device, packing->stage);
+    if (staged) {
+        status = stage_take(stage, store->device, staged);
         plain->data = stage->data;
     }
     if (status)
         return status_wrap(status, "plain weights");
     if (!plain->data && !turned->data) /* another rank holds it */
         return STATUS_OK;
-    status = fill_values(store, fill, packing->id);
+    status = fill_values(store, fill, id, views);
     if (!status && turned->data && !turned->encoded) {
         const struct pack_call call = {.plain = *plain, .out = (void *)(uintptr_t)turned->data};
         status = store->ops->pack(&exec, &call);
     }
     int waited = stream_wait(fill->stream);
-    if (packing->stage)
+    if (staged)
         plain->data = NULL;
     return status ? status : waited;
 }
 
 static int packed_open(struct param_store *store, const struct param_fill *fill) {
     int count = store->map.table->count;
-    struct packed *packed = store->held = calloc(1, sizeof *packed + (size_t)count * 2 * sizeof *packed->views);
+    struct packed *packed = store->held = calloc(1, sizeof *packed + (size_t)count * sizeof *packed->views);
     struct packing *order = calloc((size_t)count + 1, sizeof *order);
-    struct stage stage = {0};
+    struct storage_stage stage = {0};
     int status = status_allocated(packed && order);
     if (!status) {
         packed->bytes = packed_bytes(store, PARAM_WEIGHTS);
@@ -201,7 +205,7 @@ static int packed_open(struct param_store *store, const struct param_fill *fill)
     if (!status)
         place(store, order);
     for (int i = 0; i < count && !status; i++)
-        status = pack_one(store, &order[i], &stage, fill);
+        status = storage_pack(store, fill, order[i].id, &packed->views[order[i].id], &stage);
     device_free(store->device, stage.data);
     free(order);
     return status;
@@ -218,12 +222,8 @@ static void packed_close(struct param_store *store) {
 
 static struct matrix_view packed_borrow(const struct param_store *store, int id, enum param_form form) {
     const struct packed *packed = store->held;
-    int count = store->map.table->count;
-    bool takes_packed = form == PARAM_LINEAR || form == PARAM_ROWS;
-    size_t bytes;
-    if (packed)
-        return packed->views[takes_packed && packed->views[count + id].data ? count + id : id];
-    return takes_packed ? packed_form(store, id, &bytes) : storage_plain_view(store, id, NULL);
+    struct storage_views views = packed ? packed->views[id] : storage_packed_views(store, id, NULL);
+    return storage_packed_view(&views, form);
 }
 
 static const struct param_range *packed_ranges(const struct param_store *store, enum param_array array, int *count) {

@@ -36,7 +36,7 @@ static int add_gathers(const struct train_model *model, const struct pipeline_sh
     }
     if (!status) {
         unit_slots_count_fetches(units, layers, order.units, order.count, memory, fetches);
-        param_map_units(&store->map, runs);
+        sharded_units(store, runs);
     }
     for (int u = 0; u < units && !status; u++)
         *gathered += fetches[u] * (runs[u].run[0].count + runs[u].run[1].count);

@@ -73,14 +73,10 @@ static int set_sharding(const struct run_config *run, const struct rank_grid *gr
         options->storage = &storage_sharded_gradients;
     if (!options->encodings)
         return STATUS_OK;
-    if (options->storage)
-        return status_fail(STATUS_USAGE,
-                           "parallel.data_parallel_sharding_strategy optim_grads_params does not divide a base in few "
-                           "bits: parallel.tensor_model_parallel_size and pipeline_model_parallel_size do");
     if (run->train.precision == PRECISION_FP8)
         return status_fail(STATUS_USAGE,
                            "train.precision fp8 rounds weights itself: a base in few bits takes bf16 or fp32");
-    options->storage = &storage_packed;
+    options->storage = options->storage ? &storage_sharded_packed : &storage_packed;
     return STATUS_OK;
 }
 

@@ -6,7 +6,7 @@ import shutil
 import struct
 import unittest
 
-from finetune_support import KEYS, METHODS, P, Tuning, hash_tree
+from finetune_support import KEYS, METHODS, P, Tuning, adapters, hash_tree
 from model_support import PRECISIONS, floats, read_safetensors, rows, run, write_byte_llama, write_safetensors
 from quantised_support import e4m3, fp32, is_linear, quantise
 from requests_support import ask
@@ -111,9 +111,6 @@ class Rounding(LoadIn):
         errors, _ = self.score(model, "--load-in", "int4", expect=2)
         self.assertIn("is quantised already (gptq, 4 bits, groups of 8, by act-order)", errors)
         self.refuse("is for a frozen base", words=["--peft", "full", "--load-in", "int4"])
-        self.refuse("does not divide a base in few bits",
-                    words=["--peft", "lora", "--load-in", "int4", "--ranks", "2", "--train.global_batch_size", "2",
-                           f"{P}data_parallel_sharding_strategy=optim_grads_params"])
         self.refuse("a base in few bits takes bf16 or fp32",
                     words=["--peft", "lora", "--load-in", "int4", "--train.precision", "fp8"])
 
@@ -144,9 +141,6 @@ class Training(LoadIn):
                 self.assertEqual(notes["quantization"], {"method": "int8", "bits": 8, "group_size": -1})
                 self.assertNotIn("quantization", json.loads((self.root / f"{method}-plain/cambium_adapter.json").read_text()))
         self.assertEqual(before, hash_tree(self.base))
-
-    def test_layouts_learn_alike(self):
-        self.check_layouts("layouts", "lora", LAYOUTS, "--load-in", "nf4")
 
     def test_training_and_serving_have_the_same_bits(self):
         self.tune("proved", "lora", "--load-in", "nf4")
@@ -180,6 +174,37 @@ class Training(LoadIn):
                 with self.subTest(precision, request=request):
                     self.assertEqual(ask([request], *more, model=self.base)[0]["choices"], answer["choices"])
             self.assertGreater(len({json.dumps(answer["choices"]) for answer in together}), 3)
+
+
+SHARDED = f"{P}data_parallel_sharding_strategy=optim_grads_params"
+
+
+class Layouts(LoadIn):
+    """Cuts divide blocks and inputs in any order of groups, and data ranks keep shares of packed bytes."""
+
+    @classmethod
+    def write_base(cls):
+        cls.plain = cls.base
+        write_byte_llama(cls.plain, num_hidden_layers=2, hidden_size=96, intermediate_size=96, num_attention_heads=12,
+                         num_key_value_heads=12, head_dim=8)
+
+    def test_every_format_learns_alike_in_every_layout(self):
+        tensor = [["--ranks", n, f"{P}tensor_model_parallel_size={n}"] for n in (2, 3, 4)]
+        layouts = [*tensor, [*tensor[0], f"{P}sequence_parallel=true"], LAYOUTS[1], ["--ranks", "2", SHARDED],
+                   [*tensor[0], "--ranks", "8", f"{P}sequence_parallel=true", f"{P}pipeline_model_parallel_size=2", SHARDED]]
+        for form in ("gptq-order", "fp8-block-odd", None):
+            name, words = form or "nf4", ["--train.precision=fp32", "--optim.adam_eps=1e-2"]  # roundings of small gradients stay small
+            with self.subTest(name):
+                self.base = self.root / f"base-{name}"
+                if form:
+                    quantise(self.plain, self.base, form)
+                else:
+                    self.base = self.plain
+                    words += ["--load-in", name]
+                self.check_layouts(name, "lora", layouts, *words)
+                self.tune(f"{name}-whole", "lora", "--ranks", "2", f"{P}use_distributed_optimizer=true", *words)
+                self.assertEqual(self.lines(f"{name}-whole"), self.lines(f"{name}-5"))  # that of LAYOUTS with two shares
+                self.assertEqual(adapters(self.root / f"{name}-whole"), adapters(self.root / f"{name}-5"))
 
 
 class Merging(LoadIn):

@@ -222,6 +222,113 @@ static int use_gradients(struct param_store *store, struct rank *rank) {
     return status ? status : expect(counts.sums == 2 * 2 * MICRO_BATCHES * UNITS, "sums", counts.sums);
 }
 
+/* Linears of odd layers are in few bits. */
+static bool describe_encoding(const void *context, const struct param *param, const struct param_rect *rects, int count,
+                              struct encoded_layout *layout) {
+    (void)context;
+    const struct encoding int4 = {
+        .codes = CODES_INTEGERS, .bits = 4, .bias = 8, .scale_type = DTYPE_BF16, .group = COLUMNS};
+    *layout = (struct encoded_layout){
+        .count = count, .parts = {{.rows = rects[0].rows, .positions = rects[0].columns, .encoding = int4}}};
+    return param->is_linear && param->layer % 2;
+}
+
+struct filling {
+    struct param_store *store;
+    struct stream *stream;
+};
+
+static int fill(void *context, int id) {
+    struct filling *filling = context;
+    return param_initialise(filling->store, filling->stream, 5, id);
+}
+
+static int fill_encoded(void *context, int id, int part, const struct param_rect *rect, const struct encoded_rows *to) {
+    (void)context;
+    (void)part;
+    for (int64_t i = 0; i < to->rows * to->positions; i++)
+        to->codes[i] = (uint8_t)((id + rect->row * COLUMNS + i) % 16);
+    for (int64_t i = 0; i < to->rows; i++)
+        ((uint16_t *)to->scales)[i] = bf16_from_float((float)(1 + i));
+    return STATUS_OK;
+}
+
+static int open_filled(struct param_store *store, struct rank *rank, const struct param_store_options *options) {
+    struct filling filling = {.store = store, .stream = rank->exec.stream};
+    int status = param_store_sketch(store, options);
+    return status ? status
+                  : param_store_open(store, &(const struct param_fill){.stream = rank->exec.stream,
+                                                                       .fill = fill,
+                                                                       .fill_encoded = fill_encoded,
+                                                                       .context = &filling});
+}
+
+/* Compares the bytes that loans of a parameter lead to in both stores. */
+static int compare_loans(const struct rank *rank, const struct param_store *store, const struct param_store *whole,
+                         int id) {
+    struct matrix_view view = param_borrow_linear(store, id), expected = param_borrow_linear(whole, id);
+    bool is_packed = expected.form == MATRIX_PACKED;
+    size_t bytes = is_packed ? store->ops->packed_bytes(store->device, &expected)
+                             : (size_t)param_local_elements(store, id) * dtype_bytes(expected.type);
+    char *a = malloc(bytes + 1), *b = malloc(bytes + 1);
+    int status = expect(view.form == expected.form && !view.encoded == !expected.encoded, "a form", id);
+    if (!status)
+        status = test_read(rank->exec.stream, a, view.data, bytes);
+    if (!status)
+        status = test_read(rank->exec.stream, b, expected.data, bytes);
+    if (!status)
+        status = expect(!memcmp(a, b, bytes), "packed bytes", id);
+    free(a);
+    free(b);
+    param_return(store, id);
+    param_return(whole, id);
+    return status;
+}
+
+/* A unit has the bytes of a store that holds all of them, and this rank the shares and buffers that were planned. */
+static int use_packed(struct param_store *store, struct rank *rank) {
+    static const struct param_encodings encodings = {.describe = describe_encoding};
+    struct param_store whole = {0};
+    struct param_part part = {.tensor = rank->place.tensor, .tensors = TENSOR};
+    struct param_store_options options = {.table = store->map.table,
+                                          .part = &part,
+                                          .device = store->device,
+                                          .dtype = DTYPE_BF16,
+                                          .storage = &storage_packed,
+                                          .encodings = &encodings};
+    int status = open_filled(&whole, rank, &options);
+    options.storage = store->storage;
+    options.sharing = store->sharing;
+    param_store_close(store);
+    if (!status)
+        status = open_filled(store, rank, &options);
+    for (int round = 0; round < 2 && !status; round++)
+        for (int unit = PARAM_UNIT_FIRST; unit <= LAYERS && !status; unit++) {
+            status = param_unshard(store, unit, PARAM_FORWARD);
+            for (int id = 2 * (unit + 1); id < 2 * (unit + 2) && !status; id++)
+                status = compare_loans(rank, store, &whole, id);
+            status = param_reshard_after(store, unit, status);
+        }
+    struct param_unit units[UNITS];
+    int64_t elements = 0, buffers = 0, layer = 0;
+    sharded_units(store, units);
+    for (int u = 0; u < UNITS; u++) {
+        int64_t count = units[u].run[0].count;
+        elements += count;
+        buffers += u == 0 || u == UNITS - 1 ? count : 0;
+        layer = u > 0 && u < UNITS - 1 && count > layer ? count : layer;
+    }
+    if (!status)
+        status = expect(param_weight_bytes(store) == (size_t)(elements / DATA + buffers + 2 * layer) * sizeof(uint16_t),
+                        "planned bytes", elements);
+    if (!status)
+        status = expect((size_t)elements * sizeof(uint16_t) <
+                            param_weight_bytes(&whole) + (size_t)UNITS * DATA * ARENA_ALIGNMENT,
+                        "bytes of all shares", elements);
+    param_store_close(&whole);
+    return status;
+}
+
 static int run_rank(struct comm *world, void *context) {
     const struct task *task = context;
     struct rank_grid grid = {TENSOR, 1, 1, DATA, 1};
@@ -243,7 +350,7 @@ static int run_rank(struct comm *world, void *context) {
     if (!status)
         status = param_store_sketch(&store, &options);
     if (!status)
-        status = param_store_open(&store, NULL);
+        status = task->storage->needs_fill ? STATUS_OK : param_store_open(&store, NULL);
     rank.is_planning = false;
     if (!status)
         status = task->use(&store, &rank);
@@ -270,6 +377,11 @@ static void a_unit_has_the_weights_of_all_ranks(void **state) {
     check(&storage_sharded, use_weights);
 }
 
+static void a_unit_has_the_packed_bytes_of_all_ranks(void **state) {
+    (void)state;
+    check(&storage_sharded_packed, use_packed);
+}
+
 static void units_are_gathered_as_often_as_planned(void **state) {
     (void)state;
     check(&storage_sharded, count_gathers);
@@ -294,6 +406,7 @@ static void shares_get_the_sums_of_all_micro_batches(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_unit_has_the_weights_of_all_ranks),
+        cmocka_unit_test(a_unit_has_the_packed_bytes_of_all_ranks),
         cmocka_unit_test(units_are_gathered_as_often_as_planned),
         cmocka_unit_test(units_are_used_in_their_order),
         cmocka_unit_test(no_more_units_are_whole_than_have_memory),
