@@ -62,7 +62,7 @@ int train_agree_to_start(struct trainer *trainer) {
     return status_fail(STATUS_INTERRUPTED, "stopped by %s before the first iteration", stop_name(trainer->stop));
 }
 
-int train_sum_over_data(struct trainer *trainer, void *values, int64_t count, enum dtype dtype) {
+int train_sum_over_data(const struct rank *rank, void *values, int64_t count, enum dtype dtype) {
     struct comm_data data = {.send = values, .receive = values, .count = count, .dtype = dtype};
-    return comm_all_reduce(trainer->rank.data, &data, COMM_SUM);
+    return comm_all_reduce(rank->data, &data, COMM_SUM);
 }

@@ -7,7 +7,7 @@
 static const char master_prefix[] = "master.", mean_prefix[] = "exp_avg.", square_prefix[] = "exp_avg_sq.";
 
 const struct param_table *train_state_table(const struct trainer *trainer) {
-    return trainer->run.tuner ? trainer->model.tuner.state_table : trainer->store->map.table;
+    return trainer->run.tuner ? trainer->model.tuner.state_table : trainer->stepper.store->map.table;
 }
 
 /* ---- the optimizer's arrays ---- */
@@ -28,7 +28,7 @@ static float *find_values(const struct optimizer *optimizer, int index, const st
 
 static int state_open(struct optimizer_arrays *state, struct trainer *trainer, bool is_written) {
     static const char *const prefixes[OPTIMIZER_ARRAYS] = {mean_prefix, square_prefix, master_prefix};
-    const struct gradient_sync *sync = &trainer->sync;
+    const struct gradient_sync *sync = &trainer->stepper.sync;
     const struct param_store *store = sync->store;
     size_t pieces = (size_t)sync->piece_count;
     *state = (struct optimizer_arrays){.ranges = calloc(OPTIMIZER_ARRAYS * (pieces + 1), sizeof *state->ranges)};
@@ -39,7 +39,7 @@ static int state_open(struct optimizer_arrays *state, struct trainer *trainer, b
             const struct sync_piece *piece = &sync->pieces[i];
             ranges[i] = (struct param_range){.first = piece->first,
                                              .count = piece->count,
-                                             .data = find_values(&trainer->optimizer, a, piece),
+                                             .data = find_values(&trainer->stepper.optimizer, a, piece),
                                              .type = DTYPE_F32};
         }
         state->flats[a] = (struct ckpt_flat){.map = &store->map,
@@ -98,7 +98,7 @@ static int load_weights(struct trainer *trainer, struct optimizer_arrays *state,
     array.prefix = "";
     array.only_trainable = trainer->run.tuner != NULL;
     return trainer->run.tuner ? trainer->run.tuner->load(trainer->model.tuner.self, directory, &array)
-                              : read_model(directory, trainer->store, &array);
+                              : read_model(directory, trainer->stepper.store, &array);
 }
 
 /* Loads the moments, and the master weights that a bf16 run has saved; without them the model's weights are the master
@@ -110,7 +110,7 @@ static int load_checkpoint(struct trainer *trainer, struct optimizer_arrays *sta
     THEN(status, ckpt_read(tensors, train_state_table(trainer), state->arrays, has_master ? 3 : 2));
     ckpt_close(tensors);
     THEN_IF(status, !has_master, load_weights(trainer, state, trainer->run.checkpoint));
-    trainer->optimizer.step = trainer->run.optimizer_step;
+    trainer->stepper.optimizer.step = trainer->run.optimizer_step;
     return status;
 }
 
@@ -154,7 +154,7 @@ int train_load(struct trainer *trainer) {
         int status = trainer->run.tuner
                          ? STATUS_OK /* it has started with them */
                          : base_initialise(trainer->model.base, (uint64_t)trainer->run.config.train.seed);
-        return status ? status : optimizer_reset(&trainer->optimizer);
+        return status ? status : optimizer_reset(&trainer->stepper.optimizer);
     }
     struct optimizer_arrays state;
     int status = state_open(&state, trainer, false);
@@ -165,5 +165,5 @@ int train_load(struct trainer *trainer) {
     free(state.ranges);
     THEN(status, train_fp8_load(trainer));
     status = comm_agree(trainer->world, status);
-    return status ? status : optimizer_round_weights(&trainer->optimizer);
+    return status ? status : optimizer_round_weights(&trainer->stepper.optimizer);
 }

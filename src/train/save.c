@@ -95,7 +95,7 @@ int train_saver_bytes(const struct train_run *run, const struct rank *rank, cons
 
 int train_saver_open(struct trainer *trainer) {
     const struct run_config *run = &trainer->run.config;
-    struct param_store *store = trainer->store;
+    struct param_store *store = trainer->stepper.store;
     if (!run->checkpoint.save)
         return STATUS_OK;
     struct run_saver *saver = trainer->saver = calloc(1, sizeof *saver);

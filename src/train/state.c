@@ -58,7 +58,7 @@ int train_state_write(const struct trainer *trainer, char **text) {
         json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "iteration", (json_int_t)trainer->iteration,
                   "consumed_samples", (json_int_t)trainer->consumed_samples, "consumed_tokens",
                   (json_int_t)(trainer->consumed_samples * run->data.seq_length), "optimizer_step",
-                  (json_int_t)trainer->optimizer.step, "validated_iteration", (json_int_t)progress->validated,
+                  (json_int_t)trainer->stepper.optimizer.step, "validated_iteration", (json_int_t)progress->validated,
                   "validations_without_better", (json_int_t)progress->bad, "run", keys);
     if (progress->has_loss)
         json_object_set_new(root, "lm_loss", json_real(progress->loss));

@@ -2,41 +2,17 @@
 #pragma once
 
 #include "train/plan.h"
+#include "train/stepper.h"
 #include "train/train.h"
 
 #include "base/opening.h"
 #include "ckpt/ckpt.h"
-#include "data/data.h"
-#include "model/model.h"
-#include "optim/optim.h"
 #include "parallel/layout.h"
-#include "parallel/pipeline.h"
 #include "parallel/site.h"
-#include "pretrained/encodings.h"
 
-/* The model of a rank, and what trains it. */
-struct train_model {
-    struct pretrained files; /* of a base in few bits, until it is loaded; zeroed: other bases */
-    struct pretrained_encodings encodings;
-    struct base *base;
-    struct tuner_part tuner; /* zeroed: the base itself trains */
-    struct training_runner *runner;
-};
-
-/* An observer of a rank's passes. It is called on the rank's thread, and a status that it returns ends the step. */
-struct train_watch {
-    int micro_batch; /* of the pass, set by the trainer */
-    /* After the embedding (-1) and each layer of a forward; see model_pass.layer_output. */
-    int (*output)(struct train_watch *watch, int layer, const void *x, int64_t rows);
-    /* When a backward has added to the gradients of a layer; see model_pass.layer_done. With a tuner it is called once,
-     * with WATCH_ALL_LAYERS. The gradients are not summed over the data ranks yet. */
-    int (*gradients)(struct train_watch *watch, int layer);
-};
-enum { WATCH_ALL_LAYERS = INT_MAX };
-
+/* Owns the world of a run: its device, group, files and model. The stepper works on them. */
 struct trainer {
     struct train_run run;
-    struct train_watch *watch; /* NULL: none */
     struct train_plan plan;
     struct comm *world;
     struct comm *own_world; /* opened if the caller has none */
@@ -45,16 +21,10 @@ struct trainer {
     struct device *device;
     struct rank rank;
     struct gpt_data data;
-    double last_backward;     /* seconds of all backwards of last micro batches */
-    int64_t micro_count;      /* micro batches of this rank in a global batch */
-    struct gpt_batch *micros; /* [micro_count]: all at once, because a row's loss weight depends on the labels of all */
-    struct tuning_data *rows; /* NULL: pretraining */
+    struct tuning_data *rows;  /* NULL: pretraining */
+    struct train_source files; /* reads data or rows */
     struct train_model model;
-    struct param_store *store; /* the parameters that train: the model's or the tuner's */
-    struct pipeline pipeline;
-    struct unit_order order[2]; /* in a global batch, and in a batch of an evaluation; none if no weights are cut */
-    struct gradient_sync sync;
-    struct optimizer optimizer;
+    struct stepper stepper;
     struct schedule schedule;
     int64_t iteration; /* finished iterations */
     int64_t tokens;    /* in the iterations of this process, without padding */
@@ -74,7 +44,7 @@ int train_agree(struct trainer *trainer);
 /* Returns STATUS_INTERRUPTED on all ranks when one was asked to stop. */
 int train_agree_to_start(struct trainer *trainer);
 /* Sums one number in host memory over the ranks that share this one's weights. */
-int train_sum_over_data(struct trainer *trainer, void *values, int64_t count, enum dtype dtype);
+int train_sum_over_data(const struct rank *rank, void *values, int64_t count, enum dtype dtype);
 
 /* trainer_open.c */
 /* Makes a trainer in which no step of the opening has run; the caller frees it. STATUS_USAGE for a layout that
@@ -92,17 +62,6 @@ void train_unclaim(struct trainer *trainer);
 int64_t train_ours_until(const struct train_run *run);
 /* True when the run resumes, perhaps one that was interrupted before its first checkpoint. */
 bool train_resumes(const struct train_run *run);
-
-/* batch.c */
-/* Runs forward and backward of the next global batch. *tokens: its rows without padding; *labels: its rows whose loss
- * counts. It starts the sums of gradients over the data ranks, and fetches this rank's part of the mean loss
- * (model_fetched_loss). */
-int train_global_batch(struct trainer *trainer, int64_t *tokens, int64_t *labels);
-/* Runs the forward of the global batch of samples from `first` on, and adds to the model's loss. *labels: the rows of
- * this rank's part whose loss counts. */
-int train_evaluate_batch(struct trainer *trainer, int64_t first, int64_t *labels);
-/* Replaces this rank's part of the loss by the loss of all ranks. */
-int train_sum_loss(struct trainer *trainer, double *loss);
 
 /* shapes.c */
 /* Returns the pipeline's schedule. */

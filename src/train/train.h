@@ -85,10 +85,10 @@ struct train_progress {
     double best_loss;
 };
 
-/* Samples from another source than files. Any number of threads may read at once. */
+/* A source of samples. Any number of threads may read at once. */
 struct train_source {
-    /* Reads samples [first, first + batch->samples), as tuning_batch_read does. */
-    int (*read)(const struct train_source *source, struct gpt_batch *batch, int64_t first);
+    /* Reads samples [first, first + batch->samples) of the split, as tuning_batch_read does. */
+    int (*read)(const struct train_source *source, struct gpt_batch *batch, enum data_split split, int64_t first);
 };
 
 /* A run that is ready to be planned and opened. */

@@ -31,14 +31,14 @@ const struct rank_site *trainer_site(const struct trainer *trainer) {
 
 struct trainer_times trainer_times(const struct trainer *trainer) {
     double of_units = sharded_counts(base_store(trainer->model.base)).waited_seconds;
-    return (struct trainer_times){.waited = trainer->sync.waited_seconds + of_units,
-                                  .last_backward = trainer->last_backward};
+    return (struct trainer_times){.waited = trainer->stepper.sync.waited_seconds + of_units,
+                                  .last_backward = trainer->stepper.last_backward};
 }
 
 /* ---- an iteration ---- */
 
 int trainer_await_weights(struct trainer *trainer) {
-    return gradient_sync_gather_wait(&trainer->sync, INT_MAX);
+    return stepper_await_weights(&trainer->stepper);
 }
 
 /* The first rank's failure ends the others' wait. A save in progress has earlier weights, which are good. */
@@ -49,8 +49,6 @@ int train_end_together(struct trainer *trainer) {
 }
 
 static int fail_not_finite(struct trainer *trainer, const char *what, double value) {
-    TRY(gradient_sync_finish(&trainer->sync));
-    TRY(trainer_await_weights(trainer));
     TRY(train_end_together(trainer));
     int64_t first = trainer->consumed_samples, count = trainer->run.config.train.global_batch_size;
     return status_fail(
@@ -68,36 +66,29 @@ static double flops_of(const struct train_plan *plan, int64_t tokens, int64_t la
 
 int trainer_step(struct trainer *trainer, struct train_record *record) {
     const struct run_config *run = &trainer->run.config;
-    double start = clock_seconds(), loss, norm = 0;
-    int64_t tokens, labels;
-    double lr = schedule_lr(&trainer->schedule, trainer->iteration + 1);
-    int status = train_global_batch(trainer, &tokens, &labels);
-    THEN(status, optimizer_start(&trainer->optimizer, lr));
-    THEN(status, model_fp8_end_step(trainer->model.runner, trainer->iteration));
-    THEN(status, rank_finish(&trainer->rank));
-    loss = model_fetched_loss(trainer->model.runner);
-    THEN(status, train_sum_loss(trainer, &loss));
-    TRY(status);
-    if (!isfinite(loss))
-        return fail_not_finite(trainer, "loss", loss);
-    status = optimizer_finish(&trainer->optimizer, &norm);
-    if (status && !isfinite(norm))
-        return fail_not_finite(trainer, "gradient norm", norm);
+    struct stepper_result result = {0};
+    double start = clock_seconds(), lr = schedule_lr(&trainer->schedule, trainer->iteration + 1);
+    int status = stepper_pass(&trainer->stepper, trainer->consumed_samples, &result);
+    THEN(status, stepper_update(&trainer->stepper, trainer->iteration, lr, &result));
+    if (status == STATUS_INVALID && !isfinite(result.loss))
+        return fail_not_finite(trainer, "loss", result.loss);
+    if (status == STATUS_INVALID && !isfinite(result.grad_norm))
+        return fail_not_finite(trainer, "gradient norm", result.grad_norm);
     TRY(status);
     trainer->iteration++;
     trainer->consumed_samples += run->train.global_batch_size;
     trainer->progress.has_loss = true;
-    trainer->progress.loss = loss;
+    trainer->progress.loss = result.loss;
     double seconds = clock_seconds() - start;
-    double tokens_per_s = (double)tokens / seconds;
-    trainer->tokens += tokens;
+    double tokens_per_s = (double)result.tokens / seconds;
+    trainer->tokens += result.tokens;
     *record = (struct train_record){
         .iteration = trainer->iteration,
-        .lm_loss = loss,
+        .lm_loss = result.loss,
         .lr = lr,
-        .grad_norm = norm,
+        .grad_norm = result.grad_norm,
         .tokens_per_s = tokens_per_s,
-        .model_tflops = flops_of(&trainer->plan, tokens, labels) / seconds / 1e12,
+        .model_tflops = flops_of(&trainer->plan, result.tokens, result.labels) / seconds / 1e12,
         .seconds = seconds,
     };
     return STATUS_OK;
@@ -129,13 +120,13 @@ int trainer_evaluate(struct trainer *trainer, struct validation_record *record, 
     if (!status && trainer->run.tuner) /* the tuner's weights have changed */
         status = trainer->run.tuner->begin(trainer->model.tuner.self, TUNER_NO_DROPOUT);
     for (int64_t i = 0; i < count && !status && !trainer->stop; i++) {
-        status = train_evaluate_batch(trainer, first + i * batch_size, &more);
+        status = stepper_evaluate(&trainer->stepper, first + i * batch_size, &more);
         labels += more;
         THEN(status, train_agree(trainer));
     }
     THEN(status, model_loss(trainer->model.runner, &loss));
-    THEN(status, train_sum_loss(trainer, &loss));
-    THEN(status, train_sum_over_data(trainer, &labels, 1, DTYPE_I64));
+    THEN(status, stepper_sum_loss(&trainer->stepper, &loss));
+    THEN(status, train_sum_over_data(&trainer->rank, &labels, 1, DTYPE_I64));
     double mean = labels > 0 ? loss / (double)labels : 0;
     struct comm_data data = {.send = &mean, .receive = &mean, .count = 1, .dtype = DTYPE_F64};
     THEN(status, comm_broadcast(trainer->world, &data, 0));

@@ -175,85 +175,14 @@ static int open_plan(void *self) {
     return status;
 }
 
-static void close_batches(void *self) {
-    struct trainer *trainer = self;
-    for (int64_t m = 0; m < trainer->micro_count; m++)
-        gpt_batch_free(&trainer->micros[m]);
-    free(trainer->micros);
-}
-
-static int open_batches(void *self) {
-    struct trainer *trainer = self;
-    const struct run_config *run = &trainer->run.config;
-    int64_t count = run->train.global_batch_size / run->train.micro_batch_size / trainer->rank.data->size;
-    trainer->micros = calloc((size_t)count, sizeof *trainer->micros);
-    int status = status_allocated(trainer->micros);
-    for (; trainer->micro_count < count && !status; trainer->micro_count++)
-        status =
-            gpt_batch_init(&trainer->micros[trainer->micro_count], run->train.micro_batch_size, run->data.seq_length);
-    if (status)
-        close_batches(trainer);
-    return status;
-}
-
 /* ---- the model, and what trains it ---- */
 
 static int open_model(void *self) {
     struct trainer *trainer = self;
     struct train_model *model = &trainer->model;
-    trainer->store = trainer->run.tuner ? model->tuner.store : base_store(model->base);
     int status = base_allocate(model->base);
     THEN(status, training_allocate(model->runner));
     return status ? status : rank_allocate_workspace(&trainer->rank);
-}
-
-static int open_pipeline(void *self) {
-    struct trainer *trainer = self;
-    struct model_options options;
-    struct pipeline_shape shape;
-    TRY(train_model_options(&trainer->run, &trainer->rank, &trainer->model, &options, &shape));
-    return pipeline_open(&trainer->pipeline, &trainer->rank, &shape, training_stream_elements(trainer->model.runner),
-                         options.base.dtype);
-}
-
-static void close_pipeline(void *self) {
-    pipeline_close(&((struct trainer *)self)->pipeline);
-}
-
-static void close_order(void *self) {
-    struct trainer *trainer = self;
-    free(trainer->order[0].units);
-    free(trainer->order[1].units);
-}
-
-/* Lists the units that a batch uses, if weights are gathered before their use. */
-static int open_order(void *self) {
-    struct trainer *trainer = self;
-    const struct pipeline *pipeline = &trainer->pipeline;
-    int steps = pipeline_step_count(&pipeline->shape);
-    if (!sharded_cuts_weights(base_store(trainer->model.base)))
-        return STATUS_OK;
-    int status = model_unit_order(trainer->model.runner, pipeline->steps, steps, false, &trainer->order[0]);
-    THEN(status, model_unit_order(trainer->model.runner, pipeline->forward_steps, steps / 2, true, &trainer->order[1]));
-    if (status)
-        close_order(trainer);
-    return status;
-}
-
-static int open_sync(void *self) {
-    struct trainer *trainer = self;
-    const struct run_config *run = &trainer->run.config;
-    const struct gradient_sync_options options = {
-        .is_sharded = run_sharding(run) >= SHARDING_OPTIM,
-        .overlaps_gradients = run->parallel.overlap_grad_reduce,
-        /* a tuner has few weights, and some are used before the layers */
-        .overlaps_weights = run->parallel.overlap_param_gather && !trainer->run.tuner,
-    };
-    return gradient_sync_open(&trainer->sync, &trainer->rank, trainer->store, &options);
-}
-
-static void close_sync(void *self) {
-    gradient_sync_close(&((struct trainer *)self)->sync);
 }
 
 static int load_base(void *self) {
@@ -261,21 +190,28 @@ static int load_base(void *self) {
     return trainer->run.tuner ? train_load_base(trainer) : STATUS_OK;
 }
 
-static int open_optimizer(void *self) {
-    struct trainer *trainer = self;
-    const struct run_config *run = &trainer->run.config;
-    const struct optimizer_options adamw = {
-        .beta1 = run->optim.adam_beta1,
-        .beta2 = run->optim.adam_beta2,
-        .epsilon = run->optim.adam_eps,
-        .weight_decay = run->optim.weight_decay,
-        .clip_grad = run->optim.clip_grad,
-    };
-    return optimizer_open(&trainer->optimizer, &adamw, &trainer->sync);
+/* Reads samples of the split from the files of the run. */
+static int read_files(const struct train_source *source, struct gpt_batch *batch, enum data_split split,
+                      int64_t first) {
+    const struct trainer *trainer = (const void *)((const char *)source - offsetof(struct trainer, files));
+    return trainer->rows ? tuning_batch_read(batch, trainer->rows, split, first)
+                         : gpt_batch_read(batch, &trainer->data.splits[split], first);
 }
 
-static void close_optimizer(void *self) {
-    optimizer_close(&((struct trainer *)self)->optimizer);
+static int open_stepper(void *self) {
+    struct trainer *trainer = self;
+    const struct pipeline_shape shape = train_pipeline_shape(&trainer->run.config, &trainer->grid);
+    trainer->files.read = read_files;
+    trainer->stepper = (struct stepper){.rank = &trainer->rank,
+                                        .config = &trainer->run.config,
+                                        .model = &trainer->model,
+                                        .tuner = trainer->run.tuner,
+                                        .source = trainer->run.source ? trainer->run.source : &trainer->files};
+    return stepper_open(&trainer->stepper, &shape);
+}
+
+static void close_stepper(void *self) {
+    stepper_close(&((struct trainer *)self)->stepper);
 }
 
 static int load(void *self) {
@@ -314,13 +250,9 @@ static const struct opening_step steps[] = {
     {.open = heed_signals, .agrees = true},
     {.open = open_rank, .close = close_rank},
     {.open = open_plan, .close = close_plan},
-    {.open = open_batches, .close = close_batches},
-    {.open = open_model},
-    {.open = open_pipeline, .close = close_pipeline},
-    {.open = open_order, .close = close_order},
-    {.open = open_sync, .close = close_sync, .agrees = true},
+    {.open = open_model, .agrees = true},
     {.open = load_base},
-    {.open = open_optimizer, .close = close_optimizer, .agrees = true},
+    {.open = open_stepper, .close = close_stepper, .agrees = true},
     {.open = load},
     {.open = open_saver, .close = close_saver, .agrees = true},
     {.open = heed_signals, .agrees = true},

@@ -35,7 +35,8 @@ struct place {
 /* Writes the name that files have for the tensor with an element, and the element's number there. */
 static void name_tensor(struct verify *v, const struct place *place, int64_t at) {
     struct verify_difference *found = &v->difference;
-    const struct param_map *map = &place->seen->trainer->store->map, *whole = &v->one->trainer->store->map;
+    const struct param_map *map = &place->seen->trainer->stepper.store->map,
+                           *whole = &v->one->trainer->stepper.store->map;
     const struct param_table *table = map->table;
     const struct param *row = &table->rows[place->id];
     const int64_t *places = place->seen->places;
@@ -184,7 +185,7 @@ static int compare_outputs(struct verify *v) {
 /* True when this rank's gradient is one of the terms of the whole. Tensor ranks with copies have the same gradient,
  * unless each has a part of it; the last backward has summed these parts. */
 static bool is_term(const struct verify_seen *mine, int id, bool is_summed) {
-    const struct param *row = &mine->trainer->store->map.table->rows[id];
+    const struct param *row = &mine->trainer->stepper.store->map.table->rows[id];
     return row->shard != PARAM_REPLICATED || mine->trainer->rank.place.tensor == 0 ||
            (row->sums_over_tensor && !is_summed);
 }
@@ -192,7 +193,7 @@ static bool is_term(const struct verify_seen *mine, int id, bool is_summed) {
 /* Sums what every rank has after a micro batch, in the order of ranks, and compares the sum with one rank's. */
 static int compare_gradients_after(struct verify *v, int64_t m, double *whole, float *rounded) {
     const struct verify_seen *mine = &v->mine;
-    const struct param_map *map = &mine->trainer->store->map, *of_one = &v->one->trainer->store->map;
+    const struct param_map *map = &mine->trainer->stepper.store->map, *of_one = &v->one->trainer->stepper.store->map;
     const float *local = mine->gradients + m * map->flat_elements, *one = v->one->gradients + m * of_one->flat_elements;
     int64_t count = of_one->flat_elements;
     bool is_summed = m + 1 == mine->micro_count && !mine->trainer->run.tuner;
@@ -209,7 +210,7 @@ static int compare_gradients_after(struct verify *v, int64_t m, double *whole, f
         rounded[i] = (float)whole[i];
     for (int id = map->table->count - 1; id >= 0; id--) {
         int64_t first = of_one->places[id].offset, elements = param_map_elements(of_one, id);
-        if (!param_trains(v->one->trainer->store, id))
+        if (!param_trains(v->one->trainer->stepper.store, id))
             continue;
         compare(v,
                 &(const struct place){.kind = VERIFY_GRADIENT,
@@ -225,12 +226,12 @@ static int compare_gradients_after(struct verify *v, int64_t m, double *whole, f
 }
 
 static int compare_gradients(struct verify *v) {
-    size_t count = (size_t)v->one->trainer->store->map.flat_elements + 1;
+    size_t count = (size_t)v->one->trainer->stepper.store->map.flat_elements + 1;
     double *whole = calloc(count, sizeof *whole);
     float *rounded = calloc(count, sizeof *rounded);
     int status = status_allocated(whole && rounded);
     int64_t first = v->job->run.tuner ? v->mine.micro_count - 1 : 0; /* a tuner's gradients are known at the end */
-    if (param_cuts_gradients(v->mine.trainer->store))                /* they are summed as they come */
+    if (param_cuts_gradients(v->mine.trainer->stepper.store))        /* they are summed as they come */
         first = v->mine.micro_count;
     for (int64_t m = first; m < v->mine.micro_count && !status; m++)
         status = compare_gradients_after(v, m, whole, rounded);
@@ -255,7 +256,7 @@ struct array {
 /* Compares the part [first, first + count) of the rank's flat array. */
 static void compare_range(struct verify *v, const struct verify_seen *seen, const struct array *array, int64_t first,
                           int64_t count) {
-    const struct param_map *map = &seen->trainer->store->map, *of_one = &v->one->trainer->store->map;
+    const struct param_map *map = &seen->trainer->stepper.store->map, *of_one = &v->one->trainer->stepper.store->map;
     bool is_backward = array->kind == VERIFY_SUM;
     for (int turn = 0; turn < map->table->count; turn++) {
         int id = is_backward ? map->table->count - 1 - turn : turn;
@@ -284,21 +285,22 @@ static void compare_range(struct verify *v, const struct verify_seen *seen, cons
 
 static int compare_array(struct verify *v, const struct verify_seen *seen, struct array array) {
     const struct trainer *trainer = seen->trainer;
-    const struct param_map *map = &trainer->store->map, *of_one = &v->one->trainer->store->map;
+    const struct param_map *map = &trainer->stepper.store->map, *of_one = &v->one->trainer->stepper.store->map;
     size_t count = (size_t)map->flat_elements + 1;
     int ranges = 0;
-    const struct param_range *range = param_ranges(trainer->store, PARAM_WEIGHTS, &ranges);
+    const struct param_range *range = param_ranges(trainer->stepper.store, PARAM_WEIGHTS, &ranges);
     array.expected = calloc(2 * count, sizeof *array.expected);
     TRY(status_allocated(array.expected));
     array.gradients = array.expected + count;
     array.largest = largest_of(array.one, of_one->flat_elements);
     verify_part(seen, array.one, array.expected);
     verify_part(seen, v->one->sums, array.gradients);
-    for (int i = 0; i < (array.is_weight ? ranges : trainer->sync.piece_count); i++)
+    for (int i = 0; i < (array.is_weight ? ranges : trainer->stepper.sync.piece_count); i++)
         if (array.is_weight)
             compare_range(v, seen, &array, range[i].first, range[i].count);
         else
-            compare_range(v, seen, &array, trainer->sync.pieces[i].first, trainer->sync.pieces[i].count);
+            compare_range(v, seen, &array, trainer->stepper.sync.pieces[i].first,
+                          trainer->stepper.sync.pieces[i].count);
     free(array.expected);
     return STATUS_OK;
 }
@@ -328,9 +330,9 @@ static int compare_replicas(struct verify *v) {
     const struct verify_seen *mine = &v->mine;
     const struct trainer *trainer = mine->trainer;
     const struct rank *rank = &trainer->rank;
-    const struct param_map *map = &trainer->store->map;
+    const struct param_map *map = &trainer->stepper.store->map;
     struct place place = {.kind = VERIFY_REPLICA, .micro_batch = mine->micro_count - 1, .seen = mine, .scale = 1};
-    bool is_whole = !sharded_cuts_weights(trainer->store);
+    bool is_whole = !sharded_cuts_weights(trainer->stepper.store);
     for (int id = 0; id < map->table->count; id++) {
         const struct param *row = &map->table->rows[id];
         int64_t count = param_map_elements(map, id);
@@ -341,7 +343,7 @@ static int compare_replicas(struct verify *v) {
         const float *weights = mine->weights + map->places[id].offset, *sums = mine->sums + map->places[id].offset;
         if (is_whole)
             TRY(compare_replica(v, rank->data, &place, weights, count));
-        if (!trainer->sync.is_sharded && !param_cuts_gradients(trainer->store))
+        if (!trainer->stepper.sync.is_sharded && !param_cuts_gradients(trainer->stepper.store))
             TRY(compare_replica(v, rank->data, &place, sums, count));
         if (row->shard == PARAM_REPLICATED)
             TRY(compare_replica(v, rank->tensor, &place, weights, count));

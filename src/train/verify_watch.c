@@ -4,7 +4,7 @@
 /* ---- places ---- */
 
 static void find_places(struct verify_seen *seen, const struct param_map *whole, int id) {
-    const struct param_map *map = &seen->trainer->store->map;
+    const struct param_map *map = &seen->trainer->stepper.store->map;
     struct param_rect rects[PARAM_MAX_SLICES];
     int count = param_part_rects(&map->part, map->table, id, rects);
     for (int i = 0; i < count; i++)
@@ -17,18 +17,18 @@ static void find_places(struct verify_seen *seen, const struct param_map *whole,
 }
 
 int verify_find_places(struct verify_seen *seen, const struct verify_seen *one) {
-    const struct param_map *map = &seen->trainer->store->map;
+    const struct param_map *map = &seen->trainer->stepper.store->map;
     seen->places = calloc((size_t)map->flat_elements + 1, sizeof *seen->places);
     seen->is_second = calloc((size_t)map->flat_elements + 1, sizeof *seen->is_second);
     TRY(status_allocated(seen->places && seen->is_second));
     memset(seen->places, -1, (size_t)map->flat_elements * sizeof *seen->places);
     for (int id = 0; id < map->table->count; id++)
-        find_places(seen, &one->trainer->store->map, id);
+        find_places(seen, &one->trainer->stepper.store->map, id);
     return STATUS_OK;
 }
 
 void verify_part(const struct verify_seen *seen, const float *from, float *to) {
-    for (int64_t i = 0; i < seen->trainer->store->map.flat_elements; i++)
+    for (int64_t i = 0; i < seen->trainer->stepper.store->map.flat_elements; i++)
         to[i] = seen->places[i] < 0 ? 0 : from[seen->places[i]];
 }
 
@@ -62,7 +62,7 @@ static bool is_of(const struct verify_seen *seen, const struct param *row, int l
 
 static int see_gradients(struct train_watch *watch, int layer) {
     struct verify_seen *seen = (struct verify_seen *)watch;
-    const struct param_store *store = seen->trainer->store;
+    const struct param_store *store = seen->trainer->stepper.store;
     const struct param_map *map = &store->map;
     bool is_last = layer == WATCH_ALL_LAYERS;
     int64_t micro = is_last ? seen->micro_count - 1 : watch->micro_batch;
@@ -81,15 +81,16 @@ static int see_gradients(struct train_watch *watch, int layer) {
 
 static int verify_read(struct verify_seen *seen) {
     const struct trainer *trainer = seen->trainer;
-    const struct optimizer *optimizer = &trainer->optimizer;
+    const struct optimizer *optimizer = &trainer->stepper.optimizer;
     int count;
-    const struct param_range *ranges = param_ranges(trainer->store, PARAM_WEIGHTS, &count);
+    const struct param_range *ranges = param_ranges(trainer->stepper.store, PARAM_WEIGHTS, &count);
     TRY(trainer_await_weights(seen->trainer));
     for (int i = 0; i < count; i++)
         TRY(fetch(seen, seen->weights + ranges[i].first, ranges[i].data, ranges[i].count));
-    for (int i = 0; i < trainer->sync.piece_count; i++) {
-        const struct sync_piece *piece = &trainer->sync.pieces[i];
-        const void *sums = param_range_between(trainer->store, PARAM_GRADIENTS, piece->first, piece->count).data;
+    for (int i = 0; i < trainer->stepper.sync.piece_count; i++) {
+        const struct sync_piece *piece = &trainer->stepper.sync.pieces[i];
+        const void *sums =
+            param_range_between(trainer->stepper.store, PARAM_GRADIENTS, piece->first, piece->count).data;
         TRY(fetch(seen, seen->sums + piece->first, sums, piece->count));
         TRY(fetch(seen, seen->mean + piece->first, optimizer->m + piece->local, piece->count));
         TRY(fetch(seen, seen->square + piece->first, optimizer->v + piece->local, piece->count));
@@ -107,14 +108,14 @@ int verify_step(struct verify_seen *seen) {
 
 int verify_take(struct verify_seen *seen, const struct verify_seen *one) {
     struct trainer *trainer = seen->trainer;
-    struct optimizer *optimizer = &trainer->optimizer;
+    struct optimizer *optimizer = &trainer->stepper.optimizer;
     struct stream *stream = trainer->rank.exec.stream;
     const float *const from[] = {one->weights, one->mean, one->square};
     float *const to[] = {seen->weights, seen->mean, seen->square};
     for (int a = 0; a < 3; a++)
         verify_part(seen, from[a], to[a]);
-    for (int i = 0; i < trainer->sync.piece_count; i++) {
-        const struct sync_piece *piece = &trainer->sync.pieces[i];
+    for (int i = 0; i < trainer->stepper.sync.piece_count; i++) {
+        const struct sync_piece *piece = &trainer->stepper.sync.pieces[i];
         float *places[] = {optimizer_master(optimizer, piece), optimizer->m + piece->local,
                            optimizer->v + piece->local};
         for (int a = 0; a < 3; a++)
@@ -129,8 +130,8 @@ int verify_take(struct verify_seen *seen, const struct verify_seen *one) {
 static int take_memory(struct verify_seen *seen) {
     const struct trainer *trainer = seen->trainer;
     const struct run_config *run = &trainer->run.config;
-    size_t flat = (size_t)trainer->store->map.flat_elements + 1, outputs, gradients;
-    seen->micro_count = trainer->micro_count;
+    size_t flat = (size_t)trainer->stepper.store->map.flat_elements + 1, outputs, gradients;
+    seen->micro_count = trainer->stepper.micro_count;
     seen->layers = run->model.num_layers;
     seen->output_elements = run->train.micro_batch_size * run->data.seq_length * run->model.hidden_size;
     outputs = (size_t)(seen->micro_count * (seen->layers + 1) * seen->output_elements);
@@ -151,7 +152,7 @@ int verify_open(struct verify_seen *seen, const struct train_run *run, struct co
     *seen = (struct verify_seen){.watch = {.output = see_output, .gradients = see_gradients}, .every = every};
     TRY(trainer_open(run, world, &seen->trainer));
     TRY(take_memory(seen));
-    seen->trainer->watch = &seen->watch;
+    seen->trainer->stepper.watch = &seen->watch;
     return verify_read(seen);
 }
 
