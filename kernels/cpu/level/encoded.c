@@ -183,21 +183,6 @@ int LEVEL(cpu_pack)(const struct exec *exec, const struct pack_call *a) {
 
 /* ---- values ---------------------------------------------------------------------------------------------------- */
 
-static float element(enum dtype type, const char *array, int64_t i) {
-    switch (type) {
-    case DTYPE_F32:
-        return ((const float *)(const void *)array)[i];
-    case DTYPE_F16:
-        return f16_to_float(((const uint16_t *)(const void *)array)[i]);
-    case DTYPE_BF16:
-        return bf16_to_float(((const uint16_t *)(const void *)array)[i]);
-    case DTYPE_I8:
-        return ((const int8_t *)array)[i];
-    default:
-        return ((const uint8_t *)array)[i];
-    }
-}
-
 static int code_of(const struct panel_form *f, const char *codes, int64_t output, int64_t position) {
     if (f->bits == 8) {
         int byte = ((const uint8_t *)codes)[(position / 2 * PANEL + output) * 2 + position % 2];
@@ -227,13 +212,13 @@ TYPED_BODY void decode_row(const struct part_rows *part, int64_t row, const stru
     int64_t last = part->order ? f->groups : (col + cols + f->group - 1) / f->group;
     for (int64_t g = first; g < last; g++) {
         const char *codes = codes_at(f, panel, g), *shifts = shifts_at(f, panel, g);
-        float scale = element(e->scale_type, group_at(f, panel, g), lane), zero = 0, offset = 0;
+        float scale = encoded_element(e->scale_type, group_at(f, panel, g), lane), zero = 0, offset = 0;
         if (e->groups_of_block)
             scale *= f16_to_float(block_at(f, panel, g)[lane]);
         if (e->shift == ENCODED_ZEROS)
             zero = ((const uint8_t *)shifts)[lane];
         else if (e->shift == ENCODED_OFFSETS)
-            offset = element(e->scale_type, shifts, lane);
+            offset = encoded_element(e->scale_type, shifts, lane);
         if (e->shift == ENCODED_OFFSETS && e->groups_of_block)
             offset *= f16_to_float(block_at(f, panel, g)[PANEL + lane]);
         int64_t from = g * f->group, end = from + f->group;
