@@ -97,7 +97,7 @@ const float *encoded_table(enum encoded_codes codes) {
     return tables[codes];
 }
 
-static float element(enum dtype type, const void *array, int64_t i) {
+float encoded_element(enum dtype type, const void *array, int64_t i) {
     switch (type) {
     case DTYPE_F32:
         return ((const float *)array)[i];
@@ -121,13 +121,13 @@ static struct group_terms terms_of(const struct encoded_rows *r, int64_t row, in
     const struct encoding *e = &r->encoding;
     int64_t at = row * encoded_groups(e, r->positions) + group;
     int64_t block = e->groups_of_block ? row * encoded_blocks(e, r->positions) + group / e->groups_of_block : 0;
-    struct group_terms terms = {.scale = element(e->scale_type, r->scales, at)};
+    struct group_terms terms = {.scale = encoded_element(e->scale_type, r->scales, at)};
     if (r->block_scales)
         terms.scale *= f16_to_float(r->block_scales[block]);
     if (e->shift == ENCODED_ZEROS)
         terms.zero = (float)((const uint8_t *)r->shifts)[at];
     if (e->shift == ENCODED_OFFSETS)
-        terms.offset = element(e->scale_type, r->shifts, at);
+        terms.offset = encoded_element(e->scale_type, r->shifts, at);
     if (e->shift == ENCODED_OFFSETS && r->block_offsets)
         terms.offset *= f16_to_float(r->block_offsets[block]);
     return terms;

@@ -82,6 +82,8 @@ void encoding_cut(struct encoding *encoding, int64_t column, int64_t columns);
 size_t encoded_rows_bytes(const struct encoded_part *part);
 /* Returns the rows of a part, with its arrays in `memory` (encoded_rows_bytes, aligned to 8). */
 struct encoded_rows encoded_rows_place(const struct encoded_part *part, void *memory);
+/* Returns a number of an array of scales or offsets, of any scale_type. */
+float encoded_element(enum dtype type, const void *array, int64_t i);
 /* Returns the 16 numbers of a table of codes, or the 256 of CODES_E4M3; NULL for integers. */
 const float *encoded_table(enum encoded_codes codes);
 /* Writes the values of one row to out[inputs] in fp32: what the encoding means, which all products follow. */

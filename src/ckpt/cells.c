@@ -4,6 +4,8 @@
  * the other group, so the copies share the sending. */
 #include "save-internal.h"
 
+#include "base/smaller.h"
+
 /* A rectangle of a slice, in the parameter's rows and columns. */
 struct listed {
     int64_t plan, piece, row, rows, column, columns;
@@ -165,14 +167,6 @@ static int giver(const struct lists *lists, int array, int64_t owner, int to) {
 }
 
 /* ---- cells ---- */
-
-static int64_t larger(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
 
 /* Adds the common part of both rectangles. */
 static int add_cell(struct save_cells *cells, const struct save_cell *cell, int64_t row, int64_t rows, int64_t column,

@@ -3,6 +3,8 @@
 #include "codec-internal.h"
 #include "exchange.h"
 
+#include "base/smaller.h"
+
 enum { MOST_NAMES = 4096 };
 
 static const struct codec *const codecs[] = {
@@ -13,10 +15,6 @@ enum { CODEC_COUNT = sizeof codecs / sizeof *codecs };
 static const char weight_ending[] = ".weight";
 
 /* ---- for formats ---- */
-
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
 
 int codec_expect(const struct codec_linear *linear, int part, int dims, int64_t first, int64_t second) {
     const struct safetensor *tensor = linear->parts[part].tensor;

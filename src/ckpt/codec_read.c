@@ -2,11 +2,9 @@
  * codec_read_values makes numbers of them, a few rows at a time. */
 #include "codec-internal.h"
 
-enum { PIECE_BYTES = 1 << 18 /* of codes that are read at once */, ORDER_GROUP = 32 };
+#include "base/smaller.h"
 
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
+enum { PIECE_BYTES = 1 << 18 /* of codes that are read at once */, ORDER_GROUP = 32 };
 
 /* ---- codes ---- */
 
@@ -216,22 +214,12 @@ static int read_sorted(const struct codec_linear *linear, const struct codec_rec
 
 /* ---- scales and zeros ---- */
 
-/* Returns the index of the first number that is not finite, or -1. */
-static int64_t find_not_finite(enum dtype type, const void *values, int64_t count) {
-    if (type != DTYPE_F16)
-        return dtype_find_not_finite(type, values, count);
-    for (int64_t i = 0; i < count; i++)
-        if ((((const uint16_t *)values)[i] & 0x7c00) == 0x7c00)
-            return i;
-    return -1;
-}
-
 static int read_numbers(const struct codec_linear *linear, int64_t first, int64_t count, void *out) {
     const struct tensor_entry *from = &linear->parts[linear->scales];
     int (*read)(const struct codec_linear *, int64_t, int64_t, void *) = linear->codec->read_scales;
     TRY(read ? read(linear, first, count, out)
              : safetensors_read(from->file, from->tensor, first, count, from->tensor->dtype, out));
-    int64_t at = find_not_finite(linear->encoding.scale_type, out, count);
+    int64_t at = dtype_find_not_finite(linear->encoding.scale_type, out, count);
     return at < 0 ? STATUS_OK
                   : codec_fail(linear, linear->scales, "has a scale that is not finite: element %lld",
                                (long long)(first + at));
@@ -364,7 +352,7 @@ int codec_read_values(const struct codec_linear *linear, const struct codec_rect
             if (dtype == DTYPE_F32)
                 memcpy(to + (size_t)r * line, row, line);
         }
-        if (find_not_finite(dtype, to, piece.rows * rect->columns) >= 0)
+        if (dtype_find_not_finite(dtype, to, piece.rows * rect->columns) >= 0)
             status = codec_fail(linear, linear->scales, "makes a weight of %s that is not finite", linear->name);
     }
     free(memory);

@@ -3,6 +3,8 @@
  * which nobody waits before the values are needed. */
 #include "save-internal.h"
 
+#include "base/smaller.h"
+
 enum {
     BLOCK_ELEMENTS = SAVE_SCRATCH_BYTES / sizeof(float),
     LINES = 64, /* of the file, in a transposed block: the length of the runs in memory */
@@ -13,10 +15,6 @@ struct target {
     char *at;
     int64_t stride;
 };
-
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
 
 static const struct file_tensor *tensor_of(const struct save_exchange *x, const struct save_cell *cell) {
     const struct write_plan *plan = &x->plans[cell->plan];

@@ -1,13 +1,7 @@
 /* Quantised tensors of GGUF files in their bits: rows of codes and scales, as an encoded matrix takes them. */
 #include "gguf-internal.h"
 
-static int64_t larger(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
+#include "base/smaller.h"
 
 bool gguf_describe(const struct gguf_tensor *tensor, int64_t column, int64_t columns, struct encoding *encoding) {
     *encoding = tensor->type->encoding;

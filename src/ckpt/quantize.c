@@ -231,12 +231,11 @@ static int read_values(const struct item *linear, float **values) {
 
 /* Fails for a scale that its type cannot hold. */
 static int check_scales(const struct quantizer *q, const struct item *linear) {
-    const uint16_t *scales = q->rounded.rows.scales;
     int64_t count = linear->facts.rows * encoded_groups(&q->rounded.rows.encoding, linear->facts.columns);
-    for (int64_t i = 0; i < count && q->rounded.rows.encoding.scale_type == DTYPE_F16; i++)
-        if ((scales[i] & 0x7c00) == 0x7c00)
-            return status_fail(STATUS_INVALID, "%s has numbers whose scale is beyond fp16", linear->facts.name);
-    return STATUS_OK;
+    bool is_f16 = q->rounded.rows.encoding.scale_type == DTYPE_F16;
+    return is_f16 && dtype_find_not_finite(DTYPE_F16, q->rounded.rows.scales, count) >= 0
+               ? status_fail(STATUS_INVALID, "%s has numbers whose scale is beyond fp16", linear->facts.name)
+               : STATUS_OK;
 }
 
 static int round_linear(struct quantizer *q, int64_t number) {

@@ -2,6 +2,8 @@
  * them. */
 #include "ckpt-internal.h"
 
+#include "base/smaller.h"
+
 enum { SHORTEST_RUN = 1024 /* elements in a row of a transposed tensor that one read or write is worth */ };
 
 void shape_text(char *out, size_t bytes, int dims, const int64_t *shape) {
@@ -39,10 +41,6 @@ bool slice_cut(const struct param_slice *slice, const struct ckpt_block *block, 
     part->row = block->row > slice->row ? block->row : slice->row;
     part->rows = (end < slice_end ? end : slice_end) - part->row;
     return part->rows > 0;
-}
-
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
 }
 
 int slice_rects(const struct ckpt_array *array, const struct param *param, const struct param_slice *slice, int index,

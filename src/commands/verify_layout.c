@@ -5,6 +5,7 @@
 #include "tuner.h"
 #include "verify.h"
 
+#include "base/smaller.h"
 #include "planner/run_file.h"
 #include "train/verify.h"
 
@@ -53,15 +54,11 @@ static struct config_row *section_rows(size_t *count) {
     return all;
 }
 
-static int64_t minimum(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 static void shrink_adapter(struct peft_config *config) {
-    config->r = minimum(config->r, SMALL_RANK);
-    config->bottleneck = minimum(config->bottleneck, SMALL_RANK);
-    config->num_virtual_tokens = minimum(config->num_virtual_tokens, SMALL_VIRTUAL_TOKENS);
-    config->encoder_hidden_size = minimum(config->encoder_hidden_size, SMALL_ENCODER);
+    config->r = smaller(config->r, SMALL_RANK);
+    config->bottleneck = smaller(config->bottleneck, SMALL_RANK);
+    config->num_virtual_tokens = smaller(config->num_virtual_tokens, SMALL_VIRTUAL_TOKENS);
+    config->encoder_hidden_size = smaller(config->encoder_hidden_size, SMALL_ENCODER);
 }
 
 /* Chooses the adapters, if the run has any. Their values are initial ones. */

@@ -2,11 +2,9 @@
  * edit distance of Damerau and Levenshtein (optimal string alignment). */
 #include "config-internal.h"
 
-#include <ctype.h>
+#include "base/smaller.h"
 
-static size_t smaller(size_t a, size_t b) {
-    return a < b ? a : b;
-}
+#include <ctype.h>
 
 /* One character of a name: case and the kind of its dashes make no difference. */
 static char fold(char character) {

@@ -1,6 +1,8 @@
 /* Plans the memory of a job's ranks, and shrinks what may shrink. */
 #include "memory.h"
 
+#include "base/smaller.h"
+
 /* A cache that nobody asked for keeps room for this many tokens. The default room for adapters, and for the sequences
  * of a job, is no larger than the weights, or than this where a model is small. Only a server, which touches its cache
  * at once, takes what there is. */
@@ -23,14 +25,6 @@ static int plan(struct comm *world, const struct engine_options *options, struct
     return status ? status : sum(world, device_uses_host_memory(options->device), memory);
 }
 
-static int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-static int64_t most(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
 /* Finds the room of each rank for cache and adapters, and what they want: the same at all ranks. */
 static int find_room(struct comm *world, const struct engine_options *options, const struct job_memory *memory,
                      int64_t *room, int64_t *cache, int64_t *adapters) {
@@ -41,13 +35,14 @@ static int find_room(struct comm *world, const struct engine_options *options, c
     usable = usable < INT64_MAX / 2 ? usable : INT64_MAX / 2;
     int64_t sums[] = {(int64_t)(plan->cache + options->adapter_memory), 1};
     TRY(rank_site_sum(world, &memory->site, sums, 2));
-    int64_t room_of_weights = most((int64_t)plan->weights, ROOM_OF_SMALL);
+    int64_t room_of_weights = larger((int64_t)plan->weights, ROOM_OF_SMALL);
     int64_t words[] = {-((int64_t)usable - (int64_t)memory->planned + sums[0]) / sums[1], (int64_t)plan->cache,
                        (int64_t)options->adapter_memory};
     if (!memory->cache_is_given && options->cache_bytes && !options->touches_cache)
-        words[1] = least(words[1], most(room_of_weights, (int64_t)plan->cache / plan->pages * plan->sequence_pages));
+        words[1] =
+            smaller(words[1], larger(room_of_weights, (int64_t)plan->cache / plan->pages * plan->sequence_pages));
     if (!memory->adapters_are_given)
-        words[2] = least(words[2], room_of_weights);
+        words[2] = smaller(words[2], room_of_weights);
     struct comm_data data = {.send = words, .receive = words, .count = 3, .dtype = DTYPE_I64};
     int status = comm_all_reduce(world, &data, COMM_MAX);
     *room = -words[0];
@@ -63,11 +58,11 @@ int job_memory_plan(struct comm *world, struct engine_options *options, struct j
         return status;
     TRY(find_room(world, options, memory, &room, &cache, &adapters));
     int64_t page = (int64_t)memory->plan.cache / memory->plan.pages;
-    int64_t floor = page * least(LEAST_TOKENS / KV_PAGE_TOKENS, memory->plan.pages);
+    int64_t floor = page * smaller(LEAST_TOKENS / KV_PAGE_TOKENS, memory->plan.pages);
     if (cache + adapters > room && !memory->adapters_are_given)
-        adapters = least(adapters, most(most(room - cache, memory->cache_is_given ? 1 : room / 4), 1));
+        adapters = smaller(adapters, larger(larger(room - cache, memory->cache_is_given ? 1 : room / 4), 1));
     if (cache + adapters > room && !memory->cache_is_given)
-        cache = most(room - adapters, floor);
+        cache = larger(room - adapters, floor);
     bool is_smaller = cache < (int64_t)memory->plan.cache || adapters < (int64_t)options->adapter_memory;
     if (!is_smaller)
         return STATUS_OK;

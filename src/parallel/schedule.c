@@ -7,6 +7,7 @@
 #include "parallel/schedule.h"
 
 #include "base/base.h"
+#include "base/smaller.h"
 
 /* The division of m micro batches into groups: `large` groups of `large_size`, then groups of `small_size`. */
 struct groups {
@@ -16,10 +17,6 @@ struct groups {
 struct virtual_step {
     int chunk, micro_batch;
 };
-
-static int minimum(int a, int b) {
-    return a < b ? a : b;
-}
 
 /* Returns the groups. Groups of at least p micro batches keep every stage busy: a micro batch is back at the first
  * stage when its next chunk's turn comes. A remainder of at least p is a last group, as in Megatron-LM. A smaller
@@ -69,7 +66,7 @@ static int warm_up_of(const struct pipeline_shape *shape, struct groups groups, 
     if (shape->is_forward_only)
         return all;
     if (shape->chunks == 1)
-        return minimum(behind, all);
+        return (int)smaller(behind, all);
     int64_t steps = 2 * (int64_t)behind + (int64_t)(shape->chunks - 1) * largest_group(groups);
     return steps < all ? (int)steps : all;
 }
@@ -108,7 +105,7 @@ int pipeline_step_count(const struct pipeline_shape *shape) {
  * through the stages of chunk 0, then those of chunk 1, and so on. */
 static struct pipeline_message neighbour(const struct pipeline_shape *shape, enum pipeline_step_kind kind, int from,
                                          int places, int *number) {
-    int place = from + places, lower = minimum(from, place);
+    int place = from + places, lower = (int)smaller(from, place);
     bool is_wanted = kind == PIPELINE_FORWARD || lower >= shape->first_backward;
     if (place < 0 || place >= shape->chunks * shape->stages || !is_wanted)
         return (struct pipeline_message){.stage = PIPELINE_NO_MESSAGE, .chunk = PIPELINE_NO_MESSAGE};
@@ -196,5 +193,5 @@ int pipeline_in_flight(const struct pipeline_step *steps, int count, int chunk) 
         held += steps[i].kind == PIPELINE_FORWARD ? 1 : -1;
         most = held > most ? held : most;
     }
-    return is_held ? most : minimum(most, 1);
+    return is_held ? most : (int)smaller(most, 1);
 }

@@ -2,13 +2,11 @@
  * shape: shares of heads, an uneven vocabulary, stages with more layers or fewer, a last group of micro batches. */
 #include "verify-internal.h"
 
+#include "base/smaller.h"
+
 enum { HEAD_SIZE = 8, TEXT_TOKENS = 24, VOCABULARY = 24, LAYER_ELEMENTS = 1 << 14, SAMPLES_MAX = 2 };
 
 static const double LEARNING_RATE = 1e-3, INITIAL_DEVIATION = 0.1, CLIP = 0.1;
-
-static int64_t minimum(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
 
 /* Returns columns of a head of which the rotation takes an even number. */
 static int64_t small_head(const struct model_config *model) {
@@ -18,22 +16,22 @@ static int64_t small_head(const struct model_config *model) {
         if (rotated > 0 && rotated % 2 == 0)
             break;
     }
-    return minimum(size, model->kv_channels);
+    return smaller(size, model->kv_channels);
 }
 
 /* A rank has two groups of heads, or shares one with others, and enough of the MLP to fill a bucket of gradients. */
 static void shrink_model(struct model_config *model, int64_t tensor) {
     int64_t heads = model->num_attention_heads / model->num_query_groups, per_group;
-    model->num_query_groups = minimum(model->num_query_groups, 2 * tensor);
+    model->num_query_groups = smaller(model->num_query_groups, 2 * tensor);
     per_group = model->num_query_groups < tensor ? tensor / model->num_query_groups : 1;
-    model->num_attention_heads = model->num_query_groups * per_group * minimum(heads / per_group, 2);
+    model->num_attention_heads = model->num_query_groups * per_group * smaller(heads / per_group, 2);
     model->kv_channels = small_head(model);
     model->hidden_size = model->num_attention_heads * model->kv_channels;
     model->ffn_hidden_size = tensor * (LAYER_ELEMENTS / (2 * model->hidden_size) + 1);
-    model->vocab_size = minimum(model->vocab_size, VOCABULARY * tensor + model->vocab_size % tensor);
+    model->vocab_size = smaller(model->vocab_size, VOCABULARY * tensor + model->vocab_size % tensor);
     model->init_method_std = INITIAL_DEVIATION;
     if (model->window)
-        model->window = minimum(model->window, TEXT_TOKENS / 2);
+        model->window = smaller(model->window, TEXT_TOKENS / 2);
 }
 
 /* One layer for each chunk, two where the real chunks have several; the first and the last stage have a chunk more or
@@ -51,7 +49,7 @@ static void shrink_layers(struct run_config *run, const struct rank_grid *grid) 
         rest -= *ends[i];
     }
     if (inner == grid->pipeline) {
-        run->model.num_layers = minimum((layers + counted) / places, 2) * places - counted;
+        run->model.num_layers = smaller((layers + counted) / places, 2) * places - counted;
         return;
     }
     int64_t each = inner ? rest / inner : 0, small = 2 * chunks;
@@ -70,12 +68,12 @@ static void shrink_batch(struct run_config *run, const struct rank_grid *grid) {
     int64_t group = run->parallel.microbatch_group_size_per_vp_stage, most = VERIFY_MICRO_BATCHES_MAX;
     most = grid->pipeline > most ? grid->pipeline : most;
     if (micro > most) {
-        int64_t size = group > grid->pipeline ? minimum(group, most) : grid->pipeline;
+        int64_t size = group > grid->pipeline ? smaller(group, most) : grid->pipeline;
         int64_t rest = micro % (group ? group : grid->pipeline), whole = most / size * size;
-        micro = minimum(whole - (whole > size && rest ? size : 0) + rest, most);
+        micro = smaller(whole - (whole > size && rest ? size : 0) + rest, most);
         run->parallel.microbatch_group_size_per_vp_stage = group ? size : 0;
     }
-    run->train.micro_batch_size = minimum(run->train.micro_batch_size, SAMPLES_MAX);
+    run->train.micro_batch_size = smaller(run->train.micro_batch_size, SAMPLES_MAX);
     run->train.global_batch_size = micro * run->train.micro_batch_size * grid->data;
 }
 

@@ -1,5 +1,5 @@
 /* Weights in few bits: products {m, n, k} and their input gradients, rows of a table {m, n, k}, and squares of rows
- * {n, k}. The variant is the number of an encoding. */
+ * {n, k, first row}. The variant is the number of an encoding. */
 #include "encoded_rows.h"
 #include "op_cases.h"
 
@@ -314,28 +314,26 @@ static const struct op_kind embedding = {.name = "embedding_encoded",
 
 /* ---- squares of rows ---- */
 
-enum { FIRST_ROW = 3 };
-
 static void squares_setup(struct op_run *run) {
-    int64_t n = run->shape[0], k = run->shape[1];
+    int64_t n = run->shape[0], k = run->shape[1], first = run->shape[2];
     run->tensor[WEIGHT] = weight_tensor(run, n, k, true);
     run->tensor[Y] = (struct op_tensor){
-        .name = "squares", .role = OP_OUT, .type = DTYPE_F32, .rows = 1, .cols = n - FIRST_ROW, .bound = op_bound(k)};
+        .name = "squares", .role = OP_OUT, .type = DTYPE_F32, .rows = 1, .cols = n - first, .bound = op_bound(k)};
 }
 
 static int squares_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
     struct encoded_layout layout;
     return ops->row_squares(exec, &(const struct row_squares){.weight = weight_view(run, &layout),
-                                                              .first_row = FIRST_ROW,
+                                                              .first_row = run->shape[2],
                                                               .rows = run->tensor[Y].cols,
                                                               .squares = run->tensor[Y].data});
 }
 
 static void squares_reference(struct op_run *run) {
     struct op_tensor *t = run->tensor;
-    int64_t k = t[WEIGHT].cols;
+    int64_t k = t[WEIGHT].cols, before = run->shape[2] * k;
     for (int64_t i = 0; i < t[Y].cols * k; i++)
-        t[Y].expected[i / k] += t[WEIGHT].value[i + FIRST_ROW * k] * t[WEIGHT].value[i + FIRST_ROW * k];
+        t[Y].expected[i / k] += t[WEIGHT].value[i + before] * t[WEIGHT].value[i + before];
 }
 
 static void squares_cost(const struct op_run *run, double *flops, double *bytes) {
@@ -363,7 +361,7 @@ static const struct op_kind squares = {.name = "row_squares_encoded",
         BOTH_TYPES(forward, note, OP_TEST, variant, 256, 37, 129),                                                     \
         BOTH_TYPES(backward, note, OP_TEST, variant, 7, 35, 131),                                                      \
         BOTH_TYPES(embedding, note, OP_TEST, variant, 9, 45, 131),                                                     \
-        BOTH_TYPES(squares, note, OP_TEST, variant, 45, 131)
+        BOTH_TYPES(squares, note, OP_TEST, variant, 45, 131, 3), BOTH_TYPES(squares, note, OP_TEST, variant, 45, 601)
 
 /* A decode step, a few of them at a time, and prompts. */
 #define BENCHMARKS(note, variant)                                                                                      \

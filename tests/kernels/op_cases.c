@@ -1,6 +1,8 @@
 /* The tensors of a case: made, filled, guarded, put back, read. op_check.c compares, op_measure.c measures. */
 #include "op_cases-internal.h"
 
+#include "base/smaller.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,10 +91,6 @@ static void normals(struct philox words, double *out) {
         out[i] = radius * cos(angle);
         out[i + 1] = radius * sin(angle);
     }
-}
-
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
 }
 
 static void fill_random(const struct op_run *run, struct op_tensor *t, int index) {

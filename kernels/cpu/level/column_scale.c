@@ -109,7 +109,7 @@ int LEVEL(cpu_column_scale_backward)(const struct exec *exec, const struct colum
 
 /* ---- norms of rows ---- */
 
-enum { SQUARES_ROWS = 8 }; /* rows at a time, which share each reading of a packed weight */
+enum { SQUARES_ROWS = 16 }; /* rows at a time, which share each reading of a packed weight */
 
 /* Reads the values in columns [first, first + count) of some rows. */
 TYPED_BODY void read_weight(const struct row_squares *a, int64_t row, int64_t rows, int64_t first, int64_t count,

@@ -183,21 +183,6 @@ int LEVEL(cpu_pack)(const struct exec *exec, const struct pack_call *a) {
 
 /* ---- values ---------------------------------------------------------------------------------------------------- */
 
-static float element(enum dtype type, const char *array, int64_t i) {
-    switch (type) {
-    case DTYPE_F32:
-        return ((const float *)(const void *)array)[i];
-    case DTYPE_F16:
-        return f16_to_float(((const uint16_t *)(const void *)array)[i]);
-    case DTYPE_BF16:
-        return bf16_to_float(((const uint16_t *)(const void *)array)[i]);
-    case DTYPE_I8:
-        return ((const int8_t *)array)[i];
-    default:
-        return ((const uint8_t *)array)[i];
-    }
-}
-
 static int code_of(const struct panel_form *f, const char *codes, int64_t output, int64_t position) {
     if (f->bits == 8) {
         int byte = ((const uint8_t *)codes)[(position / 2 * PANEL + output) * 2 + position % 2];
@@ -227,13 +212,13 @@ TYPED_BODY void decode_row(const struct part_rows *part, int64_t row, const stru
     int64_t last = part->order ? f->groups : (col + cols + f->group - 1) / f->group;
     for (int64_t g = first; g < last; g++) {
         const char *codes = codes_at(f, panel, g), *shifts = shifts_at(f, panel, g);
-        float scale = element(e->scale_type, group_at(f, panel, g), lane), zero = 0, offset = 0;
+        float scale = encoded_element(e->scale_type, group_at(f, panel, g), lane), zero = 0, offset = 0;
         if (e->groups_of_block)
             scale *= f16_to_float(block_at(f, panel, g)[lane]);
         if (e->shift == ENCODED_ZEROS)
             zero = ((const uint8_t *)shifts)[lane];
         else if (e->shift == ENCODED_OFFSETS)
-            offset = element(e->scale_type, shifts, lane);
+            offset = encoded_element(e->scale_type, shifts, lane);
         if (e->shift == ENCODED_OFFSETS && e->groups_of_block)
             offset *= f16_to_float(block_at(f, panel, g)[PANEL + lane]);
         int64_t from = g * f->group, end = from + f->group;
@@ -301,8 +286,9 @@ TILE_INLINE vfloat values_at(struct lanes *l, int64_t position) {
 }
 
 /* Decodes SIMD_LANES rows of a window, block by block. Returns the first column that is left. */
-TYPED_BODY int64_t decode_lanes(const struct part_rows *part, int64_t row, const struct window *w, enum dtype type) {
-    const int64_t each = type == DTYPE_BF16 ? 2 : 1, block = SIMD_LANES * each;
+TYPED_BODY int64_t decode_lanes(const struct part_rows *part, int64_t row, const struct window *w, enum dtype type,
+                                enum dtype to) {
+    const int64_t each = to == DTYPE_BF16 ? 2 : 1, block = SIMD_LANES * each;
     const float *table = encoded_table(part->form.encoding.codes);
     struct lanes l = {
         .f = &part->form, .panel = part->panels + row / PANEL * part->form.bytes, .lane = (int)(row % PANEL)};
@@ -313,9 +299,11 @@ TYPED_BODY int64_t decode_lanes(const struct part_rows *part, int64_t row, const
         vfloat x[SIMD_LANES];
         for (int i = 0; i < SIMD_LANES; i++) {
             x[i] = values_at(&l, p + i * each);
-            if (type == DTYPE_BF16)
+            if (to == DTYPE_BF16)
                 x[i] = (vfloat)(simd_round_bf16(x[i]) |
                                 simd_upper_halves(simd_round_bf16(values_at(&l, p + i * each + 1))));
+            else if (type == DTYPE_BF16)
+                x[i] = (vfloat)simd_upper_halves(simd_round_bf16(x[i]));
         }
         transpose_words(x);
         for (int i = 0; i < SIMD_LANES; i++)
@@ -324,16 +312,26 @@ TYPED_BODY int64_t decode_lanes(const struct part_rows *part, int64_t row, const
     return p;
 }
 
-/* Decodes rows [row, row + rows) of a part in the view's type. They are all in one vector of outputs. */
-TYPED_BODY void decode_rows(const struct part_rows *part, int64_t row, int64_t rows, const struct window *w,
-                            enum dtype type) {
-    int64_t next = w->col, end = w->col + w->cols;
-    if (rows == SIMD_LANES && !part->order)
-        next = decode_lanes(part, row, w, type);
-    for (int64_t i = 0; i < rows && next < end; i++) {
-        char *out = w->out + (size_t)i * w->line + (size_t)(next - w->col) * dtype_bytes(type);
-        decode_row(part, row + i, &(const struct window){next, end - next, out, w->line}, type, type);
+/* Decodes the rows of a view that are in vector `v` of a part's outputs. `w` is the window of all its rows. */
+TYPED_BODY void decode_vector(const struct part_rows *part, int64_t v, const struct window *w, enum dtype type,
+                              enum dtype to) {
+    int64_t start = part->view.first_row, end = start + part->view.rows;
+    int64_t row = v * SIMD_LANES > start ? v * SIMD_LANES : start;
+    int64_t last = (v + 1) * SIMD_LANES < end ? (v + 1) * SIMD_LANES : end;
+    struct window rows = {w->col, w->cols, w->out + (size_t)(row - start) * w->line, w->line};
+    if (last - row == SIMD_LANES && !part->order) {
+        int64_t next = decode_lanes(part, row, &rows, type, to);
+        rows.out += (size_t)(next - rows.col) * dtype_bytes(to);
+        rows.cols -= next - rows.col;
+        rows.col = next;
     }
+    for (; row < last && rows.cols > 0; row++, rows.out += rows.line)
+        decode_row(part, row, &rows, type, to);
+}
+
+/* Returns the number of the vector after those that have rows of the view. */
+static int64_t vectors_end(const struct part_rows *part) {
+    return (part->view.first_row + part->view.rows + SIMD_LANES - 1) / SIMD_LANES;
 }
 
 void LEVEL(packed_read)(const struct matrix_view *view, const struct read_block *to) {
@@ -352,10 +350,9 @@ void LEVEL(packed_read)(const struct matrix_view *view, const struct read_block 
             (&part.view, &(const struct read_block){0, part.view.rows, to->col, to->cols, out, to->stride});
             continue;
         }
-        for (int64_t r = 0; r < part.view.rows; r++) {
-            const struct window window = {to->col, to->cols, (char *)(out + r * to->stride), 0};
-            WITH_TYPE(T, view->type, decode_row(&part, part.view.first_row + r, &window, T, DTYPE_F32));
-        }
+        const struct window window = {to->col, to->cols, (char *)out, (size_t)to->stride * sizeof *out};
+        for (int64_t v = part.view.first_row / SIMD_LANES; v < vectors_end(&part); v++)
+            WITH_TYPE(T, view->type, decode_vector(&part, v, &window, T, DTYPE_F32));
     }
 }
 
@@ -375,13 +372,10 @@ void LEVEL(gemm_unpack)(const struct exec *exec, const struct matrix_view *view,
             LEVEL(plain_unpack)(exec, &part.view, col, cols, to, stride);
             continue;
         }
-        int64_t start = part.view.first_row, end = start + part.view.rows;
+        const struct window window = {col, cols, to, line};
 #pragma omp parallel for num_threads(exec_threads(exec)) schedule(static)
-        for (int64_t v = start / SIMD_LANES; v < (end + SIMD_LANES - 1) / SIMD_LANES; v++) {
-            int64_t from = v * SIMD_LANES > start ? v * SIMD_LANES : start;
-            int64_t last = (v + 1) * SIMD_LANES < end ? (v + 1) * SIMD_LANES : end;
-            const struct window window = {col, cols, to + (size_t)(from - start) * line, line};
-            WITH_TYPE(T, view->type, decode_rows(&part, from, last - from, &window, T));
+        for (int64_t v = part.view.first_row / SIMD_LANES; v < vectors_end(&part); v++) {
+            WITH_TYPE(T, view->type, decode_vector(&part, v, &window, T, T));
         }
     }
 }

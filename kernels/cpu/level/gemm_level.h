@@ -18,7 +18,6 @@ struct read_block {
     float *out;
     int64_t stride; /* floats from row to row */
 };
-/* Reads a block of a packed weight. */
 /* Reads a block of the values of a packed weight. */
 void LEVEL(packed_read)(const struct matrix_view *packed, const struct read_block *to);
 
