@@ -1,7 +1,7 @@
 /* The storage of a frozen base: weights of linears are packed, one parameter after the other. */
 #include "tensor/tensor.h"
 
-enum { BLOCK_CODES = 1 << 20 /* that are filled in at a time */ };
+enum { BLOCK_CODES = 4 << 20 /* that are filled in at a time */ };
 
 struct packed {
     void *memory;
