@@ -39,13 +39,15 @@ struct gemm {
 
 /* Writes the packed form of a plain weight to `out`, which the caller owns; matrix_packed gives its view. The packed
  * form multiplies any number of rows, and a row's bits do not depend on that number. */
+enum { PACK_ROWS = 64 };
 struct pack_call {
     struct matrix_view plain; /* the weight; of an encoded one, its shape and type */
     void *out;                /* packed_bytes of memory */
-    /* Each call packs one part of an encoded weight (plain.encoded): from its codes, or with CODES_NONE from `plain`,
-     * which is then the plain rows of the part. */
-    const struct encoded_rows *rows;
+    /* Each call packs rows of one part of an encoded weight (plain.encoded): from their codes, or with CODES_NONE from
+     * `plain`, which is then the plain rows of the whole part. */
+    const struct encoded_rows *rows; /* whole blocks of PACK_ROWS, or up to the part's end */
     int part;
+    int64_t row; /* the first of these rows in the part, a multiple of PACK_ROWS */
 };
 
 /* Return the sizes of op(A) op(B): rows, columns, and the inner dimension. */

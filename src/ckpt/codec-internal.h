@@ -127,11 +127,14 @@ void codec_names_free(struct codec_names *names);
 int codec_names_find(const struct codec_config *config, const struct codec_names *names,
                      const struct codec_linear *linear, const struct codec_name **found);
 
-/* ---- codec_read.c ---- */
+/* ---- codec_codes.c ---- */
 
 /* Reads a rectangle of codes, one a byte: out[i * row_step + j * column_step] has element [row + i, column + j]. */
 int codec_read_codes(const struct codec_codes *codes, const struct codec_rect *rect, int64_t row_step,
                      int64_t column_step, uint8_t *out);
+
+/* ---- codec_read.c ---- */
+
 /* Describes a rectangle's encoding. */
 void codec_describe(const struct codec_linear *linear, const struct codec_rect *rect, struct encoded_part *part);
 /* Reads a rectangle as it was described. STATUS_INVALID, STATUS_IO, STATUS_MEMORY. */

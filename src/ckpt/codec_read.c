@@ -1,119 +1,57 @@
-/* Rectangles of a linear in few bits: codes from packed words, scales and zeros by group, and the order of inputs. Only
+/* Rectangles of a linear in few bits: codes (codec_codes.c), scales and zeros by group, and the order of inputs. Only
  * codec_read_values makes numbers of them, a few rows at a time. */
 #include "codec-internal.h"
 
 #include "base/smaller.h"
 
-enum { PIECE_BYTES = 1 << 18 /* of codes that are read at once */, ORDER_GROUP = 32 };
+enum { PIECE_BYTES = 1 << 18 /* of codes that are read at once */, FLAT_CODES = 1 << 17, ORDER_GROUP = 32 };
 
 /* ---- codes ---- */
-
-/* Lines of a tensor: along axis 1 a line is a row, and along axis 0 a row of units with several rows. */
-struct lines {
-    const struct codec_codes *codes;
-    const struct codec_rect *rect;
-    int64_t row_step, column_step;
-    uint8_t *out;
-    int per_unit;
-    int64_t start, stride, bytes; /* of the first line in the tensor, from line to line, of a line's part */
-    int64_t first_unit;           /* along the axis */
-};
-
-static void unpack_unit(const struct lines *l, const char *at, int64_t first, int64_t limit, uint8_t *out,
-                        int64_t step) {
-    const struct codec_codes *c = l->codes;
-    uint32_t unit = 0, mask = (1U << c->bits) - 1;
-    memcpy(&unit, at, (size_t)c->unit_bytes);
-    unit += c->added;
-    for (int64_t t = first < 0 ? -first : 0; t < l->per_unit && first + t < limit; t++) {
-        int place = c->places ? c->places[t] : (int)t;
-        out[(first + t) * step] = (uint8_t)((unit >> (place * c->bits) & mask) ^ c->flipped);
-    }
-}
-
-/* Reads and unpacks lines [first, first + count). */
-static int read_lines(const struct lines *l, int64_t first, int64_t count) {
-    const struct codec_codes *c = l->codes;
-    const struct codec_rect *rect = l->rect;
-    const struct tensor_entry *from = &c->tensor;
-    char *piece = malloc((size_t)(count * l->bytes) + 1);
-    TRY(status_allocated(piece));
-    int64_t at_once = l->bytes == l->stride ? count : 1; /* lines without gaps between them */
-    int status = STATUS_OK;
-    for (int64_t i = 0; i < count && !status; i += at_once)
-        status = safetensors_read_bytes(from->file, from->tensor, l->start + (first + i) * l->stride,
-                                        at_once * l->bytes, piece + i * l->bytes);
-    for (int64_t i = 0; i < count && !status; i++) {
-        const char *line = piece + i * l->bytes;
-        for (int64_t u = 0; u < l->bytes / c->unit_bytes; u++) {
-            const char *at = line + u * c->unit_bytes;
-            if (c->axis)
-                unpack_unit(l, at, (l->first_unit + u) * l->per_unit - rect->column, rect->columns,
-                            l->out + (first + i) * l->row_step, l->column_step);
-            else
-                unpack_unit(l, at, (l->first_unit + first + i) * l->per_unit - rect->row, rect->rows,
-                            l->out + u * l->column_step, l->row_step);
-        }
-    }
-    free(piece);
-    return status;
-}
-
-int codec_read_codes(const struct codec_codes *c, const struct codec_rect *rect, int64_t row_step, int64_t column_step,
-                     uint8_t *out) {
-    struct lines l = {c, rect, row_step, column_step, out, .per_unit = c->unit_bytes * 8 / c->bits};
-    if (rect->rows <= 0 || rect->columns <= 0)
-        return STATUS_OK;
-    int64_t first = c->axis ? rect->column : rect->row, last = first + (c->axis ? rect->columns : rect->rows) - 1;
-    int64_t units = last / l.per_unit - first / l.per_unit + 1;
-    int64_t row_units = c->axis ? (c->shape[1] + l.per_unit - 1) / l.per_unit : c->shape[1];
-    int64_t count = c->axis ? rect->rows : units;
-    l.first_unit = first / l.per_unit;
-    l.stride = row_units * c->unit_bytes;
-    l.bytes = (c->axis ? units : rect->columns) * c->unit_bytes;
-    l.start = c->axis ? rect->row * l.stride + l.first_unit * c->unit_bytes
-                      : l.first_unit * l.stride + rect->column * c->unit_bytes;
-    int64_t at_once = PIECE_BYTES / l.bytes > 0 ? PIECE_BYTES / l.bytes : 1, failed = count;
-    int status = STATUS_OK;
-#pragma omp parallel for num_threads(usable_cores()) schedule(static) reduction(min                                    \
-                                                                                : failed, status) if (count > at_once)
-    for (int64_t at = 0; at < count; at += at_once) {
-        int one = read_lines(&l, at, smaller(at_once, count - at));
-        failed = one && at < failed ? at : failed;
-        status = one < status ? one : status;
-    }
-    /* An error's text belongs to its thread, so this thread repeats the reads from the one that failed on. */
-    status = status == STATUS_MEMORY ? status_no_memory() : STATUS_OK;
-    for (int64_t at = failed; at < count && !status; at += at_once)
-        status = read_lines(&l, at, smaller(at_once, count - at));
-    return status;
-}
 
 /* Refuses the two codes of E4M3 that are no numbers. */
 static int check_numbers(const struct codec_linear *linear, const uint8_t *codes, int64_t count) {
     int found = 0;
-    for (int64_t i = 0; i < count && linear->encoding.codes == CODES_E4M3; i++)
+    if (linear->encoding.codes != CODES_E4M3)
+        return STATUS_OK;
+#pragma omp parallel for simd num_threads(usable_cores()) schedule(static) reduction(| : found) if (count > PIECE_BYTES)
+    for (int64_t i = 0; i < count; i++)
         found |= (codes[i] & 0x7f) == 0x7f;
     return found ? codec_fail(linear, 0, "has a number that is nan: %s", "finite numbers were expected") : STATUS_OK;
 }
 
+/* Reads codes of rows [row, row + count) of a rectangle of a flat weight, one after the other. */
+static int read_flat(const struct codec_linear *linear, const struct codec_rect *rect, int64_t row, int64_t count,
+                     uint8_t *out) {
+    int64_t first = (rect->row + row) * linear->columns + rect->column;
+    return codec_read_codes(&linear->codes, &(const struct codec_rect){0, 1, first, count * rect->columns}, 0, 1, out);
+}
+
+/* The same for all rows, `stride` apart. Threads share them. */
+static int read_flat_rows(const struct codec_linear *linear, const struct codec_rect *rect, int64_t stride,
+                          uint8_t *out) {
+    bool is_whole = rect->columns == linear->columns && stride == rect->columns;
+    int64_t at_once = is_whole ? FLAT_CODES / rect->columns + 1 : 1; /* rows without gaps between them */
+    int64_t failed = rect->rows;
+    int status = STATUS_OK;
+#pragma omp parallel for num_threads(usable_cores()) schedule(static) reduction(min : failed, status)
+    for (int64_t i = 0; i < rect->rows; i += at_once) {
+        int one = read_flat(linear, rect, i, smaller(at_once, rect->rows - i), out + i * stride);
+        failed = one && i < failed ? i : failed;
+        status = one < status ? one : status;
+    }
+    /* An error's text belongs to its thread, so this thread repeats the reads from the one that failed on. */
+    status = status == STATUS_MEMORY ? status_no_memory() : STATUS_OK;
+    for (int64_t i = failed; i < rect->rows && !status; i += at_once)
+        status = read_flat(linear, rect, i, smaller(at_once, rect->rows - i), out + i * stride);
+    return status;
+}
+
 /* Reads codes in the order of the inputs: out[rows, columns], rows `stride` apart. */
 static int read_rows(const struct codec_linear *linear, const struct codec_rect *rect, int64_t stride, uint8_t *out) {
-    int status = STATUS_OK;
-    if (linear->is_turned) {
-        const struct codec_rect turned = {rect->column, rect->columns, rect->row, rect->rows};
-        status = codec_read_codes(&linear->codes, &turned, 1, stride, out);
-    } else if (!linear->is_flat) {
-        status = codec_read_codes(&linear->codes, rect, stride, 1, out);
-    } else {
-        bool is_whole = rect->columns == linear->columns && stride == rect->columns;
-        int64_t at_once = is_whole ? PIECE_BYTES / rect->columns + 1 : 1; /* rows without gaps between them */
-        for (int64_t i = 0; i < rect->rows && !status; i += at_once) {
-            struct codec_rect flat = {0, 1, (rect->row + i) * linear->columns + rect->column, rect->columns};
-            flat.columns *= smaller(at_once, rect->rows - i);
-            status = codec_read_codes(&linear->codes, &flat, 0, 1, out + i * stride);
-        }
-    }
+    const struct codec_rect turned = {rect->column, rect->columns, rect->row, rect->rows};
+    int status = linear->is_turned ? codec_read_codes(&linear->codes, &turned, 1, stride, out)
+                 : linear->is_flat ? read_flat_rows(linear, rect, stride, out)
+                                   : codec_read_codes(&linear->codes, rect, stride, 1, out);
     return status ? status : check_numbers(linear, out, rect->rows * stride);
 }
 
@@ -203,7 +141,8 @@ static int read_sorted(const struct codec_linear *linear, const struct codec_rec
         const struct codec_rect part = {rect->row + row, smaller(at_once, rect->rows - row), rect->column,
                                         rect->columns};
         status = read_rows(linear, &part, rect->columns, natural);
-        for (int64_t r = 0; r < part.rows && !status; r++)
+#pragma omp parallel for num_threads(usable_cores()) schedule(static)
+        for (int64_t r = 0; r < (status ? 0 : part.rows); r++)
             for (int64_t p = 0; p < to->positions; p++)
                 to->codes[(row + r) * to->positions + p] =
                     to->order[p] < 0 ? 0 : natural[r * rect->columns + to->order[p]];
@@ -262,7 +201,8 @@ static int read_scales(const struct codec_linear *linear, const struct codec_rec
     grid.values = malloc((size_t)(grid.rows * grid.groups) * grid.width);
     int status = status_allocated(grid.values);
     THEN(status, read_grid(linear, &grid));
-    for (int64_t r = 0; r < rect->rows && !status; r++)
+#pragma omp parallel for num_threads(usable_cores()) schedule(static) if (rect->rows * count > PIECE_BYTES / 16)
+    for (int64_t r = 0; r < (status ? 0 : rect->rows); r++)
         for (int64_t g = 0; g < count; g++)
             memcpy((char *)to->scales + (size_t)(r * count + g) * grid.width,
                    grid_at(linear, &grid, rect->row + r, groups[g]), grid.width);
@@ -280,7 +220,8 @@ static int read_flat_scales(const struct codec_linear *linear, const struct code
     char *values = malloc((size_t)(last - first + 1) * width);
     int status = status_allocated(values);
     THEN(status, read_numbers(linear, first, last - first + 1, values));
-    for (int64_t r = 0; r < rect->rows && !status; r++)
+#pragma omp parallel for num_threads(usable_cores()) schedule(static) if (rect->rows * count > PIECE_BYTES / 16)
+    for (int64_t r = 0; r < (status ? 0 : rect->rows); r++)
         for (int64_t g = 0; g < count; g++) {
             int64_t element = (rect->row + r) * linear->columns + rect->column + g * to->encoding.group;
             memcpy((char *)to->scales + (size_t)(r * count + g) * width,
@@ -299,7 +240,8 @@ static int read_zeros(const struct codec_linear *linear, const struct codec_rect
     int status = status_allocated(zeros);
     THEN(status, linear->is_turned ? codec_read_codes(&linear->zeros, &turned, 1, n, zeros)
                                    : codec_read_codes(&linear->zeros, &plain, n, 1, zeros));
-    for (int64_t r = 0; r < rect->rows && !status; r++)
+#pragma omp parallel for num_threads(usable_cores()) schedule(static) if (rect->rows * count > PIECE_BYTES / 16)
+    for (int64_t r = 0; r < (status ? 0 : rect->rows); r++)
         for (int64_t g = 0; g < count; g++)
             ((uint8_t *)to->shifts)[r * count + g] = zeros[r * n + groups[g] - span->group];
     free(zeros);

@@ -55,20 +55,15 @@ struct gguf {
 /* Sorts the values and checks that no key is there twice. STATUS_INVALID. */
 int gguf_sort_values(struct gguf *file);
 
-/* A block taken apart. Groups have scales in fp16, or small integers, and then the block has the scale of these. */
-struct gguf_block {
-    uint8_t codes[256], scales[16], shifts[16];
-    uint16_t scale, shift; /* fp16 */
-};
-
 /* How values are stored: blocks of `elements`, each of `bytes`. */
 struct gguf_type {
     const char *name;
     uint32_t number; /* in the format */
     int elements, bytes;
-    enum dtype dtype;                                                 /* of single values; DTYPE_COUNT: blocks */
-    void (*take)(const unsigned char *block, struct gguf_block *out); /* takes a block apart */
-    struct encoding encoding;                                         /* of a row of blocks */
+    enum dtype dtype; /* of single values; DTYPE_COUNT: blocks */
+    /* Takes blocks apart, to the beginning of encoded rows. */
+    void (*take)(const unsigned char *blocks, int64_t count, const struct encoded_rows *out);
+    struct encoding encoding; /* of a row of blocks */
 };
 /* Returns the type of a number; NULL when it is not read. */
 const struct gguf_type *gguf_type(uint32_t number);

@@ -53,9 +53,15 @@ int gguf_read(const struct gguf_tensor *tensor, int64_t first, int64_t count, en
 
 /* Describes how columns of a tensor's rows are encoded; returns false for a plain type. */
 bool gguf_describe(const struct gguf_tensor *tensor, int64_t column, int64_t columns, struct encoding *encoding);
-/* Reads the codes and scales of to->positions elements from `first` on, which are columns of one row, to row `row` of
- * `to`, whose encoding was described. STATUS_INVALID for a scale that is not finite; STATUS_IO, STATUS_MEMORY. */
-int gguf_read_encoded(const struct gguf_tensor *tensor, int64_t first, int64_t row, const struct encoded_rows *to);
+/* Rows of a tensor that lie near each other, and the place of the first one in encoded rows. */
+struct gguf_rows {
+    const int64_t *rows; /* [count] */
+    int64_t count, column, first;
+};
+/* Reads the codes and scales of columns of some rows, whose encoding was described: of to->positions columns from
+ * from->column on. Rows between them are read, too. STATUS_INVALID for a scale that is not finite; STATUS_IO,
+ * STATUS_MEMORY. */
+int gguf_read_encoded(const struct gguf_tensor *tensor, const struct gguf_rows *from, const struct encoded_rows *to);
 
 /* ---- keys and values ---- */
 

@@ -10,140 +10,188 @@ static uint16_t u16_at(const unsigned char *at) {
     return bits;
 }
 
-static uint32_t u32_at(const unsigned char *at) {
-    uint32_t bits;
-    memcpy(&bits, at, sizeof bits);
-    return bits;
+/* The arrays of encoded rows from block `i` on, which has `elements` codes and `groups` scales. */
+struct place {
+    uint8_t *codes, *scales, *shifts; /* small integers of groups */
+};
+
+static struct place place_of(const struct encoded_rows *out, int64_t i, int groups) {
+    uint8_t *scales = out->scales, *shifts = out->shifts;
+    return (struct place){out->codes + i * LARGE, scales + i * groups, shifts ? shifts + i * groups : NULL};
 }
 
 /* ---- blocks of 32 values ---- */
 
-/* Takes codes of four bits: the low halves of the 16 bytes come first. Each has a fifth bit in `high`. */
-static void take_small(const unsigned char *nibbles, uint32_t high, uint8_t *codes) {
-    for (int i = 0; i < SMALL; i++) {
-        int low = i < SMALL / 2 ? nibbles[i] & 15 : nibbles[i - SMALL / 2] >> 4;
-        codes[i] = (uint8_t)(low | (high >> i & 1) << 4);
+/* Returns the bits of a byte as 16 or 0 in 8 bytes. */
+static inline uint64_t fifth_bits(unsigned char bits) {
+    uint64_t each = bits * 0x0101010101010101u & 0x8040201008040201u;
+    return ((each + 0x7f7f7f7f7f7f7f7fu) & 0x8080808080808080u) >> 3;
+}
+
+/* Takes codes of four bits: the low halves of the 16 bytes come first. */
+static inline void take_nibbles(const unsigned char *from, uint8_t *codes) {
+    unsigned char nibbles[SMALL / 2];
+    memcpy(nibbles, from, sizeof nibbles);
+    for (int i = 0; i < SMALL / 2; i++)
+        codes[i] = nibbles[i] & 15;
+    for (int i = 0; i < SMALL / 2; i++)
+        codes[SMALL / 2 + i] = nibbles[i] >> 4;
+}
+
+/* Takes blocks of a scale, perhaps the minimum value, which is an offset of the other sign, perhaps fifth bits, and
+ * codes of four bits. */
+static inline void take_small(const unsigned char *blocks, int64_t count, const struct encoded_rows *out,
+                              bool has_shift, bool has_fifth) {
+    uint16_t *scales = out->scales, *shifts = out->shifts;
+    int high = has_shift ? 4 : 2, nibbles = has_fifth ? high + 4 : high;
+    for (int64_t b = 0; b < count; b++, blocks += nibbles + SMALL / 2) {
+        uint8_t *codes = out->codes + b * SMALL;
+        scales[b] = u16_at(blocks);
+        if (has_shift)
+            shifts[b] = u16_at(blocks + 2) ^ 0x8000;
+        take_nibbles(blocks + nibbles, codes);
+        for (int i = 0; i < SMALL / 8 && has_fifth; i++) {
+            uint64_t eight;
+            memcpy(&eight, codes + 8 * i, sizeof eight);
+            eight |= fifth_bits(blocks[high + i]);
+            memcpy(codes + 8 * i, &eight, sizeof eight);
+        }
     }
 }
 
+/* IQ4_NL is the same with uneven steps. */
+static void take_q4_0(const unsigned char *blocks, int64_t count, const struct encoded_rows *out) {
+    take_small(blocks, count, out, false, false);
+}
+
+static void take_q4_1(const unsigned char *blocks, int64_t count, const struct encoded_rows *out) {
+    take_small(blocks, count, out, true, false);
+}
+
+static void take_q5_0(const unsigned char *blocks, int64_t count, const struct encoded_rows *out) {
+    take_small(blocks, count, out, false, true);
+}
+
+static void take_q5_1(const unsigned char *blocks, int64_t count, const struct encoded_rows *out) {
+    take_small(blocks, count, out, true, true);
+}
+
 /* The scale, and 32 signed bytes. */
-static void take_q8_0(const unsigned char *block, struct gguf_block *out) {
-    out->scale = u16_at(block);
-    for (int i = 0; i < SMALL; i++)
-        out->codes[i] = block[2 + i] ^ 0x80;
-}
-
-/* The scale; IQ4_NL is the same with uneven steps. */
-static void take_q4_0(const unsigned char *block, struct gguf_block *out) {
-    out->scale = u16_at(block);
-    take_small(block + 2, 0, out->codes);
-}
-
-/* The scale, and the minimum value: an offset of the other sign. */
-static void take_q4_1(const unsigned char *block, struct gguf_block *out) {
-    out->scale = u16_at(block);
-    out->shift = u16_at(block + 2) ^ 0x8000;
-    take_small(block + 4, 0, out->codes);
-}
-
-/* The scale, and the fifth bits. */
-static void take_q5_0(const unsigned char *block, struct gguf_block *out) {
-    out->scale = u16_at(block);
-    take_small(block + 6, u32_at(block + 2), out->codes);
-}
-
-/* The scale, the minimum value, and the fifth bits. */
-static void take_q5_1(const unsigned char *block, struct gguf_block *out) {
-    out->scale = u16_at(block);
-    out->shift = u16_at(block + 2) ^ 0x8000;
-    take_small(block + 8, u32_at(block + 4), out->codes);
+static void take_q8_0(const unsigned char *blocks, int64_t count, const struct encoded_rows *out) {
+    for (int64_t b = 0; b < count; b++, blocks += 2 + SMALL) {
+        unsigned char bytes[SMALL];
+        memcpy(bytes, blocks + 2, sizeof bytes);
+        ((uint16_t *)out->scales)[b] = u16_at(blocks);
+        for (int i = 0; i < SMALL; i++)
+            out->codes[b * SMALL + i] = bytes[i] ^ 0x80;
+    }
 }
 
 /* ---- blocks of 256 values ---- */
 
-/* Returns number i of two bits. A byte has those of four groups of 32 values. */
-static int pair_number(const unsigned char *pairs, int i) {
-    return pairs[i / 128 * SMALL + i % SMALL] >> (i % 128 / SMALL * 2) & 3;
+/* Writes numbers of two bits. A byte has those of four groups of 32 values. */
+static inline void take_pairs(const unsigned char *pairs, uint8_t *codes) {
+    for (int group = 0; group < LARGE / SMALL; group++)
+        for (int i = 0; i < SMALL; i++)
+            codes[group * SMALL + i] = pairs[group / 4 * SMALL + i] >> (group % 4 * 2) & 3;
 }
 
 /* A scale and a minimum value of four bits for each 16 values [16], numbers of two bits [64], and the scales of both.
  */
-static void take_q2_k(const unsigned char *block, struct gguf_block *out) {
-    out->scale = u16_at(block + 80);
-    out->shift = u16_at(block + 82);
-    for (int j = 0; j < LARGE / 16; j++) {
-        out->scales[j] = block[j] & 15;
-        out->shifts[j] = block[j] >> 4;
+static void take_q2_k(const unsigned char *block, int64_t count, const struct encoded_rows *out) {
+    for (int64_t b = 0; b < count; b++, block += 84) {
+        struct place to = place_of(out, b, LARGE / 16);
+        out->block_scales[b] = u16_at(block + 80);
+        out->block_offsets[b] = u16_at(block + 82);
+        for (int j = 0; j < LARGE / 16; j++) {
+            to.scales[j] = block[j] & 15;
+            to.shifts[j] = block[j] >> 4;
+        }
+        take_pairs(block + 16, to.codes);
     }
-    for (int i = 0; i < LARGE; i++)
-        out->codes[i] = (uint8_t)pair_number(block + 16, i);
 }
 
 /* Third bits [32]; numbers of two bits [64]; scales [12]; and the scale of these. A scale has six bits, for 16 values,
  * and 32 is zero. */
-static void take_q3_k(const unsigned char *block, struct gguf_block *out) {
-    const unsigned char *scales = block + 96;
-    out->scale = u16_at(block + 108);
-    for (int j = 0; j < LARGE / 16; j++) {
-        int low = scales[j % 8] >> (j / 8 * 4) & 15, high = scales[8 + j % 4] >> (j / 4 * 2) & 3;
-        out->scales[j] = (uint8_t)((low | high << 4) - 32);
+static void take_q3_k(const unsigned char *block, int64_t count, const struct encoded_rows *out) {
+    for (int64_t b = 0; b < count; b++, block += 110) {
+        const unsigned char *scales = block + 96;
+        struct place to = place_of(out, b, LARGE / 16);
+        out->block_scales[b] = u16_at(block + 108);
+        for (int j = 0; j < LARGE / 16; j++) {
+            int low = scales[j % 8] >> (j / 8 * 4) & 15, high = scales[8 + j % 4] >> (j / 4 * 2) & 3;
+            to.scales[j] = (uint8_t)((low | high << 4) - 32);
+        }
+        take_pairs(block + 32, to.codes);
+        for (int group = 0; group < LARGE / SMALL; group++)
+            for (int i = 0; i < SMALL; i++)
+                to.codes[group * SMALL + i] |= (uint8_t)((block[i] >> group & 1) << 2);
     }
-    for (int i = 0; i < LARGE; i++)
-        out->codes[i] = (uint8_t)(pair_number(block + 32, i) | (block[i % SMALL] >> (i / SMALL) & 1) << 2);
 }
 
 /* Twelve bytes pack a scale and a minimum value, of six bits each, for each of eight groups of 32 values. The last four
  * groups have their upper two bits in the bytes of the first four. */
-static void take_group_scales(const unsigned char *packed, struct gguf_block *out) {
+static void take_group_scales(const unsigned char *packed, const struct place *to) {
     for (int j = 0; j < 4; j++) {
-        out->scales[j] = packed[j] & 63;
-        out->shifts[j] = packed[j + 4] & 63;
-        out->scales[j + 4] = (uint8_t)((packed[j + 8] & 15) | packed[j] >> 6 << 4);
-        out->shifts[j + 4] = (uint8_t)(packed[j + 8] >> 4 | packed[j + 4] >> 6 << 4);
+        to->scales[j] = packed[j] & 63;
+        to->shifts[j] = packed[j + 4] & 63;
+        to->scales[j + 4] = (uint8_t)((packed[j + 8] & 15) | packed[j] >> 6 << 4);
+        to->shifts[j + 4] = (uint8_t)(packed[j + 8] >> 4 | packed[j + 4] >> 6 << 4);
     }
 }
 
-/* Two scales of scales, the packed scales, perhaps fifth bits [32], and numbers of four bits [128]. A byte of these has
- * a number of one group in its lower half, and one of the next group in its upper half. */
-static void take_grouped(const unsigned char *block, const unsigned char *high, const unsigned char *nibbles,
-                         struct gguf_block *out) {
-    out->scale = u16_at(block);
-    out->shift = u16_at(block + 2);
-    take_group_scales(block + 4, out);
-    for (int i = 0; i < LARGE; i++) {
-        int group = i / SMALL, number = nibbles[group / 2 * SMALL + i % SMALL] >> (group % 2 * 4) & 15;
-        out->codes[i] = (uint8_t)(number | (high ? high[i % SMALL] >> group & 1 : 0) << 4);
+/* Blocks of two scales of scales, the packed scales, perhaps fifth bits [32], and numbers of four bits [128]. A byte of
+ * these has a number of one group in its lower half, and one of the next group in its upper half. */
+static inline void take_grouped(const unsigned char *block, int64_t count, const struct encoded_rows *out,
+                                bool has_fifth) {
+    int nibbles = has_fifth ? 48 : 16;
+    for (int64_t b = 0; b < count; b++, block += nibbles + LARGE / 2) {
+        struct place to = place_of(out, b, LARGE / SMALL);
+        out->block_scales[b] = u16_at(block);
+        out->block_offsets[b] = u16_at(block + 2);
+        take_group_scales(block + 4, &to);
+        for (int group = 0; group < LARGE / SMALL; group++)
+            for (int i = 0; i < SMALL; i++) {
+                int number = block[nibbles + group / 2 * SMALL + i] >> (group % 2 * 4) & 15;
+                to.codes[group * SMALL + i] = (uint8_t)(number | (has_fifth ? block[16 + i] >> group & 1 : 0) << 4);
+            }
     }
 }
 
-static void take_q4_k(const unsigned char *block, struct gguf_block *out) {
-    take_grouped(block, NULL, block + 16, out);
+static void take_q4_k(const unsigned char *blocks, int64_t count, const struct encoded_rows *out) {
+    take_grouped(blocks, count, out, false);
 }
 
-static void take_q5_k(const unsigned char *block, struct gguf_block *out) {
-    take_grouped(block, block + 16, block + 48, out);
+static void take_q5_k(const unsigned char *blocks, int64_t count, const struct encoded_rows *out) {
+    take_grouped(blocks, count, out, true);
 }
 
 /* Lower four bits [128], upper two bits [64], signed scales of 16 values each [16], and their scale. */
-static void take_q6_k(const unsigned char *block, struct gguf_block *out) {
-    out->scale = u16_at(block + 208);
-    memcpy(out->scales, block + 192, LARGE / 16);
-    for (int i = 0; i < LARGE; i++) {
-        int half = i / 128, group = i % 128 / SMALL, place = i % SMALL;
-        int low = block[half * 64 + group % 2 * SMALL + place] >> (group / 2 * 4) & 15;
-        int high = block[128 + half * SMALL + place] >> (group * 2) & 3;
-        out->codes[i] = (uint8_t)(low | high << 4);
+static void take_q6_k(const unsigned char *block, int64_t count, const struct encoded_rows *out) {
+    for (int64_t b = 0; b < count; b++, block += 210) {
+        struct place to = place_of(out, b, LARGE / 16);
+        out->block_scales[b] = u16_at(block + 208);
+        memcpy(to.scales, block + 192, LARGE / 16);
+        for (int group = 0; group < LARGE / SMALL; group++)
+            for (int i = 0; i < SMALL; i++) {
+                int low = block[group / 4 * 64 + group % 2 * SMALL + i] >> (group % 4 / 2 * 4) & 15;
+                int high = block[128 + group / 4 * SMALL + i] >> (group % 4 * 2) & 3;
+                to.codes[group * SMALL + i] = (uint8_t)(low | high << 4);
+            }
     }
 }
 
 /* The scale; upper bits [2] and lower bits [4] of scales; and numbers of four bits [128]. A scale has six bits, for 32
  * values, and 32 is zero. */
-static void take_iq4_xs(const unsigned char *block, struct gguf_block *out) {
-    out->scale = u16_at(block);
-    for (int j = 0; j < LARGE / SMALL; j++) {
-        int low = block[4 + j / 2] >> (j % 2 * 4) & 15, high = block[2 + j / 4] >> (j % 4 * 2) & 3;
-        out->scales[j] = (uint8_t)((low | high << 4) - 32);
-        take_small(block + 8 + j * SMALL / 2, 0, out->codes + j * SMALL);
+static void take_iq4_xs(const unsigned char *block, int64_t count, const struct encoded_rows *out) {
+    for (int64_t b = 0; b < count; b++, block += 136) {
+        struct place to = place_of(out, b, LARGE / SMALL);
+        out->block_scales[b] = u16_at(block);
+        for (int j = 0; j < LARGE / SMALL; j++) {
+            int low = block[4 + j / 2] >> (j % 2 * 4) & 15, high = block[2 + j / 4] >> (j % 4 * 2) & 3;
+            to.scales[j] = (uint8_t)((low | high << 4) - 32);
+            take_nibbles(block + 8 + j * SMALL / 2, to.codes + j * SMALL);
+        }
     }
 }
 
@@ -224,23 +272,14 @@ static int check_finite(const struct gguf_tensor *tensor, int64_t first, int64_t
 }
 
 void gguf_values(const struct gguf_type *type, const unsigned char *bytes, float *out) {
-    struct gguf_block block;
-    bool is_deep = type->encoding.groups_of_block, has_shift = type->encoding.shift;
+    const struct encoded_part one = {.rows = 1, .positions = type->elements, .encoding = type->encoding};
+    uint64_t memory[(LARGE + 4 * LARGE / 16) / sizeof(uint64_t)];
     if (type->dtype != DTYPE_COUNT) {
         *out = type->dtype == DTYPE_F16 ? f16_to_float(u16_at(bytes)) : bf16_to_float(u16_at(bytes));
         return;
     }
-    type->take(bytes, &block);
-    const struct encoded_rows row = {.encoding = type->encoding,
-                                     .rows = 1,
-                                     .positions = type->elements,
-                                     .codes = block.codes,
-                                     .scales = is_deep ? (void *)block.scales : &block.scale,
-                                     .shifts = !has_shift ? NULL
-                                               : is_deep  ? (void *)block.shifts
-                                                          : &block.shift,
-                                     .block_scales = is_deep ? &block.scale : NULL,
-                                     .block_offsets = is_deep && has_shift ? &block.shift : NULL};
+    struct encoded_rows row = encoded_rows_place(&one, memory);
+    type->take(bytes, 1, &row);
     encoded_row_values(&row, 0, out);
 }
 

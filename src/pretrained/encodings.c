@@ -53,15 +53,16 @@ static bool describe_rounding(const struct pretrained_encodings *e, const struct
 
 /* Rows of a tensor: their values and what these were rounded to. */
 struct piece {
-    int64_t row, rows; /* of the parameter */
+    int id;            /* of the parameter */
+    int64_t row, rows; /* of the parameter; 0 rows: there is no piece */
     float *values;
     void *memory;
     struct encoded_rows rounded;
 };
 
-static int read_rows(const struct pretrained_encodings *e, int id, const struct piece *piece) {
+static int read_rows(const struct pretrained_encodings *e, const struct piece *piece) {
     const struct ckpt_array array = {.prefix = "", .dtype = DTYPE_F32, .must_be_finite = true};
-    const struct param *param = &e->table.rows[id];
+    const struct param *param = &e->table.rows[piece->id];
     int64_t columns = param->shape[1], limit = CKPT_BLOCK_ELEMENTS / columns, step = limit > 1 ? limit : 1;
     int status = STATUS_OK;
     if (!e->model->tensors) {
@@ -70,7 +71,7 @@ static int read_rows(const struct pretrained_encodings *e, int id, const struct 
     }
     for (int64_t done = 0; done < piece->rows && !status; done += step) {
         int64_t rows = piece->rows - done < step ? piece->rows - done : step;
-        struct ckpt_block block = {.param = id, .row = piece->row + done, .rows = rows, .columns = columns};
+        struct ckpt_block block = {.param = piece->id, .row = piece->row + done, .rows = rows, .columns = columns};
         status = ckpt_read_block(e->model->tensors, &e->table, &array, &block, piece->values + done * columns);
     }
     return status;
@@ -96,41 +97,51 @@ static void copy_cut(const struct piece *piece, const struct param_rect *rect, c
     }
 }
 
-/* Rounds rows until the rectangle is covered. Flat groups are scaled over the whole tensor, which is one piece. */
+/* Reads and rounds the piece's rows. The caller frees its memory. */
+static int round_piece(const struct pretrained_encodings *e, int threads, struct piece *piece) {
+    int64_t columns = e->table.rows[piece->id].shape[1];
+    struct encoded_part part = {
+        .rows = piece->rows, .positions = columns, .encoding = rounding_encoding(e->rounding, columns)};
+    piece->values = malloc((size_t)(part.rows * columns) * sizeof(float));
+    piece->memory = malloc(encoded_rows_bytes(&part));
+    int status = status_allocated(piece->values && piece->memory);
+    THEN(status, read_rows(e, piece));
+    if (!status) {
+        piece->rounded = encoded_rows_place(&part, piece->memory);
+        rounding_rows(&(const struct rounding_call){.rounding = e->rounding,
+                                                    .values = piece->values,
+                                                    .rows = piece->rows,
+                                                    .columns = columns,
+                                                    .threads = threads,
+                                                    .to = &piece->rounded});
+    }
+    free(piece->values);
+    return status;
+}
+
+/* Rounds rows until the rectangle is covered. Flat groups are scaled over the whole tensor, which is one piece. The
+ * last piece is kept for the next rectangle. */
 static int round_rect(const struct pretrained_encodings *e, int threads, int id, const struct param_rect *rect,
-                      const struct encoded_rows *to) {
+                      const struct encoded_rows *to, struct piece *kept) {
     const struct param *param = &e->table.rows[id];
     const struct rounding *rounding = e->rounding;
-    int64_t columns = param->shape[1], row, end, step = CKPT_BLOCK_ELEMENTS / columns / rounding->tall;
+    int64_t row, end, step = CKPT_BLOCK_ELEMENTS / param->shape[1] / rounding->tall;
+    int status = STATUS_OK;
     find_tensor(param, slice_of(param, rect), &row, &end);
     step = (step > 1 ? step : 1) * rounding->tall;
     if (rounding->is_flat)
         step = end - row;
     else
         row += (rect->row - row) / rounding->tall * rounding->tall;
-    struct encoded_part part = {.rows = step < end - row ? step : end - row,
-                                .positions = columns,
-                                .encoding = rounding_encoding(rounding, columns)};
-    struct piece piece = {.values = malloc((size_t)(part.rows * columns) * sizeof(float)),
-                          .memory = malloc(encoded_rows_bytes(&part))};
-    int status = status_allocated(piece.values && piece.memory);
     for (; row < rect->row + rect->rows && !status; row += step) {
-        piece.row = row;
-        piece.rows = part.rows = step < end - row ? step : end - row;
-        status = read_rows(e, id, &piece);
-        if (status)
-            break;
-        piece.rounded = encoded_rows_place(&part, piece.memory);
-        rounding_rows(&(const struct rounding_call){.rounding = rounding,
-                                                    .values = piece.values,
-                                                    .rows = piece.rows,
-                                                    .columns = columns,
-                                                    .threads = threads,
-                                                    .to = &piece.rounded});
-        copy_cut(&piece, rect, to);
+        if (kept->id != id || kept->row != row || !kept->rows) {
+            free(kept->memory);
+            *kept = (struct piece){.id = id, .row = row, .rows = step < end - row ? step : end - row};
+            status = round_piece(e, threads, kept);
+        }
+        if (!status)
+            copy_cut(kept, rect, to);
     }
-    free(piece.values);
-    free(piece.memory);
     return status;
 }
 
@@ -233,6 +244,7 @@ struct loading {
     struct param_store *store;
     struct stream *stream;
     bool must_be_finite;
+    struct piece *kept; /* the last one that was rounded */
 };
 
 static int fill(void *context, int id) {
@@ -259,15 +271,18 @@ static int fill_encoded(void *context, int id, int part, const struct param_rect
     const struct loading *loading = context;
     TRY(stop_check("while the model was loaded"));
     return loading->encodings->rounding
-               ? round_rect(loading->encodings, device_threads(loading->store->device), id, rect, to)
+               ? round_rect(loading->encodings, device_threads(loading->store->device), id, rect, to, loading->kept)
                : ckpt_read_encoded(&loading->encodings->files, id, rect, to);
 }
 
 int pretrained_load(const struct pretrained_encodings *e, struct base *base, struct stream *stream,
                     bool must_be_finite) {
     struct param_store *store = base_store(base);
-    struct loading loading = {e, store, stream, must_be_finite};
+    struct piece kept = {0};
+    struct loading loading = {e, store, stream, must_be_finite, &kept};
     const struct ckpt_array all = {.prefix = "", .dtype = store->map.type};
     TRY(e->model->tensors ? ckpt_check(e->model->tensors, store->map.table, &all, 1) : STATUS_OK);
-    return base_fill(base, (struct param_fill){.fill = fill, .fill_encoded = fill_encoded, .context = &loading});
+    int status = base_fill(base, (struct param_fill){.fill = fill, .fill_encoded = fill_encoded, .context = &loading});
+    free(kept.memory);
+    return status;
 }

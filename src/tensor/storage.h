@@ -53,8 +53,8 @@ struct param_encodings {
 struct param_fill {
     struct stream *stream;
     int (*fill)(void *context, int id);
-    /* Writes codes, scales, shifts and order of a part of an encoded parameter to host memory: those of `rect`. NULL in
-     * a store without encodings. */
+    /* Writes codes, scales, shifts and order of rows of a part of an encoded parameter to host memory: those of `rect`.
+     * A part is filled in from its first row to its last, in blocks. NULL in a store without encodings. */
     int (*fill_encoded)(void *context, int id, int part, const struct param_rect *rect, const struct encoded_rows *to);
     void *context;
 };
@@ -111,8 +111,8 @@ extern const struct storage storage_whole;
 /* For inference, and for adapters that train on the same base: the weights of linears are packed by the backend, a
  * tied embedding too, and the others are plain. Encoded parameters are packed in their bits; one that the backend does
  * not take is decoded, and held like the others. There are no gradients and no ranges. Parameters are filled one after
- * the other, the largest first. Only the current one is held plain, or as encoded rows, as well. So opening takes few
- * bytes more than the packed weights. */
+ * the other, the largest first. Only the current one is held plain as well, or a block of it as encoded rows. So opening
+ * takes few bytes more than the packed weights. */
 extern const struct storage storage_packed;
 
 /* ---- for storages ---- */

@@ -1,6 +1,8 @@
 /* The storage of a frozen base: weights of linears are packed, one parameter after the other. */
 #include "tensor/tensor.h"
 
+enum { BLOCK_CODES = 4 << 20 /* that are filled in at a time */ };
+
 struct packed {
     void *memory;
     size_t bytes;
@@ -111,24 +113,37 @@ static int stage_take(struct storage_stage *stage, struct device *device, size_t
 }
 
 /* Writes the values of encoded rows to rows of a plain view. */
-static int decode(struct stream *stream, const struct encoded_rows *rows, struct matrix_view to) {
-    size_t width = dtype_bytes(to.type), line = (size_t)to.columns * width;
-    float *row = malloc((size_t)to.columns * sizeof *row);
-    char *values = malloc((size_t)to.rows * line + 1);
-    int status = status_allocated(row && values);
-    for (int64_t i = 0; i < to.rows && !status; i++) {
-        encoded_row_values(rows, i, to.type == DTYPE_F32 ? (float *)(void *)(values + (size_t)i * line) : row);
-        for (int64_t j = 0; j < to.columns && to.type == DTYPE_BF16; j++)
-            ((uint16_t *)(void *)values)[i * to.columns + j] = bf16_from_float(row[j]);
+static int decode(const struct param_store *store, struct stream *stream, const struct encoded_rows *rows,
+                  struct matrix_view to) {
+    int64_t count = to.rows * to.columns;
+    float *values = malloc((size_t)count * (sizeof *values + sizeof(uint16_t)) + 1);
+    uint16_t *halves = (uint16_t *)(void *)(values + count);
+    int status = status_allocated(values);
+#pragma omp parallel for num_threads(device_threads(store->device)) schedule(static)
+    for (int64_t i = 0; i < (status ? 0 : to.rows); i++) {
+        encoded_row_values(rows, i, values + i * to.columns);
+        for (int64_t j = i * to.columns; j < (i + 1) * to.columns && to.type == DTYPE_BF16; j++)
+            halves[j] = bf16_from_float(values[j]);
     }
-    THEN(status, stream_copy_to_device(stream, (void *)(uintptr_t)to.data, values, (size_t)to.rows * line));
+    const void *from = to.type == DTYPE_BF16 ? (const void *)halves : values;
+    THEN(status, stream_copy_to_device(stream, (void *)(uintptr_t)to.data, from, (size_t)count * dtype_bytes(to.type)));
     int waited = status ? STATUS_OK : stream_wait(stream);
-    free(row);
     free(values);
     return status ? status : waited;
 }
 
-/* Packs part `index` of an encoded parameter, or decodes it to `plain` if it is held in the type of the store. */
+/* Packs rows of a part of an encoded parameter, or decodes them to `plain` if it is held in the type of the store. */
+static int fill_rows(struct param_store *store, const struct param_fill *fill, int id, const struct param_rect *rect,
+                     struct pack_call *call, struct matrix_view plain) {
+    struct exec exec = {.stream = fill->stream};
+    int status = fill->fill_encoded(fill->context, id, call->part, rect, call->rows);
+    THEN_IF(status, call->plain.encoded, store->ops->pack(&exec, call));
+    THEN_IF(status, plain.data, decode(store, fill->stream, call->rows, plain));
+    int waited = stream_wait(fill->stream);
+    return status ? status : waited;
+}
+
+/* Fills in part `index` of an encoded parameter, by blocks whose codes stay in the processor's caches. */
 static int fill_part(struct param_store *store, const struct param_fill *fill, int id, int index,
                      const struct param_rect *rect, const struct storage_views *views) {
     struct exec exec = {.stream = fill->stream};
@@ -141,16 +156,21 @@ static int fill_part(struct param_store *store, const struct param_fill *fill, i
         call.plain = plain;
         return turned->encoded ? store->ops->pack(&exec, &call) : STATUS_OK;
     }
-    void *memory = malloc(encoded_rows_bytes(part) + 1);
-    TRY(status_allocated(memory));
-    struct encoded_rows rows = encoded_rows_place(part, memory);
-    call.rows = &rows;
-    int status = fill->fill_encoded(fill->context, id, index, rect, &rows);
-    THEN_IF(status, turned->encoded, store->ops->pack(&exec, &call));
-    THEN_IF(status, plain.data, decode(fill->stream, &rows, plain));
-    int waited = stream_wait(fill->stream);
+    int64_t blocks = BLOCK_CODES / PACK_ROWS / (part->positions + 1), step = (blocks + 1) * PACK_ROWS;
+    struct encoded_part block = *part;
+    block.rows = step < part->rows ? step : part->rows;
+    void *memory = malloc(encoded_rows_bytes(&block) + 1);
+    int status = status_allocated(memory);
+    for (; call.row < part->rows && !status; call.row += step) {
+        struct param_rect cut = *rect;
+        cut.row += call.row;
+        cut.rows = block.rows = part->rows - call.row < step ? part->rows - call.row : step;
+        struct encoded_rows rows = encoded_rows_place(&block, memory);
+        call.rows = &rows;
+        status = fill_rows(store, fill, id, &cut, &call, matrix_rows(plain, call.row, cut.rows));
+    }
     free(memory);
-    return status ? status : waited;
+    return status;
 }
 
 /* Fills in a parameter: plain values, then its encoded parts. */

@@ -345,8 +345,8 @@ static void check_encoded(const struct gguf_tensor *tensor, int64_t column, int6
     float *out = calloc((size_t)columns, sizeof *out);
     assert_true(memory && out);
     const struct encoded_rows rows = encoded_rows_place(&part, memory);
+    test_ok(gguf_read_encoded(tensor, &(const struct gguf_rows){(const int64_t[]){0, 0}, 2, column, 0}, &rows));
     for (int64_t row = 0; row < 2; row++) {
-        test_ok(gguf_read_encoded(tensor, column, row, &rows));
         encoded_row_values(&rows, row, out);
         assert_memory_equal(out, expected + column, (size_t)columns * sizeof *out);
     }

@@ -31,7 +31,7 @@ static void read_encoded(const struct gguf_tensor *tensor) {
         return;
     require(encoded_rows_bytes(&part) <= sizeof memory, "a row is too large");
     const struct encoded_rows rows = encoded_rows_place(&part, memory);
-    int status = gguf_read_encoded(tensor, column, 0, &rows);
+    int status = gguf_read_encoded(tensor, &(const struct gguf_rows){(const int64_t[]){0}, 1, column, 0}, &rows);
     require(!status || status == STATUS_INVALID, "a tensor's bits cannot be read"); /* or a scale is nan */
 }
 

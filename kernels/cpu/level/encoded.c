@@ -83,49 +83,99 @@ struct outputs {
     int64_t rows, columns;
 };
 
+/* Copies elements of a column of `count` rows to neighbouring places. */
+#define COPY_COLUMN(type)                                                                                              \
+    for (int64_t o = 0; o < count; o++)                                                                                \
+    ((type *)(void *)out)[o] = ((const type *)from.array)[(first + o) * from.columns + column]
+
 /* Writes a column of a panel, whose first output is row `first`. Outputs after the last row have 0. */
 static char *pack_column(struct outputs from, int64_t first, int64_t column, char *out) {
-    memset(out, 0, PANEL * from.element);
-    for (int64_t o = 0; o < PANEL && first + o < from.rows; o++)
-        memcpy(out + (size_t)o * from.element,
-               (const char *)from.array + (size_t)((first + o) * from.columns + column) * from.element, from.element);
+    int64_t count = from.rows - first < PANEL ? from.rows - first : PANEL;
+    if (count < PANEL)
+        memset(out, 0, PANEL * from.element);
+    if (from.element == sizeof(uint16_t))
+        COPY_COLUMN(uint16_t);
+    else if (from.element == sizeof(uint8_t))
+        COPY_COLUMN(uint8_t);
+    else
+        COPY_COLUMN(uint32_t);
     return out + PANEL * from.element;
 }
 
-/* Returns 8 codes as a word of a chunk. */
-static uint32_t chunk_of(uint64_t codes) {
-    const uint64_t each = 0x000f000f000f000fu;
-    uint64_t even = codes & each, odd = codes >> 8 & each;
-    even |= even >> 12 | even >> 24 | even >> 36;
-    odd |= odd >> 12 | odd >> 24 | odd >> 36;
-    return (uint32_t)((even & 0xffff) | (odd & 0xffff) << 16);
+typedef uint8_t vbytes __attribute__((vector_size(sizeof(vfloat))));
+typedef uint16_t vhalves __attribute__((vector_size(sizeof(vfloat))));
+typedef uint64_t vlongs __attribute__((vector_size(sizeof(vfloat))));
+
+/* Returns the codes of an output from a position on. Those after the last one are 0, as are those of other outputs. */
+TILE_INLINE vbytes codes_from(const struct encoded_rows *rows, int64_t output, int64_t position) {
+    const uint8_t *from = rows->codes + output * rows->positions + position;
+    int64_t given = output < rows->rows ? rows->positions - position : 0;
+    vbytes codes = {0};
+    if (given >= (int64_t)sizeof codes)
+        memcpy(&codes, from, sizeof codes);
+    else if (given > 0)
+        memcpy(&codes, from, (size_t)given);
+    return codes;
 }
 
-/* Returns 8 codes less the centre, byte by byte. */
-static uint64_t less_centre(uint64_t codes, int centre) {
-    const uint64_t high = 0x8080808080808080u;
-    uint64_t less = (uint64_t)centre * 0x0101010101010101u;
-    return ((codes | high) - (less & ~high)) ^ ((codes ^ ~less) & high);
+/* Returns codes of 4 bits as words of chunks, in the lower half of each 16 bytes. */
+TILE_INLINE vlongs nibble_words(vbytes codes) {
+    static const uint8_t places[] = {0, 4, 1, 5, 8, 12, 9, 13};
+    vbytes order = {0};
+    vlongs pairs = (vlongs)codes & 0x0f0f0f0f0f0f0f0fu;
+#pragma GCC unroll 64
+    for (int i = 0; i < (int)sizeof order; i++)
+        order[i] = (uint8_t)(i / 16 * 16 + places[i % 8]);
+    return (vlongs)__builtin_shuffle((vbytes)(pairs | pairs >> 12), order);
 }
 
-static void pack_codes(const struct panel_form *f, const struct encoded_rows *rows, int64_t first, int64_t position,
-                       int64_t count, char *out) {
-    for (int64_t p = position; p < position + count; p += CHUNK) {
-        int64_t given = rows->positions - p < CHUNK ? rows->positions - p : CHUNK;
-        for (int64_t o = 0; o < PANEL; o++) {
-            uint64_t codes = 0;
-            if (first + o < rows->rows)
-                memcpy(&codes, rows->codes + (first + o) * rows->positions + p, (size_t)given);
-            if (f->bits == 4) {
-                uint32_t word = chunk_of(codes);
-                memcpy(out + o * 4, &word, sizeof word);
-            } else {
-                codes = rows->encoding.codes == CODES_INTEGERS ? less_centre(codes, f->centre) : codes;
-                for (int pair = 0; pair < CHUNK / 2; pair++)
-                    memcpy(out + (pair * PANEL + o) * 2, (char *)&codes + pair * 2, 2);
-            }
+/* Returns SIMD_LANES words of an output, from a position on. A word has 8 codes of 4 bits, or 4 of 8. */
+TILE_INLINE vfloat words_from(const struct panel_form *f, const struct encoded_rows *rows, int64_t output,
+                              int64_t position, int bits) {
+    vbytes codes = codes_from(rows, output, position);
+    if (bits == 8)
+        return (vfloat)(rows->encoding.codes == CODES_INTEGERS ? codes - (uint8_t)f->centre : codes);
+    vlongs even = {0}, first = nibble_words(codes),
+           second = nibble_words(codes_from(rows, output, position + (int64_t)sizeof codes));
+#pragma GCC unroll 8
+    for (int i = 0; i < SIMD_LANES / 2; i++)
+        even[i] = (uint64_t)i * 2;
+    return (vfloat)__builtin_shuffle(first, second, even);
+}
+
+/* Writes a word of each output of a panel: a chunk, or two pairs of positions. */
+TILE_INLINE void store_words(vfloat lower, vfloat upper, char *out, int bits) {
+    vhalves even = {0};
+#pragma GCC unroll 32
+    for (int i = 0; i < SIMD_LANES * 2; i++)
+        even[i] = (uint16_t)(i * 2);
+    if (bits == 8) {
+        vhalves first = __builtin_shuffle((vhalves)lower, (vhalves)upper, even);
+        upper = (vfloat)__builtin_shuffle((vhalves)lower, (vhalves)upper, even + 1);
+        lower = (vfloat)first;
+    }
+    simd_store((float *)(void *)out, lower);
+    simd_store((float *)(void *)out + SIMD_LANES, upper);
+}
+
+/* Writes the codes of a panel whose first output is row `first`. */
+TILE_INLINE void pack_codes(const struct panel_form *f, const struct encoded_rows *rows, int64_t first, char *panel,
+                            int bits) {
+    char *at = NULL;
+    for (int64_t p = 0, end = 0; p < f->positions;) {
+        vfloat words[VECTORS][SIMD_LANES];
+        for (int v = 0; v < VECTORS; v++) {
+            for (int o = 0; o < SIMD_LANES; o++)
+                words[v][o] = words_from(f, rows, first + v * SIMD_LANES + o, p, bits);
+            transpose_words(words[v]);
         }
-        out += CHUNK * PANEL * f->bits / 8;
+        for (int w = 0; w < SIMD_LANES && p < f->positions; w++, p += 32 / bits, at += PANEL * 4) {
+            if (p == end) {
+                at = (char *)(uintptr_t)codes_at(f, panel, p / f->group);
+                end += f->group;
+            }
+            store_words(words[0][w], words[1][w], at, bits);
+        }
     }
 }
 
@@ -136,7 +186,7 @@ static void pack_panel(const struct panel_form *f, const struct encoded_rows *ro
     char *at = panel;
     for (int64_t g = 0; g < f->groups; g++) {
         int64_t block = e->groups_of_block && g % e->groups_of_block == 0 ? g / e->groups_of_block : -1;
-        int64_t position = g * f->group, rest = f->positions - position;
+        int64_t rest = f->positions - g * f->group;
         if (block >= 0)
             at = pack_column((struct outputs){rows->block_scales, sizeof(uint16_t), rows->rows, blocks}, first, block,
                              at);
@@ -146,10 +196,13 @@ static void pack_panel(const struct panel_form *f, const struct encoded_rows *ro
         at = pack_column((struct outputs){rows->scales, scale, rows->rows, f->groups}, first, g, at);
         if (e->shift != ENCODED_SYMMETRIC)
             at = pack_column((struct outputs){rows->shifts, shift, rows->rows, f->groups}, first, g, at);
-        pack_codes(f, rows, first, position, rest < f->group ? rest : f->group, at);
         at += (rest < f->group ? rest : f->group) * PANEL * f->bits / 8;
     }
     memset(at, 0, (size_t)(panel + f->bytes - at));
+    if (f->bits == 4)
+        pack_codes(f, rows, first, panel, 4);
+    else
+        pack_codes(f, rows, first, panel, 8);
 }
 
 int LEVEL(cpu_pack)(const struct exec *exec, const struct pack_call *a) {
@@ -169,15 +222,18 @@ int LEVEL(cpu_pack)(const struct exec *exec, const struct pack_call *a) {
     if (part.part->encoding.codes == CODES_NONE)
         return LEVEL(plain_pack)(exec, &(const struct pack_call){.plain = part_view, .out = out});
     const struct encoded_rows *rows = a->rows;
-    if (!encoding_equals(&rows->encoding, &part.part->encoding) || rows->rows != part.part->rows ||
-        rows->positions != part.part->positions || (rows->order != NULL) != part.part->has_order)
+    int64_t after = part.part->rows - a->row - rows->rows; /* rows of other calls */
+    if (!encoding_equals(&rows->encoding, &part.part->encoding) || a->row < 0 || after < 0 || a->row % PACK_ROWS ||
+        (after && rows->rows % PACK_ROWS) || rows->positions != part.part->positions ||
+        (rows->order != NULL) != part.part->has_order)
         return status_fail(STATUS_INVALID, "pack: rows that are not those of part %d", a->part);
     if (rows->order)
         memcpy(out, rows->order, (size_t)rows->positions * sizeof *rows->order);
     int64_t panels = panels_of(rows->rows);
+    char *to = (char *)(uintptr_t)part.panels + a->row / PANEL * part.form.bytes;
 #pragma omp parallel for num_threads(exec_threads(exec)) schedule(static)
     for (int64_t p = 0; p < panels; p++)
-        pack_panel(&part.form, rows, p * PANEL, (char *)(uintptr_t)part.panels + p * part.form.bytes);
+        pack_panel(&part.form, rows, p * PANEL, to + p * part.form.bytes);
     return STATUS_OK;
 }
 
