@@ -2,11 +2,9 @@
  * loops for each way in which codes may lie; those at the edges of a rectangle code by code. */
 #include "codec-internal.h"
 
-enum { PIECE_BYTES = 1 << 16 /* of packed codes that are read at once */, TILE = 16, SQUARE = 8 };
+#include "base/smaller.h"
 
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
+enum { PIECE_BYTES = 1 << 16 /* of packed codes that are read at once */, TILE = 16, SQUARE = 8 };
 
 /* Lines of a tensor: along axis 1 a line is a row, and along axis 0 a row of units with several rows. */
 struct lines {
