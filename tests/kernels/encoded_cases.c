@@ -146,11 +146,13 @@ static double weight_bytes(const struct op_run *run) {
     return (double)(t->rows * t->cols) * (e->bits / 8.0 + scales * (e->shift == ENCODED_SYMMETRIC ? 1 : 2));
 }
 
-/* Sums of offsets are larger than results, and two bf16 hold a number of a table to 2^-16. */
+/* Sums of offsets are larger than results, and two bf16 hold a number of a table to 2^-16. A GPU may multiply values
+ * that are rounded to bf16, by at most 2^-9. */
 static double bound_of(const struct op_run *run, int64_t terms) {
     const struct encoding *e = &encodings[run->variant].encoding;
-    bool is_rounded = e->codes == CODES_NF4 || e->codes == CODES_FP4;
-    return op_bound(terms) * (e->shift == ENCODED_SYMMETRIC ? 1 : 4) + (is_rounded ? 0x1p-16 : 0);
+    bool is_rounded = run->type == DTYPE_BF16 && !strcmp(run->backend, "cuda");
+    bool is_table = e->codes == CODES_NF4 || e->codes == CODES_FP4;
+    return op_bound(terms) * (e->shift == ENCODED_SYMMETRIC ? 1 : 4) + (is_rounded ? 0x1p-9 : is_table ? 0x1p-16 : 0);
 }
 
 /* ---- products: y = x W', and dx = dy W, with y for dy and x for dx ---- */

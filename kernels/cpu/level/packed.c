@@ -93,7 +93,7 @@ static void pack_panel(const struct matrix_view *plain, int64_t first, float *pa
 
 int LEVEL(plain_pack)(const struct exec *exec, const struct pack_call *a) {
     const struct matrix_view *plain = &a->plain;
-    if (plain->form != MATRIX_PLAIN || plain->scale || (plain->type != DTYPE_F32 && plain->type != DTYPE_BF16))
+    if (plain->form != MATRIX_PLAIN || (plain->type != DTYPE_F32 && plain->type != DTYPE_BF16))
         return status_fail(STATUS_UNSUPPORTED, "pack: needs a plain fp32 or bf16 weight, not %s",
                            dtype_name(plain->type));
     int64_t floats = steps_of(plain->type, plain->columns) * PANEL, panels = panels_of(plain->rows);
