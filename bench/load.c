@@ -2,6 +2,7 @@
  * in the page cache. */
 #include "bench.h"
 
+#include "ckpt/gguf.h"
 #include "infer/engine.h"
 
 #include <errno.h>
@@ -48,12 +49,20 @@ static int read_file(const char *path, char *at, int64_t *bytes) {
     return status;
 }
 
-static int read_files(const char *directory, char *memory, int64_t *bytes) {
+/* Reads all parts of a GGUF file. */
+static int read_parts(const struct gguf *file, char *memory, int64_t *bytes) {
+    const char *path;
+    for (size_t i = 0; (path = gguf_part_path(file, i)); i++)
+        TRY(read_file(path, memory, bytes));
+    return STATUS_OK;
+}
+
+static int read_files(const char *directory, const struct gguf *file, char *memory, int64_t *bytes) {
     char path[PATH_MAX], **names;
     size_t count;
     *bytes = 0;
-    if (!file_is_directory(directory))
-        return read_file(directory, memory, bytes);
+    if (file)
+        return read_parts(file, memory, bytes);
     TRY(file_list(directory, &names, &count));
     int status = STATUS_OK;
     for (size_t i = 0; i < count && !status; i++) {
@@ -66,14 +75,17 @@ static int read_files(const char *directory, char *memory, int64_t *bytes) {
 }
 
 /* Reads all tensors into memory of the device. */
-static int read_once(struct device *device, const char *directory, int64_t *bytes, double *seconds) {
+static int read_once(struct device *device, const char *model, int64_t *bytes, double *seconds) {
     void *memory = NULL;
-    int status = read_files(directory, NULL, bytes);
+    struct gguf *file = NULL;
+    TRY(file_is_directory(model) ? STATUS_OK : gguf_open(model, &file));
+    int status = read_files(model, file, NULL, bytes);
     double start = clock_seconds();
     THEN(status, device_alloc(device, (size_t)*bytes, &memory));
-    THEN(status, read_files(directory, memory, bytes));
+    THEN(status, read_files(model, file, memory, bytes));
     *seconds = clock_seconds() - start;
     device_free(device, memory);
+    gguf_close(file);
     return status;
 }
 

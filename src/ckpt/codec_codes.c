@@ -1,4 +1,4 @@
-/* Codes of 4 or 8 bits from packed units. Threads share the lines of a rectangle. Most units are taken apart whole, in
+/* Codes of 4 or 8 bits from packed units. Threads share the lines of a rectangle. Whole units are taken apart in
  * loops for each way in which codes may lie; those at the edges of a rectangle code by code. */
 #include "codec-internal.h"
 

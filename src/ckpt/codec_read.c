@@ -131,23 +131,25 @@ static void place_groups(const struct codec_linear *linear, const struct codec_r
     }
 }
 
-/* Reads codes and moves them to their positions, some rows at a time. */
+/* Reads codes and moves them to their positions. A row has a code of 0 at its end, for positions without an input. */
 static int read_sorted(const struct codec_linear *linear, const struct codec_rect *rect,
                        const struct encoded_rows *to) {
-    int64_t at_once = (PIECE_BYTES + rect->columns - 1) / (rect->columns + 1) + 1;
-    uint8_t *natural = malloc((size_t)(at_once * rect->columns) + 1);
-    int status = status_allocated(natural);
-    for (int64_t row = 0; row < rect->rows && !status; row += at_once) {
-        const struct codec_rect part = {rect->row + row, smaller(at_once, rect->rows - row), rect->column,
-                                        rect->columns};
-        status = read_rows(linear, &part, rect->columns, natural);
+    int64_t stride = rect->columns + 1;
+    uint8_t *natural = calloc((size_t)(rect->rows * stride), 1);
+    int32_t *from = malloc((size_t)to->positions * sizeof *from);
+    int status = status_allocated(natural && from);
+    THEN(status, read_rows(linear, rect, stride, natural));
+    for (int64_t p = 0; p < to->positions && !status; p++)
+        from[p] = to->order[p] < 0 ? (int32_t)rect->columns : to->order[p];
 #pragma omp parallel for num_threads(usable_cores()) schedule(static)
-        for (int64_t r = 0; r < (status ? 0 : part.rows); r++)
-            for (int64_t p = 0; p < to->positions; p++)
-                to->codes[(row + r) * to->positions + p] =
-                    to->order[p] < 0 ? 0 : natural[r * rect->columns + to->order[p]];
+    for (int64_t r = 0; r < (status ? 0 : rect->rows); r++) {
+        const uint8_t *row = natural + r * stride;
+        uint8_t *out = to->codes + r * to->positions;
+        for (int64_t p = 0; p < to->positions; p++)
+            out[p] = row[from[p]];
     }
     free(natural);
+    free(from);
     return status;
 }
 

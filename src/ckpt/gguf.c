@@ -400,6 +400,10 @@ void gguf_close(struct gguf *file) {
     close_part(file);
 }
 
+const char *gguf_part_path(const struct gguf *file, size_t index) {
+    return !index ? file->path : index < file->part_count + 1 ? file->parts[index - 1]->path : NULL;
+}
+
 const char *gguf_path(const struct gguf *file) {
     return file->path;
 }

@@ -33,6 +33,8 @@ bool gguf_is_file(const char *path);
 int gguf_open(const char *path, struct gguf **file);
 void gguf_close(struct gguf *file);
 const char *gguf_path(const struct gguf *file);
+/* Returns the path of a part, the file itself first; NULL past the last. */
+const char *gguf_part_path(const struct gguf *file, size_t index);
 /* Return the tensors, sorted by name. */
 size_t gguf_count(const struct gguf *file);
 const struct gguf_tensor *gguf_at(const struct gguf *file, size_t index);

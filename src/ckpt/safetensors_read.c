@@ -362,7 +362,15 @@ static float element_as_float(enum dtype from, const char *in, int64_t i) {
 }
 
 static void convert(enum dtype from, const char *in, int64_t count, enum dtype to, char *out) {
-    if (to == DTYPE_F32)
+    if (from == DTYPE_F32)
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+            ((uint16_t *)out)[i] = bf16_from_float(((const float *)in)[i]);
+    else if (from == DTYPE_BF16)
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+            ((float *)out)[i] = bf16_to_float(((const uint16_t *)in)[i]);
+    else if (to == DTYPE_F32)
         for (int64_t i = 0; i < count; i++)
             ((float *)out)[i] = element_as_float(from, in, i);
     else

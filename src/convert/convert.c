@@ -13,12 +13,11 @@ static int check_options(const struct convert_request *request, bool is_file) {
                                           [CONVERT_Q4_0] = "dtype=q4_0",
                                           [CONVERT_Q6_K] = "dtype=q6_k",
                                           [CONVERT_Q4_K_M] = "dtype=q4_k_m"};
-    const char *unused = is_file && request->to == CONVERT_DCP          ? "to=dcp (a GGUF file becomes a model)"
-                         : request->config && (is_file || !is_model)    ? "config"
-                         : request->tokenizer && (is_file || !is_model) ? "tokenizer"
-                         : request->prefix && (is_file || !is_model)    ? "prefix"
-                         : request->files > 1 && !is_torch              ? "files"
-                         : request->max_shard_bytes && !is_sharded      ? "max-shard-size"
+    const char *unused = request->config && (is_file || !is_model)                      ? "config"
+                         : request->tokenizer && (is_file || !is_model)                 ? "tokenizer"
+                         : request->prefix && (is_file || !is_model)                    ? "prefix"
+                         : request->files > 1 && !is_torch                              ? "files"
+                         : request->max_shard_bytes && !is_sharded                      ? "max-shard-size"
                          : request->tensor > 1 && request->to != CONVERT_MEGATRON       ? "tensor"
                          : request->type >= CONVERT_Q8_0 && request->to != CONVERT_GGUF ? rounded[request->type]
                                                                                         : NULL;

@@ -1,4 +1,5 @@
 /* Writes a distributed checkpoint of PyTorch. */
+#include "base/staging.h"
 #include "convert-internal.h"
 
 enum { TEXT_LIMIT = 64 << 20 };
@@ -11,8 +12,28 @@ static int read_text(const struct source *source, const char *name, struct strbu
     return status == STATUS_NOT_FOUND ? STATUS_OK : status;
 }
 
+/* Writes a GGUF file by way of a model directory, which is removed. */
+static int write_file(const struct convert_request *request, struct source *source) {
+    struct staging staging = {.mark = -1};
+    struct source model = {0};
+    struct convert_request as_model = *request;
+    char path[PATH_MAX];
+    int status = staging_begin(&staging, request->output);
+    THEN(status, file_join(path, sizeof path, staging.directory, "model"));
+    as_model.to = CONVERT_MODEL;
+    as_model.output = path;
+    THEN(status, write_model(&as_model, source));
+    THEN(status, source_open(path, &model));
+    THEN(status, write_dcp(request, &model));
+    source_close(&model);
+    staging_abort(&staging);
+    return status;
+}
+
 int write_dcp(const struct convert_request *request, struct source *source) {
     static const char state_name[] = "trainer_state.json";
+    if (source->file.tensors)
+        return write_file(request, source);
     struct strbuf config = STRBUF_INIT, state = STRBUF_INIT;
     struct tokenizer_files tokenizer = {0};
     int status = read_text(source, "config.json", &config);

@@ -196,8 +196,8 @@ enum dtype pretrained_auto_dtype(const struct pretrained_encodings *e) {
 
 /* Matrices of the files, and what a device makes of them. */
 struct counts {
-    int all, encoded;
-    int64_t decoded; /* elements of encoded matrices that it holds in the run's type */
+    int all, encoded, decoded; /* decoded: they have codes, and it holds them in the run's type */
+    int64_t elements;          /* of those */
 };
 
 static void count_param(const struct pretrained_encodings *e, const struct param *param, int id, struct device *device,
@@ -211,11 +211,14 @@ static void count_param(const struct pretrained_encodings *e, const struct param
     view.encoded = &layout;
     bool is_taken = is_described && ops_for(device)->packed_bytes(device, &view) > 0;
     for (int s = 0; s < param->slice_count; s++) {
-        bool has_codes = is_described && layout.parts[s < count ? s : 0].encoding.codes != CODES_NONE;
-        bool is_next = s && continues(&param->slices[s - 1], &param->slices[s]); /* in the same tensor */
+        const struct param_slice *slice = &param->slices[s];
+        const struct param_rect own = {.row = slice->row, .rows = slice->rows, .columns = param->shape[1]};
+        bool has_codes = describe(e, param, &own, 1, &layout) && layout.parts[0].encoding.codes != CODES_NONE;
+        bool is_next = s && continues(slice - 1, slice); /* in the same tensor */
         counts->all += !is_next;
         counts->encoded += has_codes && is_taken && !is_next;
-        counts->decoded += has_codes && !is_taken ? param->slices[s].rows * param->shape[1] : 0;
+        counts->decoded += has_codes && !is_taken && !is_next;
+        counts->elements += has_codes && !is_taken ? slice->rows * param->shape[1] : 0;
     }
 }
 
@@ -229,8 +232,8 @@ void pretrained_encodings_text(const struct pretrained_encodings *e, struct devi
             count_param(e, param, i, device, type, &counts);
     }
     if (counts.decoded)
-        snprintf(decoded, sizeof decoded, ", others held in %s: %.1f MiB", dtype_name(type),
-                 (double)counts.decoded * (double)dtype_bytes(type) / 1048576);
+        snprintf(decoded, sizeof decoded, ", %d held in %s: %.1f MiB", counts.decoded, dtype_name(type),
+                 (double)counts.elements * (double)dtype_bytes(type) / 1048576);
     text[0] = 0;
     if (pretrained_describes(e))
         snprintf(text, ENCODINGS_TEXT_BYTES, "%s: %d of %d matrices%s", e->quantization.text, counts.encoded,

@@ -2,7 +2,7 @@
  * linear is [out, in], as ours are. */
 #include "gguf_model-internal.h"
 
-enum { AT_ONCE = 64 /* rows: whole heads, mostly */ };
+enum { AT_ONCE = 64 /* rows */ };
 
 /* Our modules, and theirs. */
 static const struct module_names {

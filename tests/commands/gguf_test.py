@@ -94,7 +94,7 @@ class Commands(Gguf):
 
     def tearDown(self):
         found = {path.name for path in self.root.iterdir()}
-        self.assertLessEqual(found, {"m.gguf", "rows.jsonl", "model", *"abcdf"})
+        self.assertLessEqual(found, {"m.gguf", "rows.jsonl", "model", *"abcdefg"})
         super().tearDown()
 
     def test_text(self):
@@ -147,8 +147,11 @@ class Commands(Gguf):
         run("convert", "--from", self.file, "--to", "gguf", "--output", self.root / "c")
         self.assertEqual((self.root / "c").read_bytes(), self.file.read_bytes())
         run("convert", "--from", self.file, "--to", "megatron", "--output", self.root / "d")
-        _, errors = run("convert", "--from", self.file, "--to", "dcp", "--output", self.root / "e", expect=2)
-        self.assertIn("does not take --to=dcp (a GGUF file becomes a model", errors)
+        run("convert", "--from", self.file, "--to", "dcp", "--files", 2, "--output", self.root / "e")
+        self.assertEqual(len([*(self.root / "e").glob("*.distcp")]), 2)
+        run("convert", "--from", self.root / "e", "--to", "model", "--output", self.root / "g")
+        for name in ("model.safetensors", "config.json", "tokenizer.json"):
+            self.assertEqual((self.root / "g" / name).read_bytes(), (self.root / "b" / name).read_bytes(), name)
 
 
 class Files(Gguf):
@@ -173,6 +176,8 @@ class Files(Gguf):
             split = {"split.no": i, "split.count": count, "split.tensors.count": len(names)}
             write_gguf(part, split | (self.keys if not i else {}), {name: self.tensors[name] for name in names[i::count]})
         self.assertEqual(self.score(parts[0]), self.expected)
+        *_, summary = rows(run("bench", "load", "--model", parts[0], "--steps", 1)[0])
+        self.assertEqual(summary["file_bytes"], sum(part.stat().st_size for part in parts))
         self.assertIn("is one of 3 parts of a model: name the first one", self.score(parts[1], expect=1))
         parts[2].unlink()
         self.assertIn(f"part 3 of 3 is missing: there is no {parts[2]}", self.score(parts[0], expect=1))

@@ -7,7 +7,7 @@ import struct
 import unittest
 
 from finetune_support import KEYS, METHODS, P, Tuning, adapters, hash_tree
-from model_support import PRECISIONS, floats, read_safetensors, rows, run, write_byte_llama, write_safetensors
+from model_support import PRECISIONS, SOURCE, floats, read_safetensors, rows, run, write_byte_llama, write_safetensors
 from quantised_support import e4m3, fp32, is_linear, quantise
 from requests_support import ask
 from serve_support import Server
@@ -91,6 +91,12 @@ class Rounding(LoadIn):
                 self.assertNear(found, self.score(self.copy(name))[0], 1e-4)
                 self.assertNotEqual(found, plain)
                 self.assertIn(f"model: {name} by --load-in: 14 of 15 matrices", errors)
+
+    def test_matrices_that_no_kernel_takes_are_counted(self):
+        """Rows of 20 have groups of 4, those of 80 groups of 16."""
+        model = SOURCE / "tests/model/golden/d5_tied"
+        _, errors = run("score", "--model", model, "--load-in", "nf4", "--input", "-", input=b'{"tokens": [1, 2]}\n')
+        self.assertIn("model: nf4 by --load-in: 2 of 10 matrices, 6 held in fp32: 0.0 MiB", errors)
 
     def test_nf4_is_near_the_plain_model(self):
         plain, _ = self.score(self.base)

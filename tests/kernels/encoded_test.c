@@ -115,6 +115,21 @@ static void value_rows(const struct encoded_rows *rows, int64_t k, float *value,
     }
 }
 
+/* Returns the rows from `row` on, at most PACK_ROWS. */
+static struct encoded_rows rows_from(const struct encoded_rows *rows, int64_t row) {
+    const struct encoding *e = &rows->encoding;
+    int64_t groups = row * encoded_groups(e, rows->positions), blocks = row * encoded_blocks(e, rows->positions);
+    int64_t width = (int64_t)dtype_bytes(e->scale_type), shift = e->shift == ENCODED_ZEROS ? 1 : width;
+    struct encoded_rows cut = *rows;
+    cut.rows = rows->rows - row < PACK_ROWS ? rows->rows - row : PACK_ROWS;
+    cut.codes += row * rows->positions;
+    cut.scales = (char *)rows->scales + groups * width;
+    cut.shifts = rows->shifts ? (char *)rows->shifts + groups * shift : NULL;
+    cut.block_scales = rows->block_scales ? rows->block_scales + blocks : NULL;
+    cut.block_offsets = rows->block_offsets ? rows->block_offsets + blocks : NULL;
+    return cut;
+}
+
 static void weight_open(const struct scene *scene, struct weight *w, enum dtype type) {
     struct device *device = stream_device(scene->exec.stream);
     w->n = 0;
@@ -151,9 +166,12 @@ static void weight_open(const struct scene *scene, struct weight *w, enum dtype 
         w->rows[i] = encoded_rows_place(part, w->memory[i]);
         encoded_fill(&w->rows[i], w->k, (uint32_t)(11 * i + 5));
         value_rows(&w->rows[i], w->k, value, w->size + first * w->k);
-        test_ok(scene->ops->pack(
-            &scene->exec,
-            &(const struct pack_call){.plain = w->view, .out = w->packed, .rows = &w->rows[i], .part = (int)i}));
+        for (int64_t row = 0; row < part->rows; row += PACK_ROWS) {
+            const struct encoded_rows rows = rows_from(&w->rows[i], row);
+            test_ok(scene->ops->pack(
+                &scene->exec, &(const struct pack_call){
+                                  .plain = w->view, .out = w->packed, .rows = &rows, .part = (int)i, .row = row}));
+        }
     }
     for (size_t i = 0; i < 64; i++)
         assert_int_equal(((const uint8_t *)w->packed)[bytes + i], 0xff);

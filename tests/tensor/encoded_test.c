@@ -35,7 +35,7 @@ struct task {
     struct stream *stream;
     struct ops ops; /* the device's, with a form of encoded weights: their codes, a byte each */
     struct param_store store;
-    int parts[ROWS], plains[ROWS], fails_at;
+    int parts[ROWS], plains[ROWS], fails_at, calls; /* calls: of pack */
 };
 
 static struct task *current; /* `pack` has no context */
@@ -99,8 +99,10 @@ static int pack_codes(const struct exec *exec, const struct pack_call *a) {
         assert_non_null(a->plain.data);
         return stream_zero(exec->stream, to, bytes);
     }
-    assert_int_equal(a->rows->rows, part->rows);
-    return stream_copy_to_device(exec->stream, to, a->rows->codes, bytes);
+    assert_true(a->row % PACK_ROWS == 0 && a->row + a->rows->rows <= part->rows);
+    current->calls++;
+    return stream_copy_to_device(exec->stream, to + a->row * part->positions, a->rows->codes,
+                                 (size_t)(a->rows->rows * part->positions));
 }
 
 static int fill(void *context, int id) {
@@ -111,7 +113,8 @@ static int fill(void *context, int id) {
 
 static int fill_encoded(void *context, int id, int part, const struct param_rect *rect, const struct encoded_rows *to) {
     struct task *t = context;
-    assert_int_equal(part, t->parts[id]++);
+    assert_true(part == t->parts[id] || part + 1 == t->parts[id]); /* another block of the same part */
+    t->parts[id] = part + 1;
     if (id == t->fails_at)
         return status_fail(STATUS_IO, "no codes");
     for (int64_t i = 0; i < to->rows; i++) {
@@ -124,10 +127,11 @@ static int fill_encoded(void *context, int id, int part, const struct param_rect
     return STATUS_OK;
 }
 
-static void open_task(struct task *t, enum dtype dtype, bool takes, int tensor) {
+static void open_task(struct task *t, enum dtype dtype, bool takes, int tensor, int64_t table_rows) {
     static const struct param_encodings encodings = {.describe = describe};
     *t = (struct task){.table = {.count = ROWS}, .fails_at = -1};
     memcpy(t->table_rows, rows, sizeof rows);
+    t->table_rows[TABLE].shape[0] = t->table_rows[TABLE].slices[0].rows = table_rows;
     t->table.rows = t->table_rows;
     current = t;
     test_ok(device_open(test_device(), DEVICE_FIRST, 1, &t->device));
@@ -184,7 +188,7 @@ static void encoded_parameters_are_held_in_their_bits(void **state) {
     (void)state;
     for (int tensor = -1; tensor < TENSORS; tensor++) {
         struct task t;
-        open_task(&t, DTYPE_BF16, true, tensor);
+        open_task(&t, DTYPE_BF16, true, tensor, 20);
         size_t share = tensor < 0 ? 1 : TENSORS;
         size_t bytes = aligned(12 / share * COLUMNS) + aligned((size_t)20 * COLUMNS) + aligned(12 * sizeof(uint16_t)) +
                        aligned(6 / share * COLUMNS);
@@ -233,7 +237,7 @@ static void what_the_backend_does_not_take_is_decoded(void **state) {
     for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
         struct task t;
         enum dtype dtype = is_bf16 ? DTYPE_BF16 : DTYPE_F32;
-        open_task(&t, dtype, false, -1);
+        open_task(&t, dtype, false, -1, 20);
         assert_null(param_view(&t.store, FUSED, PARAM_LINEAR).encoded);
         assert_non_null(t.store.map.places[FUSED].encoded);
         test_ok(fill_store(&t));
@@ -242,10 +246,20 @@ static void what_the_backend_does_not_take_is_decoded(void **state) {
     }
 }
 
+static void a_large_part_is_packed_in_blocks(void **state) {
+    (void)state;
+    struct task t;
+    open_task(&t, DTYPE_BF16, true, -1, 300001);
+    test_ok(fill_store(&t));
+    check_codes(&t, TABLE);
+    assert_true(t.calls > 4); /* one for each of the other parts */
+    close_task(&t);
+}
+
 static void a_part_without_codes_ends_it(void **state) {
     (void)state;
     struct task t;
-    open_task(&t, DTYPE_F32, true, -1);
+    open_task(&t, DTYPE_F32, true, -1, 20);
     t.fails_at = MIXED;
     test_fails(fill_store(&t), STATUS_IO, "no codes");
     close_task(&t);
@@ -255,6 +269,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(encoded_parameters_are_held_in_their_bits),
         cmocka_unit_test(what_the_backend_does_not_take_is_decoded),
+        cmocka_unit_test(a_large_part_is_packed_in_blocks),
         cmocka_unit_test(a_part_without_codes_ends_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
