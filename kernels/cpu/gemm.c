@@ -5,8 +5,8 @@
 enum {
     PIECE_COLS = 1536, /* of a product with an epilogue */
     PIECE_ROWS = 1024,
-    PIECE_DEPTH = 1024,      /* of a product with A transposed */
-    ENCODED_BYTES = 8 << 20, /* of an encoded B that is decoded at a time */
+    PIECE_DEPTH = 1024,        /* of a product with A transposed */
+    UNPACKED_BYTES = 16 << 20, /* of a packed B that is unpacked at a time */
     WIDE_COLS = 8192,
     PASS_FLOATS = 16384, /* a thread's share of an epilogue at a time */
 };
@@ -93,8 +93,8 @@ static int64_t width_of(const struct gemm *g) {
     int64_t most = gemm_n(g);
     if (g->a_transposed)
         most = g->a.type == DTYPE_F32 ? 768 : 384;
-    else if (g->b.encoded)
-        most = ENCODED_BYTES / (g->b.rows * (int64_t)dtype_bytes(g->a.type)) / 64 * 64 + 64;
+    else if (gemm_is_packed(g))
+        most = UNPACKED_BYTES / (g->b.rows * (int64_t)dtype_bytes(g->a.type)) / 64 * 64 + 64;
     else if (g->a.type == DTYPE_F32 && gemm_k(g) >= 8192)
         most = 384;
     else if (g->a.type == DTYPE_BF16 && g->b_transposed &&

@@ -155,8 +155,8 @@ enum dtype head_logits_type(const struct runner *run) {
 
 int64_t head_rows_most(const struct runner *run) {
     const struct ops_sizes *sizes = model_sizes(run);
-    bool is_halved = head_logits_type(run) != run->base->options.dtype && !run->base->options.trains;
-    return is_halved && sizes->head_rows / 2 % sizes->head_rows_multiple == 0 ? sizes->head_rows / 2 : sizes->head_rows;
+    bool is_cut = head_logits_type(run) != run->base->options.dtype && !run->base->options.trains;
+    return is_cut && sizes->head_rows / 4 % sizes->head_rows_multiple == 0 ? sizes->head_rows / 4 : sizes->head_rows;
 }
 
 static struct linear_call head_call(struct runner *run, int64_t first, int64_t count) {
