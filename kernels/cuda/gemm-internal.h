@@ -64,6 +64,10 @@ void gemm_choices_free(struct gemm_choices *choices);
 void gemm_choice_write(const struct gemm_choice *choice, struct device_algorithm *text);
 int gemm_choice_read(const struct device_algorithm *text, struct gemm_choice *choice);
 
-/* few_rows.c: products of few rows that a kernel of ours computes whole. */
+/* ---- few_rows.c: products of few rows that a kernel of ours computes whole ---- */
+
 bool cuda_few_rows_takes(const struct device *device, const struct gemm *g);
 int cuda_few_rows(const struct exec *exec, const struct gemm *g);
+/* Returns true if such a kernel computes all that the product asks for, whatever its rows and its weight. */
+bool cuda_few_rows_suits(const struct device *device, const struct gemm *g);
+struct few_rows cuda_few_rows_of(const struct gemm *g);
