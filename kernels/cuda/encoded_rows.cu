@@ -140,7 +140,7 @@ static __device__ __forceinline__ void multiply_tiles(const encoded_rows_call &a
 #pragma unroll 1
                 for (int half = 0; half < halves; half++) {
                     bool is_here = halves == 1 || half == half_of_lane;
-                    if (rest == 0) {
+                    if (rest == 0 && group + 1 < w.groups) {
                         sums.close_group();
                         sums.open_group(w, output, ++group);
                         rest = w.group;

@@ -509,6 +509,8 @@ static void check_orders_and_groups(const struct scene *scene) {
     check_encoding(scene, e, 35, 700, false);
     e.group = 48;
     check_encoding(scene, e, 35, 77, false);
+    e.group = 8;
+    check_encoding(scene, e, 35, 100, false);
 }
 
 static void every_encoding_multiplies_at_every_level(void **state) {
