@@ -59,7 +59,9 @@ int cuda_swiglu_backward(const struct exec *exec, const struct swiglu *a) {
 
 int cuda_embedding_forward(const struct exec *exec, const struct embedding *a) {
     if (a->token_table.form == MATRIX_PACKED)
-        return cuda_encoded_gather(exec, a);
+        return cuda_packed_bytes(NULL, &a->token_table)
+                   ? cuda_encoded_gather(exec, a)
+                   : status_fail(STATUS_UNSUPPORTED, "embedding_forward: no packed form of this table on cuda");
     return cuda_launch_rows(exec, CUDA_embedding_forward, a->type, a->rows, a->cols, a);
 }
 
@@ -110,7 +112,9 @@ int cuda_row_squares(const struct exec *exec, const struct row_squares *a) {
     if (a->weight.scale)
         return status_fail(STATUS_UNSUPPORTED, "row_squares: a weight with scales");
     if (a->weight.form == MATRIX_PACKED)
-        return cuda_encoded_squares(exec, a);
+        return cuda_packed_bytes(NULL, &a->weight)
+                   ? cuda_encoded_squares(exec, a)
+                   : status_fail(STATUS_UNSUPPORTED, "row_squares: no packed form of this weight on cuda");
     return cuda_launch_rows(exec, CUDA_row_squares, a->weight.type, a->rows, a->weight.columns, a);
 }
 
