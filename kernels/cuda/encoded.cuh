@@ -18,7 +18,7 @@ static __device__ __forceinline__ float scale_at(int type, const void *array, in
                                 : (float)((const uint8_t *)array)[i];
 }
 
-/* What the values of a group have in common. */
+/* The scale of a group, and what is subtracted from its numbers and from its values. */
 struct group_terms {
     float scale, zero, offset;
 };

@@ -105,8 +105,3 @@ bool cuda_encoded_range(const struct matrix_view *view, int index, struct encode
 size_t cuda_packed_bytes(struct device *device, const struct matrix_view *view);
 int cuda_encoded_gather(const struct exec *exec, const struct embedding *a);
 int cuda_encoded_squares(const struct exec *exec, const struct row_squares *a);
-
-/* ---- encoded_gemm.c: as the operation gemm, of products with an encoded B that have been checked ---- */
-
-size_t cuda_encoded_gemm_workspace(struct device *device, const struct gemm *gemm);
-int cuda_encoded_gemm(const struct exec *exec, const struct gemm *gemm);

@@ -1,6 +1,6 @@
-/* Products with encoded weights. A kernel of ours multiplies up to ENCODED_ROWS_MOST rows forward. In all other
- * products values are written to the workspace, a block at a time, and are multiplied as a plain weight. Values in bf16
- * are rounded to it. */
+/* The operation gemm, and products with encoded weights. A kernel of ours multiplies up to ENCODED_ROWS_MOST rows
+ * forward. In all other products values are written to the workspace, a block at a time, and are multiplied as a plain
+ * weight. Values in bf16 are rounded to it. */
 #include "cuda/encoded.h"
 #include "cuda/gemm-internal.h"
 
@@ -176,14 +176,14 @@ static int write_values(const struct exec *exec, const struct piece *piece, void
     return status;
 }
 
-/* ---- the operation ---- */
+/* ---- encoded products ---- */
 
-size_t cuda_encoded_gemm_workspace(struct device *device, const struct gemm *g) {
+static size_t encoded_workspace(struct device *device, const struct gemm *g) {
     struct piece piece;
     size_t most = 0;
     for (int64_t done = 0; next_piece(device, g, &done, &piece);) {
         size_t bytes = is_in_codes(&piece) && is_few(device, g) ? inputs_bytes(&piece)
-                                                                : cuda_gemm_workspace(device, &piece.product) +
+                                                                : cuda_plain_gemm_workspace(device, &piece.product) +
                                                                       (is_in_codes(&piece) ? block_bytes(&piece) : 0);
         most = bytes > most ? bytes : most;
     }
@@ -197,15 +197,50 @@ static int multiply_values(const struct exec *exec, struct piece *piece) {
                         .workspace_bytes = exec->workspace_bytes - bytes};
     TRY(write_values(exec, piece, exec->workspace));
     piece->product.b.data = exec->workspace;
-    return cuda_gemm(&rest, &piece->product);
+    return cuda_plain_gemm(&rest, &piece->product);
 }
 
-int cuda_encoded_gemm(const struct exec *exec, const struct gemm *g) {
+static int encoded_gemm(const struct exec *exec, const struct gemm *g) {
     struct piece piece;
     int status = STATUS_OK;
     for (int64_t done = 0; !status && next_piece(exec->stream->device, g, &done, &piece);)
-        status = !is_in_codes(&piece)              ? cuda_gemm(exec, &piece.product)
+        status = !is_in_codes(&piece)              ? cuda_plain_gemm(exec, &piece.product)
                  : is_few(exec->stream->device, g) ? multiply_few(exec, &piece)
                                                    : multiply_values(exec, &piece);
     return status;
+}
+
+/* ---- the operation ---- */
+
+static const char *lack(struct device *device, const struct gemm *g) {
+    return gemm_is_packed(g) && !cuda_packed_bytes(device, &g->b) ? "no packed form of this weight on cuda"
+                                                                  : cuda_gemm_lack(device, g);
+}
+
+bool cuda_gemm_supports(struct device *device, const struct gemm *g) {
+    return !gemm_refusal(g) && !lack(device, g);
+}
+
+size_t cuda_gemm_workspace(struct device *device, const struct gemm *g) {
+    if (!cuda_gemm_supports(device, g) || gemm_m(g) == 0 || gemm_n(g) == 0)
+        return 0;
+    return gemm_is_packed(g) ? encoded_workspace(device, g) : cuda_plain_gemm_workspace(device, g);
+}
+
+static int check(const struct exec *exec, const struct gemm *g) {
+    TRY(gemm_check(g));
+    const char *lacks = lack(exec->stream->device, g);
+    if (lacks)
+        return status_fail(STATUS_UNSUPPORTED, "gemm: %s", lacks);
+    size_t needed = cuda_gemm_workspace(exec->stream->device, g);
+    if (exec->workspace_bytes < needed)
+        return status_fail(STATUS_INVALID, "gemm: %zu bytes of workspace, needs %zu", exec->workspace_bytes, needed);
+    return STATUS_OK;
+}
+
+int cuda_gemm(const struct exec *exec, const struct gemm *g) {
+    int status = check(exec, g);
+    if (status || gemm_m(g) == 0 || gemm_n(g) == 0)
+        return status;
+    return gemm_is_packed(g) ? encoded_gemm(exec, g) : cuda_plain_gemm(exec, g);
 }

@@ -17,7 +17,7 @@ static __device__ __forceinline__ void finish(const few_rows &a, int64_t at, flo
         from_float(sum, ((bf16 *)a.c)[at]);
 }
 
-/* What is added to the sum of an element. */
+/* Terms that are added to the sum of an element. */
 static __device__ __forceinline__ float bias_of(const few_rows &a, int64_t col) {
     return a.bias ? to_float(((const bf16 *)a.bias)[col]) : 0;
 }

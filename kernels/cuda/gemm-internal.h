@@ -1,6 +1,7 @@
 /* Products on a GPU, by file:
  *
- *     gemm.c          the operation: what the library computes whole, and what needs a kernel of ours
+ *     encoded_gemm.c  the operation, and products with encoded weights
+ *     gemm.c          plain products: what the library computes whole, and what needs a kernel of ours
  *     gemm_cache.c    the library's descriptors, and its algorithm for each form, found once
  *     gemm_algorithms.c  algorithms that were measured, as texts
  *     gemm_finish.cu  the kernel that finishes sums in fp32: bias, GELU and its backward
@@ -35,6 +36,11 @@ struct gemm_pointers {
     void *workspace; /* gemm_library_bytes, aligned to 256 bytes */
 };
 
+/* Returns why this backend lacks a product of plain matrices that others may have, or NULL. */
+const char *cuda_gemm_lack(const struct device *device, const struct gemm *g);
+/* As the operation, of plain matrices with rows and columns, which have been checked. */
+size_t cuda_plain_gemm_workspace(struct device *device, const struct gemm *g);
+int cuda_plain_gemm(const struct exec *exec, const struct gemm *g);
 /* Returns the bytes of workspace that the library may use on this GPU. */
 size_t gemm_library_bytes(const struct device *device);
 /* Returns true if the library has the form on this GPU. */

@@ -1,10 +1,8 @@
-/* Products of matrices; those with encoded ones are in encoded_gemm.c. cuBLASLt multiplies. Where it lacks a GELU, its
- * product goes to a bf16 C, and a kernel of ours follows. Deltas lie in C before it adds its product. In all other
- * cases it writes sums in fp32, which a kernel finishes; sums whose place is the workspace are made in pieces of rows.
- */
+/* Products of plain matrices. cuBLASLt multiplies. Where it lacks a GELU, its product goes to a bf16 C, and a kernel of
+ * ours follows. Deltas lie in C before it adds its product. In all other cases it writes sums in fp32, which a kernel
+ * finishes; sums whose place is the workspace are made in pieces of rows. */
 #include "cuda/gemm-internal.h"
 
-#include "cuda/encoded.h"
 #include "cuda/fp8.h"
 #include "cuda/gemm_finish.h"
 
@@ -321,40 +319,18 @@ static int run_pieces(const struct exec *exec, const struct gemm *g) {
 
 /* ---- the operation ---- */
 
-/* Returns why this backend lacks a product that others may have, or NULL. */
-static const char *lack(const struct device *device, const struct gemm *g) {
+const char *cuda_gemm_lack(const struct device *device, const struct gemm *g) {
     bool has_fp8 = cuda(device)->architecture >= FP8_ARCHITECTURE || cuda(device)->may_be_newer;
-    bool is_taken = !gemm_is_packed(g) || cuda_packed_bytes(NULL, &g->b) > 0;
-    return !is_taken                    ? "no packed form of this weight on cuda"
-           : gemm_is_int8(g)            ? "no int8 on cuda"
+    return gemm_is_int8(g)              ? "no int8 on cuda"
            : gemm_is_fp8(g) && !has_fp8 ? "FP8 needs a GPU of sm_89 or newer"
                                         : NULL;
 }
 
-bool cuda_gemm_supports(struct device *device, const struct gemm *g) {
-    return !gemm_refusal(g) && !lack(device, g);
-}
-
-size_t cuda_gemm_workspace(struct device *device, const struct gemm *g) {
-    if (!cuda_gemm_supports(device, g) || gemm_m(g) == 0 || gemm_n(g) == 0)
-        return 0;
-    if (gemm_is_packed(g))
-        return cuda_encoded_gemm_workspace(device, g);
+size_t cuda_plain_gemm_workspace(struct device *device, const struct gemm *g) {
     size_t product = WORKSPACE_ALIGNMENT + gemm_library_bytes(device) + stage_bytes(g);
     struct column_sum sums = gemm_bias_sums(g);
     size_t sum_bytes = g->bias_gradient ? cuda_column_sum_workspace(device, &sums) : 0;
     return product > sum_bytes ? product : sum_bytes;
-}
-
-static int check(const struct exec *exec, const struct gemm *g) {
-    TRY(gemm_check(g));
-    const char *lacks = lack(exec->stream->device, g);
-    if (lacks)
-        return status_fail(STATUS_UNSUPPORTED, "gemm: %s", lacks);
-    size_t needed = cuda_gemm_workspace(exec->stream->device, g);
-    if (exec->workspace_bytes < needed)
-        return status_fail(STATUS_INVALID, "gemm: %zu bytes of workspace, needs %zu", exec->workspace_bytes, needed);
-    return STATUS_OK;
 }
 
 /* Batch-invariant sums of a bf16 C are always finished by a kernel. C is fp32 where a row has an adapter, and the
@@ -378,12 +354,7 @@ static int run(const struct exec *exec, const struct gemm *g) {
     return run_gelu(exec, g, &alone.c);
 }
 
-int cuda_gemm(const struct exec *exec, const struct gemm *call) {
-    int status = check(exec, call);
-    if (status || gemm_m(call) == 0 || gemm_n(call) == 0)
-        return status;
-    if (gemm_is_packed(call))
-        return cuda_encoded_gemm(exec, call);
+int cuda_plain_gemm(const struct exec *exec, const struct gemm *call) {
     if (cuda_few_rows_takes(exec->stream->device, call))
         return cuda_few_rows(exec, call);
     struct gemm product = *call;
