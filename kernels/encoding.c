@@ -6,6 +6,18 @@ bool encoding_equals(const struct encoding *a, const struct encoding *b) {
            a->scale_type == b->scale_type && a->group == b->group && a->groups_of_block == b->groups_of_block;
 }
 
+bool encoded_part_is_regular(const struct encoded_part *part, int64_t columns) {
+    static const uint8_t bits[] = {[CODES_E4M3] = 8, [CODES_NF4] = 4, [CODES_FP4] = 4, [CODES_IQ4] = 4};
+    const struct encoding *e = &part->encoding;
+    bool is_small = e->scale_type == DTYPE_U8 || e->scale_type == DTYPE_I8;
+    bool is_float = e->scale_type == DTYPE_F32 || e->scale_type == DTYPE_F16 || e->scale_type == DTYPE_BF16;
+    return part->positions > 0 && (part->has_order || part->positions == columns) && e->group > 0 &&
+           (e->group >= part->positions || e->group % 8 == 0) &&
+           (e->groups_of_block > 0 ? is_small : e->groups_of_block == 0 && is_float) && e->codes < sizeof bits &&
+           e->codes != CODES_NONE && e->shift <= ENCODED_OFFSETS &&
+           (bits[e->codes] ? e->bits == bits[e->codes] : e->bits >= 2 && e->bits <= 8);
+}
+
 static int64_t common_divisor(int64_t a, int64_t b) {
     while (b) {
         int64_t rest = a % b;

@@ -75,6 +75,9 @@ static inline int64_t encoded_blocks(const struct encoding *encoding, int64_t po
 }
 /* Returns true if two encodings are equal. */
 bool encoding_equals(const struct encoding *a, const struct encoding *b);
+/* Returns true for a part whose encoding is one of those above, with groups of whole eights or one group a row. Packed
+ * forms take these; `columns` are the matrix's. */
+bool encoded_part_is_regular(const struct encoded_part *part, int64_t columns);
 /* Makes the encoding of rows that of their columns [column, column + columns). Columns in one group are one group.
  * Those that begin inside a group, or a block, have groups and blocks that divide it, with repeated scales. */
 void encoding_cut(struct encoding *encoding, int64_t column, int64_t columns);

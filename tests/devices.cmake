@@ -3,7 +3,7 @@
 # On the stand-ins for a GPU: cuda_NAME, with the label cuda. They are skipped by name where this build has no CUDA. The
 # other programs take too long on an interpreter, or test what the CPU alone promises or has, such as int8 weights.
 set(on_card
-    kernels_adapter_test kernels_draw_test kernels_ends_test kernels_fp8_test kernels_gemm_test
+    kernels_adapter_test kernels_draw_test kernels_encoded_test kernels_ends_test kernels_fp8_test kernels_gemm_test
     kernels_grouped_test kernels_lstm_test kernels_missing_test kernels_norm_test kernels_optimizer_test
     kernels_pointwise_test kernels_rotary_test kernels_sample_test kernels_stream_test kernels_tails_test
     kernels_vocab_parts_test comm_allocation_test comm_comm_test tensor_allocation_test tensor_map_test

@@ -1,4 +1,5 @@
 /* Launches of kernels that need no more than the shape of their arguments: of elements, of rows, and of tiles. */
+#include "cuda/encoded.h"
 #include "cuda/fp8.h"
 #include "cuda/kernels.h"
 #include "cuda/partial_sums.h"
@@ -58,7 +59,9 @@ int cuda_swiglu_backward(const struct exec *exec, const struct swiglu *a) {
 
 int cuda_embedding_forward(const struct exec *exec, const struct embedding *a) {
     if (a->token_table.form == MATRIX_PACKED)
-        return status_fail(STATUS_UNSUPPORTED, "embedding_forward: a packed table");
+        return cuda_packed_bytes(NULL, &a->token_table)
+                   ? cuda_encoded_gather(exec, a)
+                   : status_fail(STATUS_UNSUPPORTED, "embedding_forward: no packed form of this table on cuda");
     return cuda_launch_rows(exec, CUDA_embedding_forward, a->type, a->rows, a->cols, a);
 }
 
@@ -107,7 +110,9 @@ int cuda_group_scale(const struct exec *exec, const struct group_scale *a) {
 
 int cuda_row_squares(const struct exec *exec, const struct row_squares *a) {
     if (a->weight.form == MATRIX_PACKED)
-        return status_fail(STATUS_UNSUPPORTED, "row_squares: a packed weight");
+        return cuda_packed_bytes(NULL, &a->weight)
+                   ? cuda_encoded_squares(exec, a)
+                   : status_fail(STATUS_UNSUPPORTED, "row_squares: no packed form of this weight on cuda");
     return cuda_launch_rows(exec, CUDA_row_squares, a->weight.type, a->rows, a->weight.columns, a);
 }
 

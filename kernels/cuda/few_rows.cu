@@ -6,8 +6,7 @@
  * of them, from 8 t on. It has them of weight rows g and g + 8, and of x's. They are fragments of two products: the
  * elements of a step are in another order there, which is the same on both sides. Each warp has neighbouring steps, and
  * the warps' sums are added in their order. So an element of C has the same bits whatever the number of rows. */
-#include "cuda/activations.cuh"
-#include "cuda/few_rows.h"
+#include "cuda/few_rows.cuh"
 #include "cuda/mma.cuh"
 
 enum { STEP = FEW_ROWS_STEP };
@@ -89,15 +88,10 @@ template <int WARPS, int HALVES, int TILES> struct elements {
         }
     }
     __device__ __forceinline__ void load_bias(const few_rows &a, int64_t first) {
-        each(a, first, [&](int i, int, int64_t col) { bias[i] = a.bias ? to_float(((const bf16 *)a.bias)[col]) : 0; });
+        each(a, first, [&](int i, int, int64_t col) { bias[i] = bias_of(a, col); });
     }
     __device__ __forceinline__ void load_residual(const few_rows &a, int64_t first) {
-        each(a, first, [&](int i, int row, int64_t col) {
-            int64_t at = row * a.c_stride + col;
-            residual[i] = !a.residual   ? 0
-                          : a.is_c_fp32 ? ((const float *)a.residual)[at]
-                                        : to_float(((const bf16 *)a.residual)[at]);
-        });
+        each(a, first, [&](int i, int row, int64_t col) { residual[i] = residual_of(a, row * a.c_stride + col); });
     }
 };
 
@@ -144,18 +138,6 @@ static __device__ __forceinline__ void multiply_steps(const few_rows &a, int64_t
 #pragma unroll
         for (int e = 0; e < 4; e++)
             sum[n][e] += odd[n][e];
-}
-
-static __device__ __forceinline__ void finish(const few_rows &a, int64_t at, float sum) {
-    if (a.epilogue != EPILOGUE_NONE) {
-        bf16 input;
-        from_float(sum, input);
-        sum = a.epilogue == EPILOGUE_GELU_TANH ? gelu_tanh(to_float(input)) : gelu_exact(to_float(input));
-    }
-    if (a.is_c_fp32)
-        ((float *)a.c)[at] = sum;
-    else
-        from_float(sum, ((bf16 *)a.c)[at]);
 }
 
 /* Shared memory has the warps' sums, and then their weights. */

@@ -1,6 +1,7 @@
 /* Products on a GPU, by file:
  *
- *     gemm.c          the operation: what the library computes whole, and what needs a kernel of ours
+ *     encoded_gemm.c  the operation, and products with encoded weights
+ *     gemm.c          plain products: what the library computes whole, and what needs a kernel of ours
  *     gemm_cache.c    the library's descriptors, and its algorithm for each form, found once
  *     gemm_algorithms.c  algorithms that were measured, as texts
  *     gemm_finish.cu  the kernel that finishes sums in fp32: bias, GELU and its backward
@@ -35,6 +36,11 @@ struct gemm_pointers {
     void *workspace; /* gemm_library_bytes, aligned to 256 bytes */
 };
 
+/* Returns why this backend lacks a product of plain matrices that others may have, or NULL. */
+const char *cuda_gemm_lack(const struct device *device, const struct gemm *g);
+/* As the operation, of plain matrices with rows and columns, which have been checked. */
+size_t cuda_plain_gemm_workspace(struct device *device, const struct gemm *g);
+int cuda_plain_gemm(const struct exec *exec, const struct gemm *g);
 /* Returns the bytes of workspace that the library may use on this GPU. */
 size_t gemm_library_bytes(const struct device *device);
 /* Returns true if the library has the form on this GPU. */
@@ -64,6 +70,10 @@ void gemm_choices_free(struct gemm_choices *choices);
 void gemm_choice_write(const struct gemm_choice *choice, struct device_algorithm *text);
 int gemm_choice_read(const struct device_algorithm *text, struct gemm_choice *choice);
 
-/* few_rows.c: products of few rows that a kernel of ours computes whole. */
+/* ---- few_rows.c: products of few rows that a kernel of ours computes whole ---- */
+
 bool cuda_few_rows_takes(const struct device *device, const struct gemm *g);
 int cuda_few_rows(const struct exec *exec, const struct gemm *g);
+/* Returns true if such a kernel computes all that the product asks for, whatever its rows and its weight. */
+bool cuda_few_rows_suits(const struct device *device, const struct gemm *g);
+struct few_rows cuda_few_rows_of(const struct gemm *g);

@@ -319,36 +319,22 @@ static int run_pieces(const struct exec *exec, const struct gemm *g) {
 
 /* ---- the operation ---- */
 
-/* Returns why this backend lacks a product that others may have, or NULL. */
-static const char *lack(const struct device *device, const struct gemm *g) {
+const char *cuda_gemm_lack(const struct device *device, const struct gemm *g) {
     bool has_fp8 = cuda(device)->architecture >= FP8_ARCHITECTURE || cuda(device)->may_be_newer;
+<<<<<<< HEAD
     return gemm_is_packed(g)            ? "no packed weights on cuda"
+=======
+    return gemm_is_int8(g) ? "no int8 on cuda"
+>>>>>>> t-gpu
            : gemm_is_fp8(g) && !has_fp8 ? "FP8 needs a GPU of sm_89 or newer"
                                         : NULL;
 }
 
-bool cuda_gemm_supports(struct device *device, const struct gemm *g) {
-    return !gemm_refusal(g) && !lack(device, g);
-}
-
-size_t cuda_gemm_workspace(struct device *device, const struct gemm *g) {
-    if (!cuda_gemm_supports(device, g) || gemm_m(g) == 0 || gemm_n(g) == 0)
-        return 0;
+size_t cuda_plain_gemm_workspace(struct device *device, const struct gemm *g) {
     size_t product = WORKSPACE_ALIGNMENT + gemm_library_bytes(device) + stage_bytes(g);
     struct column_sum sums = gemm_bias_sums(g);
     size_t sum_bytes = g->bias_gradient ? cuda_column_sum_workspace(device, &sums) : 0;
     return product > sum_bytes ? product : sum_bytes;
-}
-
-static int check(const struct exec *exec, const struct gemm *g) {
-    TRY(gemm_check(g));
-    const char *lacks = lack(exec->stream->device, g);
-    if (lacks)
-        return status_fail(STATUS_UNSUPPORTED, "gemm: %s", lacks);
-    size_t needed = cuda_gemm_workspace(exec->stream->device, g);
-    if (exec->workspace_bytes < needed)
-        return status_fail(STATUS_INVALID, "gemm: %zu bytes of workspace, needs %zu", exec->workspace_bytes, needed);
-    return STATUS_OK;
 }
 
 /* Batch-invariant sums of a bf16 C are always finished by a kernel. C is fp32 where a row has an adapter, and the
@@ -372,10 +358,7 @@ static int run(const struct exec *exec, const struct gemm *g) {
     return run_gelu(exec, g, &alone.c);
 }
 
-int cuda_gemm(const struct exec *exec, const struct gemm *call) {
-    int status = check(exec, call);
-    if (status || gemm_m(call) == 0 || gemm_n(call) == 0)
-        return status;
+int cuda_plain_gemm(const struct exec *exec, const struct gemm *call) {
     if (cuda_few_rows_takes(exec->stream->device, call))
         return cuda_few_rows(exec, call);
     struct gemm product = *call;

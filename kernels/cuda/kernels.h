@@ -28,6 +28,9 @@ enum cuda_begin { ORDERED, EARLY };
     TYPED(cross_entropy, cross_entropy_part_backward, ORDERED)                                                         \
     TYPED(embedding, embedding_backward, ORDERED)                                                                      \
     TYPED(embedding, embedding_forward, EARLY)                                                                         \
+    TYPED(encoded, encoded_gather, EARLY)                                                                              \
+    TYPED(encoded, encoded_squares, ORDERED)                                                                           \
+    TYPED(encoded, encoded_values, ORDERED)                                                                            \
     TYPED(gelu, gelu_backward, ORDERED)                                                                                \
     TYPED(gelu, gelu_forward, EARLY)                                                                                   \
     TYPED(gemm_finish, gemm_finish, ORDERED)                                                                           \
@@ -91,6 +94,23 @@ enum cuda_begin { ORDERED, EARLY };
     PLAIN(cast, cast, ORDERED)                                                                                         \
     PLAIN(cross_entropy, cross_entropy_join, ORDERED)                                                                  \
     PLAIN(embedding, embedding_backward_order, ORDERED)                                                                \
+    PLAIN(encoded, encoded_inputs, ORDERED)                                                                            \
+    PLAIN(encoded_rows, encoded_rows_nibbles_1, EARLY)                                                                 \
+    PLAIN(encoded_rows, encoded_rows_nibbles_2, EARLY)                                                                 \
+    PLAIN(encoded_rows, encoded_rows_nibbles_4, EARLY)                                                                 \
+    PLAIN(encoded_rows, encoded_rows_nibbles_8, EARLY)                                                                 \
+    PLAIN(encoded_rows, encoded_rows_tables_1, EARLY)                                                                  \
+    PLAIN(encoded_rows, encoded_rows_tables_2, EARLY)                                                                  \
+    PLAIN(encoded_rows, encoded_rows_tables_4, EARLY)                                                                  \
+    PLAIN(encoded_rows, encoded_rows_tables_8, EARLY)                                                                  \
+    PLAIN(encoded_rows, encoded_rows_bytes_1, EARLY)                                                                   \
+    PLAIN(encoded_rows, encoded_rows_bytes_2, EARLY)                                                                   \
+    PLAIN(encoded_rows, encoded_rows_bytes_4, EARLY)                                                                   \
+    PLAIN(encoded_rows, encoded_rows_bytes_8, EARLY)                                                                   \
+    PLAIN(encoded_rows, encoded_rows_e4m3_1, EARLY)                                                                    \
+    PLAIN(encoded_rows, encoded_rows_e4m3_2, EARLY)                                                                    \
+    PLAIN(encoded_rows, encoded_rows_e4m3_4, EARLY)                                                                    \
+    PLAIN(encoded_rows, encoded_rows_e4m3_8, EARLY)                                                                    \
     PLAIN(few_rows, few_rows_4_1, EARLY)                                                                               \
     PLAIN(few_rows, few_rows_4_2, EARLY)                                                                               \
     PLAIN(few_rows, few_rows_8_1, EARLY)                                                                               \

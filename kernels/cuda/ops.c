@@ -1,5 +1,6 @@
 /* The table of the GPU's operations. device.c fills in ops_absent for those that it lacks. */
 #include "cuda/cuda-internal.h"
+#include "cuda/encoded.h"
 
 /* The head's products need rows enough for every multiprocessor. Its logits stay below 0.5 GB in bf16 with GPT-2's
  * vocabulary. A sum over ranks of 64 MB fills the links of a GPU, and GPT-2 124M has six such sums in a step. No GPU
@@ -21,5 +22,7 @@ static const struct ops_sizes *cuda_sizes(struct device *device) {
 const struct ops cuda_ops = {.name = "cuda",
                              .sizes = cuda_sizes,
                              .gemm_supports = cuda_gemm_supports,
+                             .packed_bytes = cuda_packed_bytes,
+                             .pack = cuda_pack,
                              .kv_page_elements = cuda_kv_page_elements,
                              OPS(MEMBER)};

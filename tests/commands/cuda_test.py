@@ -2,6 +2,7 @@
 tuning and completions are those of the CPU, and checkpoints go from one device to the other."""
 import collections
 import json
+import math
 import os
 import pathlib
 import tempfile
@@ -11,6 +12,7 @@ import unittest.mock
 import finetune_support
 from model_support import SANITIZED, SOURCE, TINY, needs_bf16, rows, run
 from pretrain_support import LONG, Run, assert_same_run, timeless
+from quantised_support import FAMILIES, quantise
 from serve_support import Server
 
 STANDIN = os.environ.get("CAMBIUM_CUDA_STANDIN")  # of a build with CUDA
@@ -258,10 +260,11 @@ class Algorithms(Runs):
 
 class Tuning(finetune_support.Tuning):
     def test_methods_train_as_on_the_cpu(self):
-        for method in METHODS:
-            with self.subTest(method):
-                _, expected = self.tune(f"{method}-cpu", method)
-                _, found = self.tune(f"{method}-cuda", method, *CUDA)
+        for method, *words in [*([method] for method in METHODS), ["lora", "--load-in", "nf4"]]:
+            with self.subTest(method, words=words):
+                name = "-".join([method, *words[1:]])
+                _, expected = self.tune(f"{name}-cpu", method, *words)
+                _, found = self.tune(f"{name}-cuda", method, *words, *CUDA)
                 self.assertEqual(len(found), 8)
                 for ours, one in zip(found, expected, strict=True):
                     self.assertLess(abs(ours - one), 1e-5 * one)
@@ -334,14 +337,16 @@ class Completions(unittest.TestCase):
         lines = [{"tokens": ids}, {"tokens": ids[:17]}, {"tokens": ids[:2]}, {"tokens": ids, "adapters": ["lora"]}]
         others = [{"tokens": ids[k:], "adapters": ["lora"] * (k % 2)} for k in range(1, 4)]
 
-        def score(lines, switch):
+        def score(lines, switch, *words):
             text = "".join(json.dumps(line) + "\n" for line in lines).encode()
-            return rows(run("score", "--model", golden / "base", "--adapter", f"lora={golden / 'lora_all_linear'}", "--input", "-",
+            return rows(run("score", "--model", golden / "base", *words, "--adapter", f"lora={golden / 'lora_all_linear'}", "--input", "-",
                             "--precision", "bf16", "--batch-invariant", switch, *CUDA, input=text)[0])
         together = lines + others
         self.assert_is_invariant(score, [(lines[1:2], lambda all: all[1:2]), (lines[3:4], lambda all: all[3:4])], together)
         with unittest.mock.patch.dict(os.environ, CAMBIUM_CUDA_ALGORITHMS="rows"):  # off, this test would see other bits
             self.assertNotEqual(score(lines[1:2], "off"), score(together, "off")[1:2])
+        bits = lambda lines, switch: score(lines, switch, "--load-in", "int8")
+        self.assert_is_invariant(bits, [(lines[1:2], lambda all: all[1:2]), (lines[3:4], lambda all: all[3:4])], together)
 
     @unittest.skipIf(SANITIZED, "the stand-in is several times slower under a sanitizer")
     def test_completions_do_not_depend_on_how_rows_are_grouped(self):
@@ -371,6 +376,40 @@ class Completions(unittest.TestCase):
         output, errors = self.answer_on(1, expect=1)
         self.assertEqual(output, b"")
         self.assertRegex(errors, r"^cambium: error: .*cuda:0: cannot allocate [0-9.]+ MB: [0-9.]+ MB of 1\.0 MB are free\n$")
+
+    @needs_bf16
+    def test_quantised_models_answer_as_on_the_cpu(self):
+        """Six families, each in another form. In bf16, many rows multiply as the plain copy's, and few as on the CPU."""
+        few = [json.dumps({"tokens": [(i * i + 7 * i + start) % 40 for i in range(28)]}) + "\n" for start in range(3)]
+        forms = ("gptq4", "gptq-order", "packed8-asymmetric", "naive-block", "nf4-twice", "fp8-tensor")
+        held = ("12 of 14", "14 of 16", "14 of 16", "0 of 16", "14 of 15", "8 of 10")  # in their bits
+        distances = {"cpu": 0, "cuda": 0}
+        with tempfile.TemporaryDirectory() as directory:
+            for family, form, matrices in zip(FAMILIES, forms, held, strict=True):
+                model, plain = (pathlib.Path(directory, form + ending) for ending in ("", "-plain"))
+                quantise(FAMILIES[family], model, form)
+                run("convert", "--from", model, "--to", "model", "--output", plain, "--dtype", "fp32")
+                with self.subTest(form=form, family=family):
+                    found, errors = self.logprobs(model, "fp32", few, "cuda")
+                    exact, _ = self.logprobs(model, "fp32", few, "cpu")
+                    self.assertIn(f": {matrices} matrices", errors)
+                    self.assertLess(max(abs(one - other) for one, other in zip(exact, found, strict=True)), 1e-4)
+                    self.assertEqual(*(self.logprobs(one, "bf16", few, "cuda")[0] for one in (model, plain)))
+                    for device in distances:
+                        distances[device] += math.dist(exact[:27], self.logprobs(model, "bf16", few[:1], device)[0])
+        self.assertLess(distances["cuda"], 1.25 * distances["cpu"])
+
+    def logprobs(self, model, precision, lines, device):
+        output, errors = run("score", "--model", model, "--input", "-", "--precision", precision, "--device", device,
+                             input="".join(lines).encode())
+        return [logprob for row in rows(output) for logprob in row["logprobs"][1:]], errors
+
+    @needs_bf16
+    def test_completions_of_a_base_in_4_bits_have_the_same_tokens_by_graphs(self):
+        words = ["generate", "--model", TINY, "--load-in", "int4", "--prompt", "Hello there", "--max-new-tokens", "6",
+                 "--temperature", "0", "--precision"]
+        self.assertEqual(run(*words, "fp32", *CUDA)[0], run(*words, "fp32")[0])
+        self.assertEqual(run(*words, "bf16", *CUDA)[0], run(*words, "bf16", "--cuda-graphs", "off", *CUDA)[0])
 
     def test_a_merged_model_is_the_cpus(self):
         golden = SOURCE / "tests/peft/golden"

@@ -61,12 +61,12 @@ static void squares_by(const struct scene *scene, const struct row_squares *whol
     test_ok(stream_wait(scene->exec.stream));
 }
 
-/* A backend that packs nothing says so. Returns whether this one packs. */
+/* A backend that packs no plain weights says so. Returns whether this one packs. */
 static bool packs(const struct scene *scene, const struct matrix_view *weight) {
     if (scene->ops->packed_bytes(scene->device, weight))
         return true;
     test_fails(scene->ops->pack(&scene->exec, &(const struct pack_call){.plain = *weight}), STATUS_UNSUPPORTED,
-               "has no operation pack");
+               "no packed form of plain weights");
     return false;
 }
 

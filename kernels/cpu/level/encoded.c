@@ -5,19 +5,6 @@
 
 /* ---- sizes and places ------------------------------------------------------------------------------------------ */
 
-/* Returns true if panels can hold the part. */
-static bool is_taken(const struct encoded_part *part, int64_t columns) {
-    static const uint8_t bits[] = {[CODES_E4M3] = 8, [CODES_NF4] = 4, [CODES_FP4] = 4, [CODES_IQ4] = 4};
-    const struct encoding *e = &part->encoding;
-    bool is_small = e->scale_type == DTYPE_U8 || e->scale_type == DTYPE_I8;
-    bool is_float = e->scale_type == DTYPE_F32 || e->scale_type == DTYPE_F16 || e->scale_type == DTYPE_BF16;
-    return part->positions > 0 && (part->has_order || part->positions == columns) && e->group > 0 &&
-           (e->group >= part->positions || e->group % CHUNK == 0) &&
-           (e->groups_of_block > 0 ? is_small : e->groups_of_block == 0 && is_float) && e->codes < sizeof bits &&
-           e->codes != CODES_NONE && e->shift <= ENCODED_OFFSETS &&
-           (bits[e->codes] ? e->bits == bits[e->codes] : e->bits >= 2 && e->bits <= 8);
-}
-
 static size_t order_bytes(const struct encoded_part *part) {
     size_t bytes = part->has_order ? (size_t)part->positions * sizeof(int32_t) : 0;
     return (bytes + PART_ALIGN - 1) / PART_ALIGN * PART_ALIGN;
@@ -29,7 +16,7 @@ static size_t part_bytes(struct device *device, const struct matrix_view *view, 
         struct matrix_view plain = matrix_plain(view->type, NULL, part->rows, view->columns);
         return LEVEL(plain_bytes)(device, &plain);
     }
-    return is_taken(part, view->columns)
+    return encoded_part_is_regular(part, view->columns)
                ? order_bytes(part) + (size_t)(panels_of(part->rows) * panel_form_of(part).bytes)
                : 0;
 }
