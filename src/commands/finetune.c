@@ -69,6 +69,15 @@ static const struct config_row answers_row =
     ROW_CHOICE("data.answers", TUNING(answers), "all", chat_answers_names,
                "answers of a row's messages to train on; a template that changes earlier ones needs last");
 static const struct config_row tuning_rows[] = {
+    ROW_CHOICE("loss", TUNING(loss), "sft", loss_names,
+               "what to train: sft: the answers; dpo or orpo: to prefer the better of two answers; kto: to prefer "
+               "wanted answers to others, which have labels"),
+    ROW_FLOAT("tuning.beta", TUNING(options.beta), "0.1", 1e-6, 1e6,
+              "of dpo, orpo and kto: how much differences of log-probabilities count"),
+    ROW_FLOAT("tuning.label_smoothing", TUNING(options.label_smoothing), "0", 0, 0.5,
+              "of dpo: the share of rows whose answers are in the wrong order"),
+    ROW_FLOAT("tuning.sft_weight", TUNING(options.sft_weight), "0", 0, 1e6,
+              "of dpo: adds this factor times the mean loss of the better answer's tokens"),
     ROW_INT("tuning.epochs", TUNING(epochs), "1", 1, 1e6,
             "number of times to train on every row, when train.train_iters is not given"),
     ROW_BOOL("tuning.packing", TUNING(packing), "false", "put several rows into a sample; none attends to another"),
@@ -92,9 +101,20 @@ size_t finetune_tuning_rows(struct config_row *all) {
 }
 
 /* Sections in the order of --help, by use. */
-static const char *const section_order[] = {
-    "tuning",          "peft",      "optim",    "data",       "train", "device", "collectives", "gemm-algorithms",
-    "batch-invariant", "tokenizer", "parallel", "checkpoint", "log"};
+static const char *const section_order[] = {"loss",
+                                            "tuning",
+                                            "peft",
+                                            "optim",
+                                            "data",
+                                            "train",
+                                            "device",
+                                            "collectives",
+                                            "gemm-algorithms",
+                                            "batch-invariant",
+                                            "tokenizer",
+                                            "parallel",
+                                            "checkpoint",
+                                            "log"};
 static const struct config_absent absent[] = {
     {"model", "the model is that of --model"},
     {"data.data_path", "--data names the rows"},
@@ -166,13 +186,16 @@ static struct config_command describe(const struct named_rows *named, const stru
             "Trains a small set of parameters on a frozen model, and writes an adapter that Hugging Face's PEFT reads. "
             "--peft full trains all weights instead, and writes models. "
             "Rows are JSON lines: {\"prompt\", \"completion\"}, {\"input\", \"output\"}, {\"messages\"}, "
-            "{\"instruction\", \"input\", \"output\"} or {\"text\"}. Rows with an answer train only on the answer.",
+            "{\"instruction\", \"input\", \"output\"} or {\"text\"}. Rows with an answer train only on the answer. "
+            "Rows of two answers are {\"prompt\", \"chosen\", \"rejected\"}, or {\"input\", \"preferred_output\", "
+            "\"non_preferred_output\"}; with --loss kto rows are {\"prompt\", \"completion\", \"label\"}.",
         .examples = "  cambium finetune --model model --peft lora --data rows.jsonl --output adapter\n"
                     "  cambium finetune --model model --peft ia3 --data rows.jsonl --output adapter \\\n"
                     "      --optim.lr=5e-3 --train.train_iters=200 --train.global_batch_size=8\n"
                     "  cambium finetune --model model --peft lora ia3 --data rows.jsonl --output stack \\\n"
                     "      --optim.lr=1e-3 --tuning.epochs=3 --valid-data valid.jsonl --train.eval_interval=50 \\\n"
                     "      --train.early_stop=3\n"
+                    "  cambium finetune --model model --peft lora --loss dpo --data pairs.jsonl --output preferring\n"
                     "  cambium finetune --model model --peft full --data rows.jsonl --output tuned\n"
                     "  cambium finetune --model model --adapter adapter --valid-data valid.jsonl --train.skip_train\n",
         .rows = named->rows,
@@ -280,6 +303,33 @@ static int check_given(const struct options *options) {
     return STATUS_OK;
 }
 
+/* Refuses keys that do nothing with the loss, and a loss that the run cannot have. */
+static int check_loss(const struct options *options, const struct config *given) {
+    const struct loss *loss = &loss_table[options->sections.tuning.loss];
+    bool is_dpo = !strcmp(loss->name, "dpo");
+    const struct {
+        const char *path;
+        bool is_used;
+    } keys[] = {{"tuning.beta", loss->run},
+                {"tuning.label_smoothing", is_dpo},
+                {"tuning.sft_weight", is_dpo},
+                {"tuning.train_on_prompt", !loss->run},
+                {"data.answers", !loss->run}};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (!keys[i].is_used && config_is_given(given, keys[i].path))
+            return status_fail(STATUS_USAGE, "%s does nothing with --loss %s", keys[i].path, loss->name);
+    if (loss->has_reference && stack_lists_full(&options->peft))
+        return status_fail(STATUS_USAGE,
+                           "--loss %s compares with the model before training, and --peft full changes it: an adapter "
+                           "or --loss orpo does not",
+                           loss->name);
+    if (loss->has_shift && options->sections.run.train.global_batch_size == 1)
+        return status_fail(STATUS_USAGE,
+                           "--loss %s compares the rows of a batch: train.global_batch_size 1, expected at least 2",
+                           loss->name);
+    return STATUS_OK;
+}
+
 /* Refuses keys that do nothing together with others. */
 static int check_idle(const struct options *options, const struct config *given, bool by_epochs) {
     bool has_validations = options->valid_data.count > 0;
@@ -325,6 +375,7 @@ static void describe_rows(struct tuning *tuning, const struct options *options) 
         .valid = options->valid_data,
         .tokenizer = tuning->tokenizer,
         .tokenizer_files = tuning->run.tokenizer,
+        .form = loss_table[options->sections.tuning.loss].form,
         .template = options->sections.tuning.template,
         .template_timeout = options->sections.tuning.template_timeout,
         .answers = (enum chat_answers)options->sections.tuning.answers,
@@ -443,9 +494,15 @@ static void set_tuner(struct tuning *tuning, const struct options *options) {
     tuning->run.tuner = &tuning->tuner;
 }
 
+static void set_loss(struct tuning *tuning, const struct options *options) {
+    tuning->run.loss = &loss_table[options->sections.tuning.loss];
+    tuning->run.loss_options = options->sections.tuning.options;
+}
+
 /* Describes the resolved run. */
 static void set_run(struct tuning *tuning, struct options *options) {
     describe_rows(tuning, options);
+    set_loss(tuning, options);
     if (!tuning->stack.is_full)
         set_tuner(tuning, options);
     tuning->run.tuning = &tuning->rows;
@@ -469,6 +526,7 @@ static int prepare_elsewhere(const struct config *given, struct tuning *tuning) 
     THEN(status, training_prepare_elsewhere(&options->target, &options->sections.run, options->model, &tuning->run,
                                             &tuning->cluster, &tuning->ranks));
     TRY(status);
+    set_loss(tuning, options);
     if (!tuning->stack.is_full)
         set_tuner(tuning, options);
     options->sections.run = tuning->run.config; /* resolved, but no rows decide its iterations */
@@ -493,6 +551,7 @@ static int prepare(const struct launch *launch, const struct config *given, void
     THEN(status, check_given(options));
     THEN_IF(status, !options->is_dry_run, device_find(options->sections.run.device));
     THEN(status, check_idle(options, given, by_epochs));
+    THEN(status, check_loss(options, given));
     if (!status)
         log_info("loading %s", options->model);
     THEN(status, choose_stack(options, given, &tuning->stack));

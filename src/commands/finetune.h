@@ -5,6 +5,7 @@
 
 #include "base/base.h"
 #include "config/run.h"
+#include "train/loss.h"
 
 /* The sections of a run file. Those that pretrain has too come first. */
 struct finetune_sections {
@@ -13,6 +14,8 @@ struct finetune_sections {
     struct {
         const char *template;
         double template_timeout;
+        int loss; /* index into loss_table */
+        struct loss_options options;
         int answers, truncation_side, special_tokens;
         bool train_on_prompt, packing;
         int64_t epochs;

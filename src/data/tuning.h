@@ -9,6 +9,13 @@
  *     {"instruction": I, "input": J, "output": O}      by a template; "input" may be absent, null or ""
  *     {"text": T}                         everything is trained
  *
+ * For losses of preferences a line is a prompt with two answers, or with one answer and a label. Prompt and answers are
+ * texts, or lists of messages:
+ *
+ *     {"prompt": P, "chosen": C, "rejected": R}        as TRL; without a prompt, C and R are whole chats
+ *     {"input": {"messages": [...], "tools": L}, "preferred_output": [M], "non_preferred_output": [M]}     as OpenAI
+ *     {"prompt": P, "completion": C, "label": true or false}          as TRL
+ *
  * A row is tokenized as a whole, like the prompts that the model is asked with. Names of special tokens in the fields
  * are ordinary text. The answers and the end token after each are trained (all assistant turns, or the last one), or
  * everything is. A token that reaches into an answer belongs to it. Tokens after the last trained one are dropped,
@@ -30,6 +37,11 @@
 
 /* ---- data ---- */
 
+enum tuning_form {
+    TUNING_ANSWERS, /* the forms that sft trains on */
+    TUNING_PAIRS,   /* two answers: a row has two texts */
+    TUNING_LABELS   /* one answer, which is wanted or not */
+};
 enum tuning_truncation { TUNING_TRUNCATE_RIGHT, TUNING_TRUNCATE_LEFT }; /* the side that is cut off */
 
 struct tuning_options {
@@ -37,9 +49,10 @@ struct tuning_options {
     struct config_list valid; /* F1 F2 ..., or none; each must have a row */
     const struct tokenizer *tokenizer; /* used only during opening, like its files */
     const struct tokenizer_files
-        *tokenizer_files;               /* the files in which its chat template is looked for; NULL: it has none */
-    const char *template;               /* of messages and instructions: a name or a file; NULL or "auto":
-                                           the tokenizer's own */
+        *tokenizer_files; /* the files in which its chat template is looked for; NULL: it has none */
+    const char *template; /* of messages and instructions: a name or a file; NULL or "auto":
+                             the tokenizer's own */
+    enum tuning_form form;
     double template_timeout;            /* limit for one rendering, in seconds; 0: CHAT_TEMPLATE_SECONDS */
     enum chat_answers answers;          /* of messages */
     enum special_tokens special_tokens; /* of rows without a template */
@@ -89,8 +102,8 @@ int32_t tuning_data_eos(const struct tuning_data *data);
  * one. */
 struct chat_template *tuning_data_template(const struct tuning_data *data);
 
-/* Copies the tokens of a kept row, in the order of the files, and marks the trained ones. The caller frees both arrays.
- * STATUS_NOT_FOUND past the last row; STATUS_MEMORY. */
+/* Copies the tokens of a kept row, of a pair those of the first text, in the order of the files, and marks the trained
+ * ones. The caller frees both arrays. STATUS_NOT_FOUND past the last row; STATUS_MEMORY. */
 int tuning_data_row(const struct tuning_data *data, enum data_split split, int64_t row, int32_t **tokens,
                     bool **trained, int64_t *count);
 /* Returns the weight of the losses of a kept row, which must be there. */
@@ -117,5 +130,18 @@ void tuning_data_warn(const struct tuning_data *data);
 /* Reads samples [first, first + batch->samples) of the split (gpt_batch_first) as a flat batch, without padding between
  * them. Samples past the split's length add nothing. A last segment with loss mask 0 pads the batch to row_multiple and
  * to the next size; without a sample it is the only segment. The keys of dropout are the sample's number and the place
- * within the sample. STATUS_MEMORY. */
+ * within the sample. The texts of a pair are two segments. The loss mask has the row's weight; it is below 0 in the
+ * second text of a pair, and where the answer is not wanted. STATUS_MEMORY. */
 int tuning_batch_read(struct gpt_batch *batch, const struct tuning_data *data, enum data_split split, int64_t first);
+/* A batch for a loss of preferences: with other tokens before each text, or with other answers. */
+struct tuning_view {
+    int64_t virtual_tokens, first_position; /* in place of those of the options */
+    /* Each prompt with the answer of the next row, cut to a row's length. Samples [cycle_first, + cycle) are a cycle:
+     * the first follows the last. With packing, the next row is that of the pack; cycle 0: no */
+    int64_t cycle_first, cycle;
+};
+/* The same as tuning_batch_read with a view. */
+int tuning_batch_view(struct gpt_batch *batch, const struct tuning_data *data, enum data_split split, int64_t first,
+                      const struct tuning_view *view);
+/* Returns the largest number of rows of a batch's sample: those of its texts. */
+int64_t tuning_sample_rows(enum tuning_form form, int64_t seq_length);

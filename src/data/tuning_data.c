@@ -30,6 +30,7 @@ static int find_ends(struct tuning_data *data, const struct tuning_options *opti
         format->eos = options->config_eos;
     format->ends = options->ends;
     format->end_count = (size_t)options->end_count;
+    format->form = options->form;
     format->answers = options->answers;
     format->special_tokens = options->special_tokens;
     format->template_timeout = options->template_timeout;
@@ -49,6 +50,7 @@ static int read_files(struct tuning_data *data, const struct tuning_options *opt
     struct tuning_split *split = &data->splits[which];
     struct tokenizer_encoder *encoder = NULL;
     split->rows.has_int32 = options->vocab_size > UINT16_MAX + 1;
+    split->rows.has_pairs = options->form == TUNING_PAIRS;
     int64_t pool_count = weights ? count : 1;
     split->pools = calloc((size_t)pool_count, sizeof *split->pools);
     split->pool_count = split->pools ? pool_count : 0;
@@ -132,8 +134,10 @@ static void fit_rows(struct tuning_data *data, const struct tuning_options *opti
     int64_t longest = 1, M = data->row_multiple;
     for (int s = 0; s < SPLIT_COUNT; s++)
         for (int64_t i = 0; i < data->splits[s].rows.count; i++) {
-            int64_t length = tuning_row_length(&data->splits[s].rows, i);
-            longest = length > longest ? length : longest;
+            const struct tuning_rows *rows = &data->splits[s].rows;
+            int64_t first = tuning_first_length(rows, i), second = tuning_row_length(rows, i) - first;
+            longest = first > longest ? first : longest;
+            longest = second > longest ? second : longest;
         }
     int64_t fitting = (longest + options->virtual_tokens + options->first_position + M - 1) / M * M;
     data->seq_length = fitting < options->seq_length ? fitting : options->seq_length;
@@ -146,7 +150,8 @@ static int order_split(struct tuning_data *data, const struct tuning_options *op
     if (!files->count)
         return STATUS_OK;
     if (options->is_packed)
-        status = tuning_split_pack(split, options->virtual_tokens + options->first_position - 1, data->seq_length);
+        status = tuning_split_pack(split, options->virtual_tokens + options->first_position - 1,
+                                   tuning_sample_rows(options->form, data->seq_length));
     return status ? status : set_length(split, options, files->weights);
 }
 
@@ -177,6 +182,7 @@ int tuning_data_open(const struct tuning_options *options, struct tuning_data **
     data->first_position = options->first_position;
     data->row_multiple = options->row_multiple > 0 ? options->row_multiple : 1;
     data->has_few_sizes = options->has_few_sizes;
+    data->is_packed = options->is_packed;
     data->vocab_size = options->vocab_size;
     int status = chat_template_open_option(options->template, &data->format.named);
     THEN(status, find_ends(data, options));
@@ -220,6 +226,10 @@ size_t tuning_data_bytes(const struct tuning_data *data, int64_t samples) {
     return bytes;
 }
 
+int64_t tuning_sample_rows(enum tuning_form form, int64_t seq_length) {
+    return seq_length * tuning_texts(form);
+}
+
 int64_t tuning_data_seq_length(const struct tuning_data *data) {
     return data->seq_length;
 }
@@ -238,7 +248,7 @@ int tuning_data_row(const struct tuning_data *data, enum data_split split, int64
     if (row < 0 || row >= rows->count)
         return status_fail(STATUS_NOT_FOUND, "row %lld is not there: %lld rows are kept, from 0", (long long)row,
                            (long long)rows->count);
-    *count = tuning_row_length(rows, row);
+    *count = tuning_first_length(rows, row);
     *tokens = malloc((size_t)*count * sizeof **tokens);
     *trained = malloc((size_t)*count * sizeof **trained);
     if (!*tokens || !*trained) {

@@ -85,7 +85,8 @@ static int pack_pool(const struct tuning_split *split, struct tuning_pool *pool,
     int64_t packs = 0;
     for (int64_t i = 0; i < pool->rows; i++) {
         int64_t row = split->is_shuffled ? tuning_shuffle(split->seed, number, UINT32_MAX, pool->rows, i) : i;
-        int64_t into = first_fit(&tree, tuning_row_length(&split->rows, pool->first_row + row) + extra);
+        int64_t into = first_fit(&tree, tuning_row_length(&split->rows, pool->first_row + row) +
+                                            (split->rows.has_pairs ? 2 : 1) * extra);
         pack[i] = (uint32_t)into;
         packs = into < packs ? packs : into + 1;
         pool->pack_start[into + 2]++;

@@ -11,7 +11,8 @@
 
 void tuning_row_free(struct tuning_row *row) {
     json_decref(row->root);
-    chat_pieces_free(&row->pieces);
+    for (int i = 0; i < 2; i++)
+        chat_pieces_free(&row->pieces[i]);
     *row = (struct tuning_row){0};
 }
 
@@ -72,8 +73,7 @@ static int parse_text(const json_t *root, struct tuning_format *format, struct c
     return status ? status : chat_pieces_add_answer(pieces, text, length, 0);
 }
 
-/* Chooses the template when a row first needs it. `otherwise` is our own template, used when the tokenizer has none. */
-static int choose_template(struct tuning_format *format, const char *otherwise) {
+int tuning_choose_template(struct tuning_format *format, const char *otherwise) {
     int status = STATUS_OK;
     if (format->used)
         return STATUS_OK;
@@ -96,7 +96,7 @@ static int get_value(const json_t *object, const char *key, const json_t **value
     return get_string(object, key, &text, &length);
 }
 
-static struct chat_request request_of(const struct tuning_format *format) {
+struct chat_request tuning_request(const struct tuning_format *format) {
     return (struct chat_request){.tokenizer = format->tokenizer,
                                  .eos = format->eos,
                                  .ends = format->ends,
@@ -106,12 +106,12 @@ static struct chat_request request_of(const struct tuning_format *format) {
 
 static int parse_instruction(const json_t *root, struct tuning_format *format, struct chat_pieces *pieces) {
     struct chat_instruction row = {0};
-    struct chat_request request = request_of(format);
+    struct chat_request request = tuning_request(format);
     int status = get_value(root, "instruction", &row.instruction);
     if (!status && json_object_get(root, "input") && !json_is_null(json_object_get(root, "input")))
         status = get_value(root, "input", &row.input);
     THEN(status, get_value(root, "output", &row.output));
-    THEN(status, choose_template(format, "alpaca"));
+    THEN(status, tuning_choose_template(format, "alpaca"));
     return status ? status : chat_render_instruction(format->used, &row, &request, pieces);
 }
 
@@ -129,11 +129,11 @@ static int take_weight(const json_t *root, float *weight) {
 }
 
 static int parse_messages(const json_t *root, struct tuning_format *format, struct chat_pieces *pieces) {
-    struct chat_request request = request_of(format);
+    struct chat_request request = tuning_request(format);
     const json_t *list = json_object_get(root, "messages");
     if (!json_is_array(list))
         return status_fail(STATUS_INVALID, "field \"messages\" is not a list");
-    int status = choose_template(format, NULL);
+    int status = tuning_choose_template(format, NULL);
     THEN_IF(status, json_array_size(list), chat_take_request(root, &request));
     return status || !request.messages ? status : chat_render_row(format->used, &request, format->answers, pieces);
 }
@@ -171,9 +171,8 @@ static const struct row_form *find_form(const json_t *root, const char **field) 
                         refused[i]);
             return NULL;
         }
-    if (is_given(root, "chosen") && !has_answer(root)) {
-        status_fail(STATUS_INVALID, "a preference row (\"chosen\", \"rejected\") is not supported: name \"chosen\" "
-                                    "\"completion\" or \"messages\" to train on it");
+    if ((is_given(root, "chosen") || is_given(root, "preferred_output")) && !has_answer(root)) {
+        status_fail(STATUS_INVALID, "a row of two answers (\"chosen\", \"rejected\") needs --loss dpo or --loss orpo");
         return NULL;
     }
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
@@ -198,20 +197,25 @@ static const struct row_form *find_form(const json_t *root, const char **field) 
 int tuning_parse_line(const char *line, size_t length, struct tuning_format *format, struct tuning_row *row) {
     const char *field = NULL;
     json_decref(row->root);
-    chat_pieces_clear(&row->pieces);
+    for (int i = 0; i < 2; i++)
+        chat_pieces_clear(&row->pieces[i]);
     int status = json_line_read(line, length, &row->root);
     TRY(status);
     if (!json_is_object(row->root))
         return status_fail(STATUS_INVALID, "expected a JSON object " FORMS);
     if ((status = take_weight(row->root, &row->weight)))
         return status;
-    const struct row_form *form = find_form(row->root, &field);
-    row->is_chat = form && form->is_chat;
-    if (form && form->parse != parse_messages && is_given(row->root, "tools"))
-        return status_fail(STATUS_INVALID, "field \"tools\" goes with \"messages\" alone");
-    if (!form || (status = form->parse(row->root, format, &row->pieces)))
-        return form ? status : STATUS_INVALID;
-    for (size_t i = 0; i < row->pieces.count && !row->is_chat && format->special_tokens == SPECIAL_TOKENS_PARSE; i++)
-        row->pieces.items[i].flags |= CHAT_SPECIAL;
-    return STATUS_OK;
+    if (format->form == TUNING_ANSWERS) {
+        const struct row_form *form = find_form(row->root, &field);
+        row->is_chat = form && form->is_chat;
+        if (form && form->parse != parse_messages && is_given(row->root, "tools"))
+            return status_fail(STATUS_INVALID, "field \"tools\" goes with \"messages\" alone");
+        status = form ? form->parse(row->root, format, &row->pieces[0]) : STATUS_INVALID;
+    } else {
+        status = tuning_parse_preference(format, row);
+    }
+    for (int t = 0; t < 2 && !status && !row->is_chat && format->special_tokens == SPECIAL_TOKENS_PARSE; t++)
+        for (size_t i = 0; i < row->pieces[t].count; i++)
+            row->pieces[t].items[i].flags |= CHAT_SPECIAL;
+    return status;
 }

@@ -251,10 +251,24 @@ static int final_norm_backward(const struct pass *pass) {
                                                        .dx = pass->d});
 }
 
+/* Gives the losses of the head's rows to the caller, and takes their gradients as weights. */
+static int weigh_rows(const struct pass *pass, bool train) {
+    const struct head_rows *head = &pass->batch->head;
+    struct stream *stream = pass->run->rank->exec.stream;
+    float *values = pass->training->row_losses;
+    size_t bytes = (size_t)head->count * sizeof *values;
+    int status = stream_copy_to_host(stream, values, pass->run->scratch.losses, bytes);
+    THEN(status, stream_wait(stream));
+    THEN(status, pass->asked.weigh(pass->asked.context, head->count, values));
+    return status || !train ? status : stream_copy_to_device(stream, (void *)head->loss_weight, values, bytes);
+}
+
 /* Runs the head and its loss over rows [first, first + count) of the head's rows, and with `train` the backward. */
 static int head_chunk(const struct pass *pass, int64_t first, int64_t count, bool train, bool overwrite_gradients) {
     struct runner *run = pass->run;
-    int status = head_logits(run, first, count);
+    const struct head_rows *head = &pass->batch->head;
+    bool weighs = pass->asked.weigh && train, has_logits = weighs && head->count <= head_rows_most(run);
+    int status = has_logits ? STATUS_OK : head_logits(run, first, count);
     THEN(status, chunk_loss(pass, first, count, train));
     struct linear_call call = head_call(run, first, count);
     call.overwrite_gradients = overwrite_gradients;
@@ -278,15 +292,34 @@ static int plan_few_rows(const struct pass *pass, bool train) {
     return status;
 }
 
-int head_pass(const struct pass *pass, bool train) {
+static int head_chunks(const struct pass *pass, bool train) {
     const struct head_rows *head = &pass->batch->head;
-    const struct runner *run = pass->run;
-    int64_t most = head_rows_most(run);
-    int status = final_norm_forward(pass);
+    int64_t most = head_rows_most(pass->run);
+    int status = STATUS_OK;
     for (int64_t first = 0; first < head->count && !status; first += most) {
         int64_t count = head->count - first < most ? head->count - first : most;
         status = head_chunk(pass, first, count, train, pass->asked.is_first_micro_batch && first == 0);
     }
+    return status;
+}
+
+/* A loss that weighs its rows needs all their losses before any gradient. If the logits of all rows have a place, they
+ * are still there; otherwise they are made again. */
+static int head_weighed(const struct pass *pass, bool train) {
+    int status = final_norm_forward(pass);
+    THEN(status, head_chunks(pass, false));
+    THEN(status, weigh_rows(pass, train));
+    THEN_IF(status, train, head_chunks(pass, true));
+    return status || !train ? status : final_norm_backward(pass);
+}
+
+int head_pass(const struct pass *pass, bool train) {
+    const struct head_rows *head = &pass->batch->head;
+    const struct runner *run = pass->run;
+    if (pass->asked.weigh)
+        return head_weighed(pass, train);
+    int status = final_norm_forward(pass);
+    THEN(status, head_chunks(pass, train));
     THEN_IF(status, run->rank->is_planning && pass->rows == run->max_rows, plan_few_rows(pass, train));
     const struct weighted_sum loss = {.count = head->count,
                                       .x = run->scratch.losses,

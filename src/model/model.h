@@ -85,6 +85,7 @@ struct model_training {
     int stashes;          /* the most (micro batch, chunk) pairs that wait for their backward at once; 0: 1 */
     /* With RECOMPUTE_BLOCK: stashes from this number on recompute all layers; 0: all stashes follow `recompute`. */
     int partial_stashes;
+    bool has_row_losses; /* passes may have `weigh` */
 };
 
 /* Options of an inference runner only. */
@@ -203,6 +204,11 @@ struct model_pass {
     /* Called in the forward with the output of the embedding (-1) and of each layer: this rank's rows of the residual
      * stream, of a batch of `rows` rows. NULL: not called. */
     int (*layer_output)(void *context, int layer, const void *x, int64_t rows);
+    /* Called by the head for a loss that is no weighted sum of its rows' losses; the runner has_row_losses. `values`
+     * [count], in host memory: -log p(label) of each row, which it replaces by the gradient of the loss with respect to
+     * it. `count` is the batch's rows; or less, and then they are the rows with a loss_weight, in order, and padding.
+     * An evaluation ignores the gradient. The loss sum stays as it is. NULL: the loss is such a sum. */
+    int (*weigh)(void *context, int64_t count, float *values);
     void *context;
 };
 
@@ -219,8 +225,11 @@ int model_forward(struct training_runner *training, const struct model_batch *ba
  * number that model_loss reads. dx is that of x. It is NULL in the chunk with the embedding, and unchanged when nothing
  * before the chunk trains. */
 int model_backward(struct training_runner *training, const struct model_pass *pass, const void *dy, void *dx);
-/* Runs a forward without dropout in stash 0. The chunk with the head adds its losses to the same number. The errors of
- * model_forward. */
+/* Runs a forward without dropout in stash 0. The chunk with the head adds its losses to the same number, or calls
+ * pass->weigh. Of *pass only chunk, weigh and context count. The errors of model_forward. */
+int model_evaluate(struct training_runner *training, const struct model_batch *batch, const struct model_pass *pass,
+                   const void *x, void *y);
+/* The same of a chunk, without `weigh`. */
 int model_evaluate_chunk(struct training_runner *training, const struct model_batch *batch, int chunk, const void *x,
                          void *y);
 

@@ -216,9 +216,10 @@ int model_sum_tied_gradients(struct training_runner *training) {
     return gradient_sum(rank, RANK_EMBEDDING, &training->run.base->store, training->run.base->token_table);
 }
 
-int model_evaluate_chunk(struct training_runner *training, const struct model_batch *batch, int chunk, const void *x,
-                         void *y) {
-    const struct model_pass asked = {.chunk = chunk};
+int model_evaluate(struct training_runner *training, const struct model_batch *batch,
+                   const struct model_pass *evaluated, const void *x, void *y) {
+    const struct model_pass asked = {
+        .chunk = evaluated->chunk, .weigh = evaluated->weigh, .context = evaluated->context};
     TRY(upload_batch(training, batch, &training_stash(training, 0)->batch));
     struct pass pass = pass_of(training, &asked);
     int status = pass_forward(training, &asked, PARAM_EVALUATION, x, y);
@@ -226,6 +227,11 @@ int model_evaluate_chunk(struct training_runner *training, const struct model_ba
     training->kept.fresh = NULL;
     param_check_returned(&training->run.base->store, "an evaluation");
     return status;
+}
+
+int model_evaluate_chunk(struct training_runner *training, const struct model_batch *batch, int chunk, const void *x,
+                         void *y) {
+    return model_evaluate(training, batch, &(const struct model_pass){.chunk = chunk}, x, y);
 }
 
 int model_loss_fetch(struct training_runner *training) {

@@ -52,6 +52,10 @@ static int plan_gradients(struct training_runner *training) {
     return status;
 }
 
+static size_t row_loss_bytes(const struct training_runner *training) {
+    return training->options.has_row_losses ? (size_t)training->run.max_rows * sizeof *training->row_losses : 0;
+}
+
 static int build(struct training_runner *training, const struct model_options *options, struct model_plan *plan) {
     struct runner *run = &training->run;
     struct arena arena = ARENA_PLAN;
@@ -62,7 +66,7 @@ static int build(struct training_runner *training, const struct model_options *o
     run->activation_bytes = arena.used;
     plan->weights += fp8_weight_bytes(training);
     plan->activations += arena.used;
-    plan->transfers += UPLOAD_TURNS * training_upload_bytes(run) + sizeof(double);
+    plan->transfers += UPLOAD_TURNS * training_upload_bytes(run) + sizeof(double) + row_loss_bytes(training);
     plan->stream_bytes = model_stream_bytes(run, run->max_rows);
     TRY(runner_plan(run, plan_batch, training));
     return plan_gradients(training);
@@ -89,6 +93,8 @@ int training_allocate(struct training_runner *training) {
     TRY(fp8_open(training));
     TRY(runner_open_uploads(run, training_upload_bytes(run)));
     TRY(device_host_alloc(run->rank->device, sizeof(double), &training->fetched_loss));
+    if (training->options.has_row_losses)
+        TRY(device_host_alloc(run->rank->device, row_loss_bytes(training), (void **)&training->row_losses));
     TRY(model_upload_cleared(training));
     return run->scratch.loss_sum ? stream_zero(run->rank->exec.stream, run->scratch.loss_sum, sizeof(double))
                                  : STATUS_OK;
@@ -99,6 +105,7 @@ void training_close(struct training_runner *training) {
         return;
     fp8_close(training);
     device_host_free(training->run.rank->device, training->fetched_loss);
+    device_host_free(training->run.rank->device, training->row_losses);
     runner_close(&training->run);
     head_staging_close(training);
     free(training->kept.stashes);

@@ -5,29 +5,44 @@
 
 #include <math.h>
 
-/* Counts of rows in a global batch: without padding, and with a loss that counts. */
-enum { ROWS_TOKENS, ROWS_LABELS, ROWS_COUNTS };
+/* Counts of a global batch: rows without padding, rows whose loss counts, and segments. */
+enum { ROWS_TOKENS, ROWS_LABELS, ROWS_SEGMENTS, ROWS_COUNTS };
 
-/* Reads this rank's part of the global batch of samples from `first` on. */
-static int read_global_batch(struct stepper *stepper, enum data_split split, int64_t first,
-                             int64_t counts[ROWS_COUNTS]) {
+int stepper_read(struct stepper *stepper, const struct train_samples *samples) {
     const struct comm *group = stepper->rank->data;
-    counts[ROWS_TOKENS] = counts[ROWS_LABELS] = 0;
-    for (int64_t m = 0; m < stepper->micro_count; m++) {
-        struct gpt_batch *batch = &stepper->micros[m];
+    struct train_samples of = *samples;
+    int status = STATUS_OK;
+    of.batch_first = samples->first;
+    of.batch_samples = stepper->config->train.global_batch_size;
+    for (int64_t m = 0; m < stepper->micro_count && !status; m++) {
         int64_t size = stepper->config->train.micro_batch_size;
-        int64_t sample = gpt_batch_first(first, m, size, group->rank, group->size);
-        TRY(stepper->source->read(stepper->source, batch, split, sample));
+        of.first = gpt_batch_first(samples->first, m, size, group->rank, group->size);
+        status = stepper->source->read(stepper->source, &stepper->micros[m], &of);
+    }
+    return status;
+}
+
+static void count_rows(const struct stepper *stepper, int64_t counts[ROWS_COUNTS]) {
+    counts[ROWS_TOKENS] = counts[ROWS_LABELS] = counts[ROWS_SEGMENTS] = 0;
+    for (int64_t m = 0; m < stepper->micro_count; m++) {
+        const struct gpt_batch *batch = &stepper->micros[m];
         counts[ROWS_TOKENS] += batch->rows - batch->padding;
+        counts[ROWS_SEGMENTS] += batch->segments - (batch->padding > 0);
         for (int64_t i = 0; i < batch->rows; i++)
             counts[ROWS_LABELS] += batch->loss_mask[i] != 0;
     }
-    return STATUS_OK;
+}
+
+/* Returns the number over which the loss is a mean. */
+static int64_t mean_count(const struct stepper *stepper, const int64_t counts[ROWS_COUNTS]) {
+    if (!stepper_has_answers(stepper))
+        return counts[ROWS_LABELS];
+    return counts[ROWS_SEGMENTS] / (stepper->loss->form == TUNING_PAIRS ? 2 : 1);
 }
 
 /* Turns masks into each row's weight in the mean loss. */
-static void weigh_rows(struct stepper *stepper, int64_t labels) {
-    float weight = labels > 0 ? (float)(1.0 / (double)labels) : 0;
+static void weigh_rows(struct stepper *stepper) {
+    float weight = (float)stepper->scale;
     for (int64_t m = 0; m < stepper->micro_count; m++) {
         struct gpt_batch *batch = &stepper->micros[m];
         for (int64_t i = 0; i < batch->rows; i++)
@@ -99,6 +114,8 @@ static int train_micro_batch(void *context, const struct pipeline_step *step, co
                               .layer_needed = await_weights,
                               .layer_done = is_last ? start_sums : NULL,
                               .context = stepper};
+    stepper->micro_batch = step->micro_batch;
+    pass.weigh = stepper_has_answers(stepper) ? answers_weigh : NULL;
     if (stepper->watch) {
         stepper->watch->micro_batch = step->micro_batch;
         pass.layer_output = watch_output;
@@ -114,9 +131,9 @@ static int train_micro_batch(void *context, const struct pipeline_step *step, co
     return model_forward(stepper->model->runner, &batch, &pass, in, out);
 }
 
-int stepper_sum_loss(struct stepper *stepper, double *loss) {
-    int status = train_sum_over_data(stepper->rank, loss, 1, DTYPE_F64);
-    struct comm_data data = {.send = loss, .receive = loss, .count = 1, .dtype = DTYPE_F64};
+int stepper_sum(struct stepper *stepper, double *values, int64_t count) {
+    int status = train_sum_over_data(stepper->rank, values, count, DTYPE_F64);
+    struct comm_data data = {.send = values, .receive = values, .count = count, .dtype = DTYPE_F64};
     return status ? status : comm_all_reduce(stepper->rank->pipeline[PIPELINE_FORWARD], &data, COMM_SUM);
 }
 
@@ -131,16 +148,21 @@ int stepper_run(struct stepper *stepper, bool is_forward_only, const struct pipe
 }
 
 int stepper_pass(struct stepper *stepper, int64_t first, struct stepper_result *result) {
+    const struct train_samples samples = {.split = SPLIT_TRAIN, .first = first};
     int64_t counts[ROWS_COUNTS];
-    int status = read_global_batch(stepper, SPLIT_TRAIN, first, counts);
+    int status = stepper->tuner ? stepper->tuner->begin(stepper->model->tuner.self, first) : STATUS_OK;
+    THEN(status, answers_prepare(stepper, &samples));
+    THEN(status, stepper_read(stepper, &samples));
+    if (!status)
+        count_rows(stepper, counts);
     THEN(status, train_sum_over_data(stepper->rank, counts, ROWS_COUNTS, DTYPE_I64));
     TRY(status);
     *result = (struct stepper_result){.tokens = counts[ROWS_TOKENS], .labels = counts[ROWS_LABELS]};
-    weigh_rows(stepper, result->labels);
-    if (stepper->tuner)
-        status = stepper->tuner->begin(stepper->model->tuner.self, first);
-    if (!status)
-        status = stepper_run(stepper, false, &(const struct pipeline_worker){train_micro_batch, stepper});
+    int64_t mean = mean_count(stepper, counts);
+    stepper->scale = mean > 0 ? 1.0 / (double)mean : 0;
+    if (!stepper_has_answers(stepper))
+        weigh_rows(stepper);
+    status = stepper_run(stepper, false, &(const struct pipeline_worker){train_micro_batch, stepper});
     THEN(status, finish_gradients(stepper));
     THEN(status, gradient_sync_layer(&stepper->sync, -1));
     return status ? status : model_loss_fetch(stepper->model->runner);
@@ -150,13 +172,23 @@ int stepper_await_weights(struct stepper *stepper) {
     return gradient_sync_gather_wait(&stepper->sync, INT_MAX);
 }
 
+/* Sets *figures to the sums of all ranks. `summed`: the loss that the model's head has summed. */
+static int find_loss(struct stepper *stepper, double summed, struct loss_figures *figures) {
+    *figures = stepper->figures;
+    stepper->figures = (struct loss_figures){0};
+    if (stepper_has_answers(stepper))
+        return stepper_sum(stepper, (double *)figures, LOSS_FIGURES);
+    figures->loss = summed;
+    return stepper_sum(stepper, &figures->loss, 1);
+}
+
 int stepper_update(struct stepper *stepper, int64_t iteration, double lr, struct stepper_result *result) {
     int status = optimizer_start(&stepper->optimizer, lr);
     THEN(status, model_fp8_end_step(stepper->model->runner, iteration));
     THEN(status, rank_finish(stepper->rank));
-    result->loss = model_fetched_loss(stepper->model->runner);
-    THEN(status, stepper_sum_loss(stepper, &result->loss));
+    THEN(status, find_loss(stepper, model_fetched_loss(stepper->model->runner), &result->figures));
     TRY(status);
+    result->loss = result->figures.loss * (stepper_has_answers(stepper) ? stepper->scale : 1);
     if (isfinite(result->loss)) {
         status = optimizer_finish(&stepper->optimizer, &result->grad_norm);
         if (!status || isfinite(result->grad_norm))
@@ -167,15 +199,33 @@ int stepper_update(struct stepper *stepper, int64_t iteration, double lr, struct
     return status_fail(STATUS_INVALID, "the loss or the gradient norm is not finite");
 }
 
+int stepper_evaluate_micro(struct stepper *stepper, const struct pipeline_step *step,
+                           int (*weigh)(void *context, int64_t count, float *values), const void *in, void *out) {
+    struct model_batch batch = stepper_view(&stepper->micros[step->micro_batch]);
+    const struct model_pass pass = {.chunk = step->chunk, .weigh = weigh, .context = stepper};
+    stepper->micro_batch = step->micro_batch;
+    return model_evaluate(stepper->model->runner, &batch, &pass, in, out);
+}
+
 static int evaluate_micro_batch(void *context, const struct pipeline_step *step, const void *in, void *out) {
     struct stepper *stepper = context;
-    struct model_batch batch = stepper_view(&stepper->micros[step->micro_batch]);
-    return model_evaluate_chunk(stepper->model->runner, &batch, step->chunk, in, out);
+    return stepper_evaluate_micro(stepper, step, stepper_has_answers(stepper) ? answers_weigh : NULL, in, out);
 }
 
 int stepper_evaluate(struct stepper *stepper, int64_t first, int64_t *labels) {
+    const struct train_samples samples = {.split = SPLIT_VALID, .first = first};
     int64_t counts[ROWS_COUNTS];
-    TRY(read_global_batch(stepper, SPLIT_VALID, first, counts));
-    *labels = counts[ROWS_LABELS];
+    TRY(answers_prepare(stepper, &samples));
+    TRY(stepper_read(stepper, &samples));
+    count_rows(stepper, counts);
+    *labels = mean_count(stepper, counts);
     return stepper_run(stepper, true, &(const struct pipeline_worker){evaluate_micro_batch, stepper});
+}
+
+int stepper_end_evaluation(struct stepper *stepper, double *loss) {
+    struct loss_figures figures;
+    int status = model_loss(stepper->model->runner, loss);
+    THEN(status, find_loss(stepper, *loss, &figures));
+    *loss = status ? 0 : figures.loss;
+    return status;
 }

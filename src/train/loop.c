@@ -54,12 +54,19 @@ static int tell_step(struct outputs *outputs, const struct train_record *record)
     if (outputs->has_metrics)
         status = metrics_write_train(&outputs->metrics, record);
     const struct event_scalar scalars[] = {
-        {"lm loss", record->lm_loss},           {"learning-rate", record->lr},
-        {"grad-norm", record->grad_norm},       {"tokens-per-second", record->tokens_per_s},
+        {record->has_rewards ? "loss" : "lm loss", record->lm_loss},
+        {"learning-rate", record->lr},
+        {"grad-norm", record->grad_norm},
+        {"tokens-per-second", record->tokens_per_s},
         {"model-tflops", record->model_tflops},
+        {"rewards/chosen", record->rewards.chosen},
+        {"rewards/rejected", record->rewards.rejected},
+        {"rewards/margin", record->rewards.margin},
+        {"rewards/accuracy", record->rewards.accuracy},
     };
+    size_t count = sizeof scalars / sizeof *scalars - (record->has_rewards ? 0 : 4);
     if (!status && outputs->has_events)
-        status = events_write(&outputs->events, record->iteration, scalars, sizeof scalars / sizeof *scalars);
+        status = events_write(&outputs->events, record->iteration, scalars, count);
     if (outputs->is_reporter)
         report_step(&outputs->report, record);
     return status;

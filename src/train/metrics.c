@@ -29,6 +29,7 @@ static int read_line(const char *text, size_t length, struct metrics_line *line)
     if (status)
         return status == STATUS_MEMORY ? status : STATUS_OK;
     const json_t *iteration = json_object_get(record, "iteration"), *loss = json_object_get(record, "lm_loss");
+    loss = loss ? loss : json_object_get(record, "loss");
     *line = (struct metrics_line){.iteration = json_is_integer(iteration) ? json_integer_value(iteration) : -1,
                                   .has_loss = json_is_number(loss),
                                   .is_end = json_object_get(record, "serving_gap") != NULL,
@@ -235,7 +236,13 @@ static int end_record(struct metrics_file *metrics, char *text) {
 int metrics_write_train(struct metrics_file *metrics, const struct train_record *r) {
     char text[RECORD_BYTES];
     snprintf(text, sizeof text, "%s%lld", record_start, (long long)r->iteration);
-    add_number(text, "lm_loss", r->lm_loss);
+    add_number(text, r->has_rewards ? "loss" : "lm_loss", r->lm_loss);
+    if (r->has_rewards) {
+        add_number(text, "rewards_chosen", r->rewards.chosen);
+        add_number(text, "rewards_rejected", r->rewards.rejected);
+        add_number(text, "rewards_margin", r->rewards.margin);
+        add_number(text, "rewards_accuracy", r->rewards.accuracy);
+    }
     add_number(text, "lr", r->lr);
     add_number(text, "grad_norm", r->grad_norm);
     add_number(text, "tokens_per_s", r->tokens_per_s);

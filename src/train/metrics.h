@@ -1,9 +1,10 @@
 /* The figures of a run as JSON lines. Each object is one line, and one write(2) right after its iteration, so a killed
  * run leaves at most its last line incomplete. Numbers read back exactly.
  *
- * An iteration is {"iteration","lm_loss","lr","grad_norm","tokens_per_s","model_tflops","seconds"}; a validation is
- * {"iteration","valid_loss","seconds"}. The last of a run on rows may be {"iteration","serving_gap"}. A number that is
- * not finite is null.
+ * An iteration is {"iteration","lm_loss","lr","grad_norm","tokens_per_s","model_tflops","seconds"}; with a loss of
+ * answers it has "loss" in place of "lm_loss", and "rewards_chosen", "rewards_rejected", "rewards_margin" and
+ * "rewards_accuracy" after it. A validation is {"iteration","valid_loss","seconds"}. The last of a run on rows may be
+ * {"iteration","serving_gap"}. A number that is not finite is null.
  *
  * A resumed run continues the same file. It first cuts off the records after its checkpoint, so each iteration occurs
  * once. A file that cannot belong to this run is refused, and so is one that another process writes to. */
@@ -13,9 +14,13 @@
 
 struct train_record {
     int64_t iteration; /* from 1 */
-    double lm_loss;    /* mean over the label tokens of the global batch */
-    double lr;         /* the rate of this update */
-    double grad_norm;  /* before clipping */
+    double lm_loss;    /* mean over the label tokens of the global batch; with rewards: over its rows */
+    bool has_rewards;  /* a loss of answers: */
+    struct train_rewards {
+        double chosen, rejected, margin, accuracy; /* means over the global batch; NaN: it has no such answer */
+    } rewards;
+    double lr;        /* the rate of this update */
+    double grad_norm; /* before clipping */
     double tokens_per_s, model_tflops, seconds;
 };
 

@@ -34,7 +34,7 @@ void report_begin(struct report *report, const struct trainer *trainer, double c
 
 void report_step(struct report *report, const struct train_record *record) {
     const struct run_config *run = &report->trainer->run.config;
-    char detail[LINE_BYTES], rate[32], left[32], share[48] = "";
+    char detail[LINE_BYTES], rate[32], left[32], share[48] = "", rewards[64] = "";
     int64_t done = record->iteration, total = run->train.train_iters;
     double now = clock_seconds();
     bool is_first = done == report->first_iteration + 1;
@@ -49,8 +49,11 @@ void report_step(struct report *report, const struct train_record *record) {
     if (report->ceiling_tflops > 0)
         snprintf(share, sizeof share, " (%.0f%% of the GEMM ceiling)",
                  100 * record->model_tflops / report->ceiling_tflops);
-    snprintf(detail, sizeof detail, "loss %.4f  lr %.3e  grad norm %.3f  %s tokens/s  %.3f model TFLOP/s%s",
-             record->lm_loss, record->lr, record->grad_norm, rate, record->model_tflops, share);
+    if (record->has_rewards)
+        snprintf(rewards, sizeof rewards, "  margin %.4f  accuracy %.2f", record->rewards.margin,
+                 record->rewards.accuracy);
+    snprintf(detail, sizeof detail, "loss %.4f%s  lr %.3e  grad norm %.3f  %s tokens/s  %.3f model TFLOP/s%s",
+             record->lm_loss, rewards, record->lr, record->grad_norm, rate, record->model_tflops, share);
     if (is_first || done == total || done % run->log.log_interval == 0) {
         progress_clear(&report->progress);
         log_info("iteration %*lld/%lld  %s  %s", (int)snprintf(NULL, 0, "%lld", (long long)total), (long long)done,

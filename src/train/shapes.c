@@ -99,7 +99,8 @@ int train_model_options(const struct train_run *run, const struct rank *rank, co
         .hooks = model->tuner.hooks,
         .train.recompute = recompute_of(&run->config, run->tuner != NULL),
         .train.fp8 = fp8_of(&run->config),
-        .max_rows = run->config.train.micro_batch_size * run->config.data.seq_length,
+        .max_rows = run->config.train.micro_batch_size * train_sample_rows(&run->config, run->loss),
+        .train.has_row_losses = run->loss && run->loss->run,
         .train.segment_rows = run->config.data.seq_length,
         .base.chunk_count = shape->chunks,
         .train.partial_stashes = (int)run->config.parallel.num_microbatches_with_partial_activation_checkpoints,
@@ -113,6 +114,10 @@ int train_model_options(const struct train_run *run, const struct rank *rank, co
         status = pipeline_layers(&split, rank->place.pipeline, c, &options->base.chunks[c].first,
                                  &options->base.chunks[c].count);
     return status;
+}
+
+int64_t train_sample_rows(const struct run_config *run, const struct loss *loss) {
+    return tuning_sample_rows(loss ? loss->form : TUNING_ANSWERS, run->data.seq_length);
 }
 
 struct gpt_data_options train_data_options(const struct train_run *run) {

@@ -9,8 +9,8 @@ static int open_batches(struct stepper *stepper) {
     stepper->micros = calloc((size_t)count, sizeof *stepper->micros);
     int status = status_allocated(stepper->micros);
     for (; stepper->micro_count < count && !status; stepper->micro_count++)
-        status =
-            gpt_batch_init(&stepper->micros[stepper->micro_count], run->train.micro_batch_size, run->data.seq_length);
+        status = gpt_batch_init(&stepper->micros[stepper->micro_count], run->train.micro_batch_size,
+                                train_sample_rows(run, stepper->loss));
     return status;
 }
 
@@ -52,6 +52,7 @@ int stepper_open(struct stepper *stepper, const struct pipeline_shape *shape) {
     const struct train_model *model = stepper->model;
     stepper->store = stepper->tuner ? model->tuner.store : base_store(model->base);
     int status = open_batches(stepper);
+    THEN(status, answers_open(stepper));
     THEN(status, pipeline_open(&stepper->pipeline, stepper->rank, shape, training_stream_elements(model->runner),
                                run_dtype(stepper->config)));
     THEN(status, open_order(stepper));
@@ -71,4 +72,5 @@ void stepper_close(struct stepper *stepper) {
     for (int64_t m = 0; m < stepper->micro_count; m++)
         gpt_batch_free(&stepper->micros[m]);
     free(stepper->micros);
+    answers_close(stepper);
 }

@@ -42,7 +42,9 @@ struct stepper {
     const struct train_model *model;
     const struct tuner *tuner;         /* of model->tuner; NULL: the base itself trains */
     const struct train_source *source; /* of the samples */
-    struct train_watch *watch;         /* NULL: none */
+    const struct loss *loss;           /* NULL: sft */
+    struct loss_options loss_options;
+    struct train_watch *watch; /* NULL: none */
     /* Set by stepper_open. */
     struct param_store *store; /* the parameters that train: the model's or the tuner's */
     int64_t micro_count;       /* micro batches of this rank in a global batch */
@@ -51,18 +53,30 @@ struct stepper {
     struct unit_order order[2]; /* in a global batch, and in a batch of an evaluation; none if no weights are cut */
     struct gradient_sync sync;
     struct optimizer optimizer;
+    /* For a loss of answers; filled on the stage with the head: */
+    float *values; /* [rows of a micro batch] the tokens of one sample */
+    double
+        *references; /* [micro_count][rows of a micro batch] log-probabilities of each segment by the reference model */
+    double sum, summed;  /* of all segments of a forward before; their number */
+    int64_t micro_batch; /* of the present pass */
+    double shift;        /* see struct loss */
+    double scale;        /* of the gradients: 1 / samples of the global batch */
+    struct loss_figures figures;
     double last_backward; /* seconds of all backwards of last micro batches */
 };
 
 /* Opens the rest of `stepper`, whose first part the caller has set. Makes no collective call. STATUS_MEMORY. */
 int stepper_open(struct stepper *stepper, const struct pipeline_shape *shape);
 void stepper_close(struct stepper *stepper);
+/* Returns the bytes on the host that a loss of answers takes. */
+size_t stepper_answer_bytes(const struct train_run *run, int data_ranks);
 
 /* The result of a global batch, the same on all ranks. */
 struct stepper_result {
-    int64_t tokens, labels; /* rows without padding; rows whose loss counts */
-    double loss;            /* mean over the labels */
-    double grad_norm;       /* before clipping; 0: the loss is not finite */
+    int64_t tokens, labels;      /* rows without padding; rows whose loss counts */
+    double loss;                 /* mean over the labels; of a loss of answers: over the rows of the files */
+    struct loss_figures figures; /* sums over the global batch; of a loss of answers */
+    double grad_norm;            /* before clipping; 0: the loss is not finite */
 };
 /* Runs forward and backward of the global batch of samples from `first` on. It starts the sums of gradients over the
  * data ranks, and fetches this rank's part of the loss. Sets the counts of *result. */
@@ -72,11 +86,11 @@ int stepper_pass(struct stepper *stepper, int64_t first, struct stepper_result *
 int stepper_update(struct stepper *stepper, int64_t iteration, double lr, struct stepper_result *result);
 /* Waits for weights that are still on their way after an update. */
 int stepper_await_weights(struct stepper *stepper);
-/* Runs the forward of the global batch of validation samples from `first` on, and adds to the model's loss. *labels:
- * the rows of this rank's part whose loss counts. */
+/* Runs the forward of the global batch of validation samples from `first` on, and adds to the loss. *labels: the
+ * number over which this rank's part of the loss is a mean. */
 int stepper_evaluate(struct stepper *stepper, int64_t first, int64_t *labels);
-/* Replaces this rank's part of the loss by the loss of all ranks. */
-int stepper_sum_loss(struct stepper *stepper, double *loss);
+/* Ends evaluations: sets *loss to their sum on all ranks. */
+int stepper_end_evaluation(struct stepper *stepper, double *loss);
 
 /* For passes of another kind. */
 /* Returns a batch as the model takes it, without copying. */

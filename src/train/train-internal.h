@@ -63,6 +63,26 @@ int64_t train_ours_until(const struct train_run *run);
 /* True when the run resumes, perhaps one that was interrupted before its first checkpoint. */
 bool train_resumes(const struct train_run *run);
 
+/* batch.c */
+/* Reads this rank's part of a global batch. */
+int stepper_read(struct stepper *stepper, const struct train_samples *samples);
+/* Runs the forward of a step without dropout; `weigh` as in struct model_pass. */
+int stepper_evaluate_micro(struct stepper *stepper, const struct pipeline_step *step,
+                           int (*weigh)(void *context, int64_t count, float *values), const void *in, void *out);
+/* Sums numbers of the last stages over all ranks that have different samples. */
+int stepper_sum(struct stepper *stepper, double *values, int64_t count);
+
+/* answers.c: losses of answers. */
+static inline bool stepper_has_answers(const struct stepper *stepper) {
+    return stepper->loss && stepper->loss->run;
+}
+int answers_open(struct stepper *stepper);
+void answers_close(struct stepper *stepper);
+/* Runs the forwards that the loss needs before its own, with the hooks of the tuner as they are. */
+int answers_prepare(struct stepper *stepper, const struct train_samples *samples);
+/* The head's `weigh` of this loss. `context`: the stepper. */
+int answers_weigh(void *context, int64_t count, float *values);
+
 /* shapes.c */
 /* Returns the pipeline's schedule. */
 struct pipeline_shape train_pipeline_shape(const struct run_config *run, const struct rank_grid *grid);
@@ -70,6 +90,8 @@ struct pipeline_shape train_pipeline_shape(const struct run_config *run, const s
  * no backward. */
 int train_model_options(const struct train_run *run, const struct rank *rank, const struct train_model *model,
                         struct model_options *options, struct pipeline_shape *shape);
+/* Returns the largest number of rows of a sample. */
+int64_t train_sample_rows(const struct run_config *run, const struct loss *loss);
 struct gpt_data_options train_data_options(const struct train_run *run);
 
 /* plan.c */

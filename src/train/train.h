@@ -21,6 +21,7 @@
 #include "comm/comm.h"
 #include "config/run.h"
 #include "train/events.h"
+#include "train/loss.h"
 #include "train/metrics.h"
 
 #include "data/tuning.h"
@@ -36,6 +37,11 @@ struct tuner_part { /* at one rank; `open` fills it */
     struct param_store *store;             /* a sketch until start() gives it memory */
     const struct param_table *state_table; /* the store's table, with the names of the optimizer's tensors in files */
     size_t bytes;                          /* that start() takes in addition to the store */
+    /* The model without what trains: its hooks (NULL: the bare base), and what they put before each text. */
+    struct tuner_reference {
+        const struct hook_table *hooks;
+        int64_t virtual_tokens, first_position;
+    } reference;
 };
 struct trainer;
 /* Files that are added to each directory of a tuner's files before it appears. */
@@ -85,10 +91,17 @@ struct train_progress {
     double best_loss;
 };
 
+/* The samples of a micro batch: from `first` on. */
+struct train_samples {
+    enum data_split split;
+    int64_t first, batch_first, batch_samples; /* its first sample; those of the global batch */
+    bool is_reference;                         /* for the reference model: without what trains */
+    bool is_mismatched;                        /* each prompt has the answer of the next row of the global batch */
+};
 /* A source of samples. Any number of threads may read at once. */
 struct train_source {
-    /* Reads samples [first, first + batch->samples) of the split, as tuning_batch_read does. */
-    int (*read)(const struct train_source *source, struct gpt_batch *batch, enum data_split split, int64_t first);
+    /* Reads batch->samples samples, as tuning_batch_view does. */
+    int (*read)(const struct train_source *source, struct gpt_batch *batch, const struct train_samples *samples);
 };
 
 /* A run that is ready to be planned and opened. */
@@ -96,15 +109,17 @@ struct train_run {
     const struct tuner *tuner;           /* NULL: the model trains */
     const struct tuning_options *tuning; /* the rows to train on; NULL: data.data_path */
     const struct train_source *source;   /* samples in place of files; NULL: none. It outlives the trainer */
-    size_t tuning_bytes;                 /* of the rows at each rank, for the plan, as far as the caller knows */
-    struct run_config config;            /* resolved; the caller owns its strings */
-    struct tokenizer_files *tokenizer;   /* as read when the run was prepared; copied into checkpoints; NULL: none */
-    struct model_text_ends ends;         /* the first one ends a document */
-    bool is_quantised;                   /* the files of the weights are in few bits */
-    int load_in;                         /* of the base: index into load_in_names (pretrained/encodings.h) */
-    char model_directory[PATH_MAX];      /* the directory of the weights (of the base); "": initial values */
-    char checkpoint[PATH_MAX];           /* the checkpoint to resume from; "": a fresh run */
-    int64_t iteration;                   /* finished before this process */
+    const struct loss *loss;             /* NULL: sft */
+    struct loss_options loss_options;
+    size_t tuning_bytes;               /* of the rows at each rank, for the plan, as far as the caller knows */
+    struct run_config config;          /* resolved; the caller owns its strings */
+    struct tokenizer_files *tokenizer; /* as read when the run was prepared; copied into checkpoints; NULL: none */
+    struct model_text_ends ends;       /* the first one ends a document */
+    bool is_quantised;                 /* the files of the weights are in few bits */
+    int load_in;                       /* of the base: index into load_in_names (pretrained/encodings.h) */
+    char model_directory[PATH_MAX];    /* the directory of the weights (of the base); "": initial values */
+    char checkpoint[PATH_MAX];         /* the checkpoint to resume from; "": a fresh run */
+    int64_t iteration;                 /* finished before this process */
     int64_t consumed_samples;
     int64_t optimizer_step;
     struct train_progress progress;

@@ -64,6 +64,11 @@ static double flops_of(const struct train_plan *plan, int64_t tokens, int64_t la
     return (double)tokens * (plan->flops_per_token - head) + (double)labels * head;
 }
 
+static struct train_rewards rewards_of(const struct loss_figures *figures) {
+    double rejected = figures->reward[0] / figures->answers[0], chosen = figures->reward[1] / figures->answers[1];
+    return (struct train_rewards){chosen, rejected, chosen - rejected, figures->accurate / figures->samples};
+}
+
 int trainer_step(struct trainer *trainer, struct train_record *record) {
     const struct run_config *run = &trainer->run.config;
     struct stepper_result result = {0};
@@ -85,6 +90,8 @@ int trainer_step(struct trainer *trainer, struct train_record *record) {
     *record = (struct train_record){
         .iteration = trainer->iteration,
         .lm_loss = result.loss,
+        .has_rewards = stepper_has_answers(&trainer->stepper),
+        .rewards = rewards_of(&result.figures),
         .lr = lr,
         .grad_norm = result.grad_norm,
         .tokens_per_s = tokens_per_s,
@@ -124,8 +131,7 @@ int trainer_evaluate(struct trainer *trainer, struct validation_record *record, 
         labels += more;
         THEN(status, train_agree(trainer));
     }
-    THEN(status, model_loss(trainer->model.runner, &loss));
-    THEN(status, stepper_sum_loss(&trainer->stepper, &loss));
+    THEN(status, stepper_end_evaluation(&trainer->stepper, &loss));
     THEN(status, train_sum_over_data(&trainer->rank, &labels, 1, DTYPE_I64));
     double mean = labels > 0 ? loss / (double)labels : 0;
     struct comm_data data = {.send = &mean, .receive = &mean, .count = 1, .dtype = DTYPE_F64};

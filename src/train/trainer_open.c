@@ -190,12 +190,19 @@ static int load_base(void *self) {
     return trainer->run.tuner ? train_load_base(trainer) : STATUS_OK;
 }
 
-/* Reads samples of the split from the files of the run. */
-static int read_files(const struct train_source *source, struct gpt_batch *batch, enum data_split split,
-                      int64_t first) {
+/* Reads samples from the files of the run. */
+static int read_files(const struct train_source *source, struct gpt_batch *batch, const struct train_samples *samples) {
     const struct trainer *trainer = (const void *)((const char *)source - offsetof(struct trainer, files));
-    return trainer->rows ? tuning_batch_read(batch, trainer->rows, split, first)
-                         : gpt_batch_read(batch, &trainer->data.splits[split], first);
+    const struct tuning_options *rows = trainer->run.tuning;
+    if (!rows)
+        return gpt_batch_read(batch, &trainer->data.splits[samples->split], samples->first);
+    const struct tuner_reference own = {.virtual_tokens = rows->virtual_tokens, .first_position = rows->first_position};
+    const struct tuner_reference *before = samples->is_reference ? &trainer->model.tuner.reference : &own;
+    const struct tuning_view view = {.virtual_tokens = before->virtual_tokens,
+                                     .first_position = before->first_position,
+                                     .cycle_first = samples->batch_first,
+                                     .cycle = samples->is_mismatched ? samples->batch_samples : 0};
+    return tuning_batch_view(batch, trainer->rows, samples->split, samples->first, &view);
 }
 
 static int open_stepper(void *self) {
@@ -206,6 +213,8 @@ static int open_stepper(void *self) {
                                         .config = &trainer->run.config,
                                         .model = &trainer->model,
                                         .tuner = trainer->run.tuner,
+                                        .loss = trainer->run.loss,
+                                        .loss_options = trainer->run.loss_options,
                                         .source = trainer->run.source ? trainer->run.source : &trainer->files};
     return stepper_open(&trainer->stepper, &shape);
 }

@@ -146,9 +146,10 @@ static void put(struct gpt_batch *batch, int32_t token, int64_t position, int64_
 
 /* Every sample is one text of 1/2 to all of the positions. Its first tokens are not trained, so ranks have unequal
  * numbers of labels. */
-static int read_texts(const struct train_source *base, struct gpt_batch *batch, enum data_split split, int64_t first) {
+static int read_texts(const struct train_source *base, struct gpt_batch *batch, const struct train_samples *samples) {
     const struct verify_texts *texts = (const struct verify_texts *)base;
     int64_t before = texts->virtual_tokens, most = batch->seq_length - before - texts->first_position;
+    int64_t first = samples->first;
     batch->rows = batch->segments = 0;
     for (int64_t k = first; k < first + batch->samples; k++) {
         struct philox draw = philox(texts->seed, (uint32_t)k, 0, 1, (uint32_t)RNG_TEST << 24);
