@@ -321,13 +321,7 @@ static int run_pieces(const struct exec *exec, const struct gemm *g) {
 
 const char *cuda_gemm_lack(const struct device *device, const struct gemm *g) {
     bool has_fp8 = cuda(device)->architecture >= FP8_ARCHITECTURE || cuda(device)->may_be_newer;
-<<<<<<< HEAD
-    return gemm_is_packed(g)            ? "no packed weights on cuda"
-=======
-    return gemm_is_int8(g) ? "no int8 on cuda"
->>>>>>> t-gpu
-           : gemm_is_fp8(g) && !has_fp8 ? "FP8 needs a GPU of sm_89 or newer"
-                                        : NULL;
+    return gemm_is_fp8(g) && !has_fp8 ? "FP8 needs a GPU of sm_89 or newer" : NULL;
 }
 
 size_t cuda_plain_gemm_workspace(struct device *device, const struct gemm *g) {

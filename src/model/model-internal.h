@@ -472,8 +472,8 @@ int head_pass(const struct pass *pass, bool train);
 int head_join_loss(struct runner *run, const struct cross_entropy *call, bool train);
 /* Returns the type of training's logits: fp32, as in inference, where rows have the same bits in every batch. */
 enum dtype head_logits_type(const struct runner *run);
-/* Returns the rows of the head at a time. A frozen base in bf16 takes a quarter of them, because its logits are fp32. A head
- * that trains keeps them all: it would add to its weight gradients twice as often. */
+/* Returns the rows of the head at a time. A frozen base in bf16 takes a quarter of them, because its logits are fp32. A
+ * head that trains keeps them all: it would add to its weight gradients twice as often. */
 int64_t head_rows_most(const struct runner *run);
 /* Computes the final norm of the head's rows, where the head reads it. */
 int final_norm_forward(const struct pass *pass);
