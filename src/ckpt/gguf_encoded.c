@@ -98,10 +98,10 @@ int gguf_read_encoded(const struct gguf_tensor *tensor, const struct gguf_rows *
     }
     size_t room = encoded_rows_bytes(&whole), bytes = (size_t)((end - first) * r.line);
     char *memory = malloc(room + bytes);
+    TRY(status_allocated(memory));
     unsigned char *lines = (unsigned char *)memory + room;
-    int status = status_allocated(memory);
-    THEN(status,
-         file_pread_all(tensor->part->descriptor, lines, bytes, tensor->start + first * r.line, tensor->part->path));
+    int status =
+        file_pread_all(tensor->part->descriptor, lines, bytes, tensor->start + first * r.line, tensor->part->path);
     r.whole = encoded_rows_place(&whole, memory);
     for (int64_t i = 0; i < from->count && !status; i++)
         status = take_row(&r, lines + (from->rows[i] - first) * r.line, from->rows[i], row_of(to, from->first + i));

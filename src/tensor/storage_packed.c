@@ -117,16 +117,16 @@ static int decode(const struct param_store *store, struct stream *stream, const 
                   struct matrix_view to) {
     int64_t count = to.rows * to.columns;
     float *values = malloc((size_t)count * (sizeof *values + sizeof(uint16_t)) + 1);
+    TRY(status_allocated(values));
     uint16_t *halves = (uint16_t *)(void *)(values + count);
-    int status = status_allocated(values);
 #pragma omp parallel for num_threads(device_threads(store->device)) schedule(static)
-    for (int64_t i = 0; i < (status ? 0 : to.rows); i++) {
+    for (int64_t i = 0; i < to.rows; i++) {
         encoded_row_values(rows, i, values + i * to.columns);
         for (int64_t j = i * to.columns; j < (i + 1) * to.columns && to.type == DTYPE_BF16; j++)
             halves[j] = bf16_from_float(values[j]);
     }
     const void *from = to.type == DTYPE_BF16 ? (const void *)halves : values;
-    THEN(status, stream_copy_to_device(stream, (void *)(uintptr_t)to.data, from, (size_t)count * dtype_bytes(to.type)));
+    int status = stream_copy_to_device(stream, (void *)(uintptr_t)to.data, from, (size_t)count * dtype_bytes(to.type));
     int waited = status ? STATUS_OK : stream_wait(stream);
     free(values);
     return status ? status : waited;
