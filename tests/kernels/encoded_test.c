@@ -611,6 +611,10 @@ static void check_ends(const struct scene *scene) {
             g.bias = end == 1 ? terms : NULL;
             g.residual = end == 2 ? terms : NULL;
             g.epilogue = end == 1 ? EPILOGUE_GELU_TANH : EPILOGUE_NONE;
+            struct gemm with_aux = g; /* which a plan does not know */
+            with_aux.aux = end == 1 ? c : NULL;
+            struct device *device = stream_device(scene->exec.stream);
+            assert_true(scene->ops->gemm_workspace(device, &g) >= scene->ops->gemm_workspace(device, &with_aux));
             run(scene, &g);
             uint16_t *found = test_copy(scene->exec.stream, c, (size_t)(rows * N) * sizeof *found);
             for (int64_t i = 0; i < rows * N; i++) {
