@@ -14,7 +14,8 @@ enum gemm_epilogue {
 /* C[m,n] = epilogue(scale * op(A)[m,k] op(B)[k,n] + bias) (+ C when accumulate), accumulated in fp32. A, B, bias and
  * aux have one type. A and B may be FP8 together, but not both E5M2. Their two scales then multiply the sums, and bias
  * and aux are bf16. TF32 is fp32 with 10 bits of fraction; a backend with tensor cores has it. A packed B may be
- * encoded: a forward product then takes its values as they are, and others take them rounded to its type.
+ * encoded: a forward product then takes its values as they are, and others take them rounded to its type. So does a
+ * GPU's forward product of many rows.
  *
  * On the CPU, forward products have the same bits with a plain B as with a packed one. A row's bits depend on that row
  * only. This leaves out FP8, scaled products, and sums into a bf16 C. The library multiplies the others. Without

@@ -10,9 +10,9 @@
  *
  * An operation returns STATUS_OK or a negative status with its text. STATUS_UNSUPPORTED means that this backend lacks
  * the operation for these types; there is never a silent fallback. STATUS_INVALID means bad arguments or scratch. An
- * operation may return before it has run: a later failure is then the device's (device.h). No operation allocates.
- * Results do not depend on the number of threads, and those of one row do not depend on the other rows, unless a
- * comment says otherwise. */
+ * operation may return before it has run: a later failure is then the device's (device.h). No operation allocates, but
+ * pack may use memory of the host until it returns. Results do not depend on the number of threads, and those of one row
+ * do not depend on the other rows, unless a comment says otherwise. */
 #pragma once
 
 #include "kernels/device.h"
@@ -435,7 +435,7 @@ struct embedding {
     int64_t first_token, token_count;      /* token_count 0: every token is in the table */
     const int32_t *tokens;                 /* [N] */
     const int32_t *positions;              /* [N] */
-    struct matrix_view token_table;        /* [V,C] without gaps between rows; forward: or packed, on the CPU */
+    struct matrix_view token_table;        /* [V,C] without gaps between rows; forward: or packed */
     const void *position_table;            /* [T,C] or NULL */
     void *x;                               /* [N,C] forward out */
     const void *dx;                        /* [N,C] backward in */

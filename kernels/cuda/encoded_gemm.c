@@ -178,7 +178,7 @@ static int write_values(const struct exec *exec, const struct piece *piece, void
 
 /* ---- encoded products ---- */
 
-static size_t encoded_workspace(struct device *device, const struct gemm *g) {
+static size_t pieces_workspace(struct device *device, const struct gemm *g) {
     struct piece piece;
     size_t most = 0;
     for (int64_t done = 0; next_piece(device, g, &done, &piece);) {
@@ -188,6 +188,15 @@ static size_t encoded_workspace(struct device *device, const struct gemm *g) {
         most = bytes > most ? bytes : most;
     }
     return most;
+}
+
+/* A plan does not know whether a GELU will have aux, with which no kernel of ours computes it. */
+static size_t encoded_workspace(struct device *device, const struct gemm *g) {
+    struct gemm other = *g;
+    other.aux = g->aux ? NULL : &other;
+    size_t bytes = pieces_workspace(device, g);
+    size_t other_bytes = g->epilogue != EPILOGUE_NONE ? pieces_workspace(device, &other) : 0;
+    return bytes > other_bytes ? bytes : other_bytes;
 }
 
 static int multiply_values(const struct exec *exec, struct piece *piece) {

@@ -541,6 +541,102 @@ static void the_number_of_threads_does_not_change_bits(void **state) {
     test_ok(op_check_threads(&encoded_family, test_device(), test_is_long()));
 }
 
+static float gelu(float x) {
+    return (float)(0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))));
+}
+
+/* A bf16 C with a bias, a residual and a GELU, in turn, of few rows and of many, from sums in fp32. A rounded sum may
+ * be the neighbour of a sum that is rounded otherwise. */
+static void check_ends(const struct scene *scene) {
+    enum { N = 45, K = 104, M = 70 };
+    struct weight w = {
+        .k = K,
+        .layout = {2,
+                   {{.rows = 24, .positions = K, .encoding = {.codes = CODES_NF4, .bits = 4, .group = 8}},
+                    {.rows = N - 24, .positions = K, .encoding = {.codes = CODES_E4M3, .bits = 8, .group = K}}}}};
+    struct gemm plain = {.a = matrix_plain(DTYPE_BF16, NULL, 8, 8), .b = plain.a, .c = plain.a};
+    if (!scene->ops->gemm_supports(stream_device(scene->exec.stream), &plain))
+        return;
+    weight_open(scene, &w, DTYPE_BF16);
+    void *added = rows_of_x(DTYPE_BF16, M * N), *x = upload(scene, rows_of_x(DTYPE_BF16, M * K), M * K * 2);
+    void *host = memcpy(malloc(M * N * 2), added, M * N * 2), *terms = upload(scene, host, M * N * 2);
+    void *c = allocate(scene, M * N * sizeof(float));
+    for (int64_t rows = 5; rows <= M; rows += M - 5) {
+        struct gemm g = forward_of(&w, DTYPE_BF16, x, rows, c);
+        float *sums = product(scene, &g);
+        for (int end = 0; end < (is_card() ? 3 : 2); end++) {
+            g = forward_of(&w, DTYPE_BF16, x, rows, NULL);
+            g.c = matrix_plain(DTYPE_BF16, c, rows, N);
+            g.bias = end == 1 ? terms : NULL;
+            g.residual = end == 2 ? terms : NULL;
+            g.epilogue = end == 1 ? EPILOGUE_GELU_TANH : EPILOGUE_NONE;
+            struct gemm with_aux = g; /* which a plan does not know */
+            with_aux.aux = end == 1 ? c : NULL;
+            struct device *device = stream_device(scene->exec.stream);
+            assert_true(scene->ops->gemm_workspace(device, &g) >= scene->ops->gemm_workspace(device, &with_aux));
+            run(scene, &g);
+            uint16_t *found = test_copy(scene->exec.stream, c, (size_t)(rows * N) * sizeof *found);
+            for (int64_t i = 0; i < rows * N; i++) {
+                float wanted = sums[i] + (end ? element(DTYPE_BF16, added, end == 1 ? i % N : i) : 0);
+                wanted = end == 1 ? gelu(typed(DTYPE_BF16, wanted)) : wanted;
+                if (!(fabsf(bf16_to_float(found[i]) - wanted) <= 0x1p-7f * fabsf(wanted) + 0x1p-14f))
+                    fail_msg("%lld rows, end %d: [%lld] is %g, expected %g", (long long)rows, end, (long long)i,
+                             (double)bf16_to_float(found[i]), (double)wanted);
+            }
+            free(found);
+        }
+        free(sums);
+    }
+    free(added);
+    release(scene, x);
+    release(scene, terms);
+    release(scene, c);
+    weight_close(scene, &w);
+}
+
+static void products_end_with_bias_gelu_and_residual(void **state) {
+    (void)state;
+    every_table(check_ends);
+}
+
+/* More values than a block of a GPU's workspace, forward and back. */
+static void check_blocks(const struct scene *scene) {
+    enum { N = 130, K = 66000 };
+    struct weight w = {
+        .k = K,
+        .layout = {1, {{.rows = N, .positions = K, .encoding = {.codes = CODES_E4M3, .bits = 8, .group = 120}}}}};
+    weight_open(scene, &w, DTYPE_F32);
+    void *x = rows_of_x(DTYPE_F32, K), *there = allocate(scene, K * sizeof(float));
+    float *c = allocate(scene, K * sizeof *c);
+    test_ok(test_write(scene->exec.stream, there, x, K * sizeof(float)));
+    struct gemm g = forward_of(&w, DTYPE_F32, there, 1, c);
+    float *found = product(scene, &g);
+    check_oracle(&w, DTYPE_F32, x, found, 1, 1, "blocks");
+    free(found);
+    g = (struct gemm){.a = matrix_plain(DTYPE_F32, there, 1, N), .b = w.view, .c = matrix_plain(DTYPE_F32, c, 1, K)};
+    found = product(scene, &g);
+    for (int64_t j = 0; j < K; j++) {
+        double sum = 0, size = 0;
+        for (int64_t i = 0; i < N; i++) {
+            double term = (double)((float *)x)[i] * (double)w.value[i * K + j];
+            sum += term;
+            size += fabs(term);
+        }
+        assert_true(fabs((double)found[j] - sum) <= (N + 16) * 0x1p-23 * size);
+    }
+    free(found);
+    free(x);
+    release(scene, there);
+    release(scene, c);
+    weight_close(scene, &w);
+}
+
+static void large_weights_multiply_in_blocks(void **state) {
+    (void)state;
+    if (is_card()) /* others have small blocks */
+        every_table(check_blocks);
+}
+
 static void what_panels_do_not_hold_is_refused(void **state) {
     (void)state;
     struct device *device;
@@ -573,6 +669,8 @@ int main(void) {
         cmocka_unit_test(parts_of_a_weight_have_their_own_encodings),
         cmocka_unit_test(operations_equal_fp64),
         cmocka_unit_test(input_gradients_equal_finite_differences),
+        cmocka_unit_test(products_end_with_bias_gelu_and_residual),
+        cmocka_unit_test(large_weights_multiply_in_blocks),
         cmocka_unit_test(the_number_of_threads_does_not_change_bits),
         cmocka_unit_test(what_panels_do_not_hold_is_refused),
     };
