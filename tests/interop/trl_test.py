@@ -37,19 +37,20 @@ class Trl(Case):
         return [json.loads(line) for line in metrics.read_text().splitlines()]
 
     def theirs(self, trainer_of, config_of, rows):
-        """Trains an adapter of peft on a base without it: TRL's reference of an adapter that is there is a copy of it."""
+        """Trains on the same file. It is an adapter of peft on a base without it: TRL's reference of an adapter that is there is a copy of it."""
         import datasets
         import torch
         from peft import PeftModel
         from transformers import AutoModelForCausalLM, GPT2Tokenizer
         tokenizer = GPT2Tokenizer.from_pretrained(self.base)
         tokenizer.pad_token_id = tokenizer.eos_token_id = EOS
+        dataset = datasets.Dataset.from_json(str(self.directory / "rows.jsonl"), cache_dir=str(self.directory / "cache"))
         model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(self.base, dtype=torch.float32), self.start, is_trainable=True)
         config = config_of(output_dir=str(self.directory / "trl"), beta=BETA, learning_rate=LR, lr_scheduler_type="constant", max_steps=STEPS,
                            per_device_train_batch_size=len(rows), logging_steps=1, report_to="none", save_strategy="no", use_cpu=True,
                            bf16=False, gradient_checkpointing=False, max_length=None, weight_decay=0.0, max_grad_norm=1.0,
                            disable_tqdm=True)
-        trainer = trainer_of(model=model, args=config, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer)
+        trainer = trainer_of(model=model, args=config, train_dataset=dataset, processing_class=tokenizer)
         if "ref" in model.peft_config:  # our reference is the base: the copy that TRL makes of the start changes nothing
             for name, parameter in model.named_parameters():
                 if ".lora_B.ref." in name:
