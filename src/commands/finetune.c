@@ -209,6 +209,36 @@ static struct config_command describe(const struct named_rows *named, const stru
     };
 }
 
+/* ---- keys of a loss ---- */
+
+/* Keys that only some losses have. */
+enum loss_user { USED_BY_ANSWERS, USED_BY_DPO, USED_BY_SFT };
+static const struct loss_key {
+    const char *path;
+    enum loss_user user;
+} loss_keys[] = {{"tuning.beta", USED_BY_ANSWERS},
+                 {"tuning.label_smoothing", USED_BY_DPO},
+                 {"tuning.sft_weight", USED_BY_DPO},
+                 {"tuning.train_on_prompt", USED_BY_SFT},
+                 {"data.answers", USED_BY_SFT}};
+enum { LOSS_KEYS = sizeof loss_keys / sizeof *loss_keys };
+
+static bool has_key(const struct loss *loss, const struct loss_key *key) {
+    if (key->user == USED_BY_DPO)
+        return !strcmp(loss->name, "dpo");
+    return (key->user == USED_BY_ANSWERS) == (loss->run != NULL);
+}
+
+/* Removes the keys that the loss does not have. */
+static void drop_loss_rows(const struct options *options, struct config_row *all, size_t *count) {
+    for (size_t k = 0; k < LOSS_KEYS; k++)
+        for (size_t i = 0; i < *count && !has_key(&loss_table[options->sections.tuning.loss], &loss_keys[k]); i++)
+            if (!strcmp(all[i].path, loss_keys[k].path)) {
+                memmove(&all[i], &all[i + 1], (*count - i - 1) * sizeof *all);
+                --*count;
+            }
+}
+
 /* ---- run files for other commands ---- */
 
 int finetune_write_run_file(const struct run_config *run, const struct stack *stack, const struct stack_options *peft,
@@ -230,6 +260,7 @@ int finetune_write_run_file(const struct run_config *run, const struct stack *st
         values.sections.tuning.epochs = 0; /* the iterations decide */
     if (!status) {
         stack_drop_rows(stack, sections, &count);
+        drop_loss_rows(&values, sections, &count);
         const struct config_command command = describe(&named, sections, count);
         status = config_dump_text(&command, &values, out);
     }
@@ -306,18 +337,9 @@ static int check_given(const struct options *options) {
 /* Refuses keys that do nothing with the loss, and a loss that the run cannot have. */
 static int check_loss(const struct options *options, const struct config *given) {
     const struct loss *loss = &loss_table[options->sections.tuning.loss];
-    bool is_dpo = !strcmp(loss->name, "dpo");
-    const struct {
-        const char *path;
-        bool is_used;
-    } keys[] = {{"tuning.beta", loss->run},
-                {"tuning.label_smoothing", is_dpo},
-                {"tuning.sft_weight", is_dpo},
-                {"tuning.train_on_prompt", !loss->run},
-                {"data.answers", !loss->run}};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (!keys[i].is_used && config_is_given(given, keys[i].path))
-            return status_fail(STATUS_USAGE, "%s does nothing with --loss %s", keys[i].path, loss->name);
+    for (size_t i = 0; i < LOSS_KEYS; i++)
+        if (!has_key(loss, &loss_keys[i]) && config_is_given(given, loss_keys[i].path))
+            return status_fail(STATUS_USAGE, "%s does nothing with --loss %s", loss_keys[i].path, loss->name);
     if (loss->has_reference && stack_lists_full(&options->peft))
         return status_fail(STATUS_USAGE,
                            "--loss %s compares with the model before training, and --peft full changes it: an adapter "
@@ -605,6 +627,7 @@ static void dump(const void *context) {
     size_t count = tuning->section_count;
     name_rows(&named);
     stack_drop_rows(&tuning->stack, tuning->sections, &count);
+    drop_loss_rows(options, tuning->sections, &count);
     const struct config_command command = describe(&named, tuning->sections, count);
     if (options->peft.count)
         options->sections.peft.types = options->peft;

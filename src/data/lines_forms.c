@@ -97,7 +97,8 @@ static int add_name(struct csv *csv, const struct strbuf *cell) {
 
 /* Adds a cell as a member of the line's object. */
 static int add_cell(const char *name, const struct strbuf *cell, struct strbuf *out) {
-    static const char *const others[] = {"messages", "tools", "documents", "chat_template_kwargs", "tokens", "weight"};
+    static const char *const others[] = {"messages", "tools",  "documents", "chat_template_kwargs",
+                                         "tokens",   "weight", "label"};
     bool is_json = false;
     int status = STATUS_OK;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)

@@ -207,7 +207,9 @@ static int read_files(const struct train_source *source, struct gpt_batch *batch
 
 static int open_stepper(void *self) {
     struct trainer *trainer = self;
-    const struct pipeline_shape shape = train_pipeline_shape(&trainer->run.config, &trainer->grid);
+    struct model_options options;
+    struct pipeline_shape shape;
+    TRY(train_model_options(&trainer->run, &trainer->rank, &trainer->model, &options, &shape));
     trainer->files.read = read_files;
     trainer->stepper = (struct stepper){.rank = &trainer->rank,
                                         .config = &trainer->run.config,

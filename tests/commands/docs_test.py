@@ -202,6 +202,7 @@ def write_workplace(root):
     question = {"role": "user", "content": "Once"}
     for name in ("rows.jsonl", "valid.jsonl"):
         write_rows(root / name, {"prompt": "Once", "completion": " upon"})
+    write_rows(root / "pairs.jsonl", {"prompt": "Once", "chosen": " upon", "rejected": " more"})
     write_rows(root / "texts.jsonl", {"text": "Once upon"})
     write_rows(root / "choices.jsonl", {"context": "Once", "choices": [" upon", " a"], "gold": 0})
     write_rows(root / "wikitext.jsonl", {"page": "Once upon"})

@@ -1,8 +1,9 @@
 /* Tokenizers, files and a way to show batches, for the tests of tuning rows.
  *
  * The tokenizer knows the 256 bytes, <|endoftext|> and, on request, chatml's two marks. It merges nothing, so batches
- * can be read as text. A row is shown as its tokens. "[...]" encloses trained tokens, "~" is a virtual token, "$" the
- * end-of-text, "<" and ">" chatml's marks; " | " separates segments. */
+ * can be read as text. A row is shown as its tokens. "[...]" encloses trained tokens, "{...}" those of an answer that
+ * is not preferred, "~" is a virtual token, "$" the end-of-text, "<" and ">" chatml's marks; " | " separates segments.
+ */
 #pragma once
 
 #include "data/tuning.h"
@@ -90,13 +91,15 @@ static inline char *show_segments(const struct gpt_batch *batch, int64_t first, 
     for (int64_t s = first; s < last; s++) {
         int64_t begin = batch->segment_start[s], end = batch->segment_start[s + 1];
         bool is_open = false;
+        char close = ']';
         assert_true(begin < end);
         if (s > first)
             strbuf_add_text(&out, " | ");
         show_token(&out, batch->tokens[begin]);
         for (int64_t i = begin; i < end; i++) {
             bool is_trained = batch->loss_mask[i] != 0, is_virtual = i + 1 < end && batch->tokens[i + 1] >= VOCAB;
-            assert_true(batch->loss_mask[i] == 0 || batch->loss_mask[i] == 1);
+            assert_true(batch->loss_mask[i] == 0 || batch->loss_mask[i] == 1 || batch->loss_mask[i] == -1);
+            bool is_preferred = batch->loss_mask[i] > 0;
             assert_in_range(batch->labels[i], 0, VOCAB - 1);
             if (is_virtual) {
                 assert_false(is_trained);
@@ -107,12 +110,13 @@ static inline char *show_segments(const struct gpt_batch *batch, int64_t first, 
             }
             assert_int_equal(batch->positions[i], batch->positions[begin] + (int32_t)(i - begin));
             if (is_trained != is_open)
-                strbuf_add_char(&out, is_trained ? '[' : ']');
+                strbuf_add_char(&out, !is_trained ? close : is_preferred ? '[' : '{');
             is_open = is_trained;
+            close = is_preferred ? ']' : '}';
             show_token(&out, is_virtual ? batch->tokens[i + 1] : batch->labels[i]);
         }
         if (is_open)
-            strbuf_add_char(&out, ']');
+            strbuf_add_char(&out, close);
     }
     test_ok(strbuf_status(&out));
     return out.data;

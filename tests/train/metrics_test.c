@@ -49,7 +49,13 @@ static void numbers_read_back_exactly(void **state) {
         double values[6];
         for (int k = 0; k < 6; k++) /* any magnitude, subnormals included */
             values[k] = ldexp(rng_unit(r.word[k % 4]) + k, (int)(r.word[(k + 1) % 4] % 2000) - 1070);
-        struct train_record record = {i + 1, values[0], values[1], values[2], values[3], values[4], values[5]};
+        struct train_record record = {.iteration = i + 1,
+                                      .lm_loss = values[0],
+                                      .lr = values[1],
+                                      .grad_norm = values[2],
+                                      .tokens_per_s = values[3],
+                                      .model_tflops = values[4],
+                                      .seconds = values[5]};
         test_ok(metrics_write_train(&metrics, &record));
         char *text = contents(path);
         char *line = text;
