@@ -78,12 +78,15 @@ static void take_q5_1(const unsigned char *blocks, int64_t count, const struct e
 
 /* The scale, and 32 signed bytes. */
 static void take_q8_0(const unsigned char *blocks, int64_t count, const struct encoded_rows *out) {
-    for (int64_t b = 0; b < count; b++, blocks += 2 + SMALL) {
+    uint16_t *scales = out->scales;
+    uint8_t *codes = out->codes;
+    for (int64_t b = 0; b < count; b++, blocks += 2 + SMALL, codes += SMALL) {
         unsigned char bytes[SMALL];
         memcpy(bytes, blocks + 2, sizeof bytes);
-        ((uint16_t *)out->scales)[b] = u16_at(blocks);
+        scales[b] = u16_at(blocks);
         for (int i = 0; i < SMALL; i++)
-            out->codes[b * SMALL + i] = bytes[i] ^ 0x80;
+            bytes[i] ^= 0x80;
+        memcpy(codes, bytes, sizeof bytes);
     }
 }
 
