@@ -11,8 +11,8 @@
  * An operation returns STATUS_OK or a negative status with its text. STATUS_UNSUPPORTED means that this backend lacks
  * the operation for these types; there is never a silent fallback. STATUS_INVALID means bad arguments or scratch. An
  * operation may return before it has run: a later failure is then the device's (device.h). No operation allocates, but
- * pack may use memory of the host until it returns. Results do not depend on the number of threads, and those of one row
- * do not depend on the other rows, unless a comment says otherwise. */
+ * pack may use memory of the host until it returns. Results do not depend on the number of threads, and those of one
+ * row do not depend on the other rows, unless a comment says otherwise. */
 #pragma once
 
 #include "kernels/device.h"

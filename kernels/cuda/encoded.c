@@ -100,7 +100,8 @@ static void pack_array(const void *from, size_t element, int64_t rows, int64_t c
 /* Adds a code to its word. */
 static void pack_code(const struct encoded_form *f, int64_t row, int64_t position, int code, uint32_t *words) {
     int64_t tile = row / ENCODED_PANEL * f->tiles + position / f->tile, lane = row % 8 * 4 + position % 16 / 4;
-    int step = (int)(position % f->tile) / ENCODED_STEP, pair = (int)(position % 4) / 2, half = row % ENCODED_PANEL / 8;
+    int step = (int)(position % f->tile) / ENCODED_STEP, pair = (int)(position % 4) / 2,
+        half = (int)(row % ENCODED_PANEL) / 8;
     int word = f->bits == 4 ? step : 2 * step + pair, shift = f->bits == 4 ? 4 * (half + 2 * pair) : 8 * half;
     if (f->encoding.codes == CODES_INTEGERS)
         code += (f->bits == 4 ? 8 : 0) - (1 << (f->encoding.bits - 1));
