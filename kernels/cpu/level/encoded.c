@@ -122,7 +122,7 @@ static void pack_codes(const struct panel_form *f, const struct encoded_rows *ro
             } else {
                 codes = rows->encoding.codes == CODES_INTEGERS ? less_centre(codes, f->centre) : codes;
                 for (int pair = 0; pair < CHUNK / 2; pair++)
-                    memcpy(out + (pair * PANEL + o) * 2, (char *)&codes + pair * 2, 2);
+                    memcpy(out + (pair * PANEL + pair_place(o)) * 2, (char *)&codes + pair * 2, 2);
             }
         }
         out += CHUNK * PANEL * f->bits / 8;
@@ -200,7 +200,7 @@ static float element(enum dtype type, const char *array, int64_t i) {
 
 static int code_of(const struct panel_form *f, const char *codes, int64_t output, int64_t position) {
     if (f->bits == 8) {
-        int byte = ((const uint8_t *)codes)[(position / 2 * PANEL + output) * 2 + position % 2];
+        int byte = ((const uint8_t *)codes)[(position / 2 * PANEL + pair_place(output)) * 2 + position % 2];
         return f->encoding.codes == CODES_INTEGERS ? (byte + f->centre) & 255 : byte;
     }
     uint32_t word;
@@ -267,7 +267,7 @@ static void take_group(struct lanes *l, int64_t group) {
     const char *shifts = shifts_at(f, l->panel, group);
     l->first = group * f->group;
     l->end = l->first + f->group;
-    l->codes = codes_at(f, l->panel, group) + l->lane * 16 / f->bits; /* 4 or 2 bytes for each output */
+    l->codes = codes_at(f, l->panel, group) + (f->bits == 4 ? l->lane * 4 : 0);
     l->scale = elements_at(e->scale_type, group_at(f, l->panel, group), l->lane);
     l->zero = l->offset = simd_set(0);
     if (e->groups_of_block)
@@ -285,15 +285,15 @@ TILE_INLINE vfloat values_at(struct lanes *l, int64_t position) {
     const struct panel_form *f = l->f;
     if (position >= l->end)
         take_group(l, position / f->group);
-    int at = (int)(position - l->first), shift = f->bits == 4 ? at % CHUNK / 2 * 4 + at % 2 * 16 : at % 2 * 8;
+    int at = (int)(position - l->first);
+    int shift = f->bits == 4 ? at % CHUNK / 2 * 4 + at % 2 * 16 : l->lane / SIMD_LANES * 16 + at % 2 * 8;
+    vlanes code;
     vfloat number;
+    memcpy(&code, l->codes + (f->bits == 4 ? at / CHUNK * PANEL * 4 : at / 2 * PANEL * 2), sizeof code);
+    code >>= shift;
     if (f->bits == 4) {
-        vlanes word;
-        memcpy(&word, l->codes + at / CHUNK * PANEL * 4, sizeof word);
-        number = entries_of(l->table, word >> shift);
+        number = entries_of(l->table, code);
     } else {
-        vlanes code =
-            (vlanes)simd_load_halves((const uint16_t *)(const void *)(l->codes + at / 2 * PANEL * 2)) >> shift;
         number = f->encoding.codes == CODES_E4M3 ? e4m3_floats(code & 255)
                                                  : to_float((code << 24 >> 24) + (f->centre - f->encoding.bias));
     }
