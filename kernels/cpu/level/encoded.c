@@ -130,15 +130,15 @@ TILE_INLINE vfloat words_from(const struct panel_form *f, const struct encoded_r
     return (vfloat)__builtin_shuffle(first, second, even);
 }
 
-/* Writes a word of each output of a panel: a chunk, or two pairs of positions. */
+/* Writes a word of each output of a panel: a chunk, or two pairs of positions, at their outputs' pair_place. */
 TILE_INLINE void store_words(vfloat lower, vfloat upper, char *out, int bits) {
-    vhalves even = {0};
+    vhalves first_pairs = {0};
 #pragma GCC unroll 32
     for (int i = 0; i < SIMD_LANES * 2; i++)
-        even[i] = (uint16_t)(i * 2);
+        first_pairs[i] = (uint16_t)(i % 2 ? SIMD_LANES * 2 + i - 1 : i);
     if (bits == 8) {
-        vhalves first = __builtin_shuffle((vhalves)lower, (vhalves)upper, even);
-        upper = (vfloat)__builtin_shuffle((vhalves)lower, (vhalves)upper, even + 1);
+        vhalves first = __builtin_shuffle((vhalves)lower, (vhalves)upper, first_pairs);
+        upper = (vfloat)__builtin_shuffle((vhalves)lower, (vhalves)upper, first_pairs + 1);
         lower = (vfloat)first;
     }
     simd_store((float *)(void *)out, lower);
@@ -228,7 +228,7 @@ int LEVEL(cpu_pack)(const struct exec *exec, const struct pack_call *a) {
 
 static int code_of(const struct panel_form *f, const char *codes, int64_t output, int64_t position) {
     if (f->bits == 8) {
-        int byte = ((const uint8_t *)codes)[(position / 2 * PANEL + output) * 2 + position % 2];
+        int byte = ((const uint8_t *)codes)[(position / 2 * PANEL + pair_place(output)) * 2 + position % 2];
         return f->encoding.codes == CODES_INTEGERS ? (byte + f->centre) & 255 : byte;
     }
     uint32_t word;
@@ -295,7 +295,7 @@ static void take_group(struct lanes *l, int64_t group) {
     const char *shifts = shifts_at(f, l->panel, group);
     l->first = group * f->group;
     l->end = l->first + f->group;
-    l->codes = codes_at(f, l->panel, group) + l->lane * 16 / f->bits; /* 4 or 2 bytes for each output */
+    l->codes = codes_at(f, l->panel, group) + (f->bits == 4 ? l->lane * 4 : 0);
     l->scale = elements_at(e->scale_type, group_at(f, l->panel, group), l->lane);
     l->zero = l->offset = simd_set(0);
     if (e->groups_of_block)
@@ -313,15 +313,15 @@ TILE_INLINE vfloat values_at(struct lanes *l, int64_t position) {
     const struct panel_form *f = l->f;
     if (position >= l->end)
         take_group(l, position / f->group);
-    int at = (int)(position - l->first), shift = f->bits == 4 ? at % CHUNK / 2 * 4 + at % 2 * 16 : at % 2 * 8;
+    int at = (int)(position - l->first);
+    int shift = f->bits == 4 ? at % CHUNK / 2 * 4 + at % 2 * 16 : l->lane / SIMD_LANES * 16 + at % 2 * 8;
+    vlanes code;
     vfloat number;
+    memcpy(&code, l->codes + (f->bits == 4 ? at / CHUNK * PANEL * 4 : at / 2 * PANEL * 2), sizeof code);
+    code >>= shift;
     if (f->bits == 4) {
-        vlanes word;
-        memcpy(&word, l->codes + at / CHUNK * PANEL * 4, sizeof word);
-        number = entries_of(l->table, word >> shift);
+        number = entries_of(l->table, code);
     } else {
-        vlanes code =
-            (vlanes)simd_load_halves((const uint16_t *)(const void *)(l->codes + at / 2 * PANEL * 2)) >> shift;
         number = f->encoding.codes == CODES_E4M3 ? e4m3_floats(code & 255)
                                                  : to_float((code << 24 >> 24) + (f->centre - f->encoding.bias));
     }

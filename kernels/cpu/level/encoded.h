@@ -7,8 +7,8 @@
  *
  * Codes of up to 4 bits are held in 4. A chunk is a word of 32 bits for each output: the lower half has its even
  * positions, the upper half the odd ones, each from the lowest bits up. Longer codes are held in bytes, and integers
- * among them as signed numbers: a pair of positions is 2 neighbouring bytes for each output. So a vector of words
- * becomes pairs of bf16 by shifts and permutes. */
+ * among them as signed numbers: a pair of positions is 2 neighbouring bytes for each output, and a word has the pairs
+ * of outputs that are SIMD_LANES apart. So vectors of words become pairs of bf16 without crossing lanes. */
 #pragma once
 
 #include "cpu/level/panels.h"
@@ -65,6 +65,11 @@ static inline const uint16_t *block_at(const struct panel_form *f, const char *p
     int64_t each = f->encoding.groups_of_block;
     int64_t first = (uint32_t)group / (uint32_t)each * each;
     return (const uint16_t *)(const void *)(group_at(f, panel, first) - f->block_bytes);
+}
+
+/* Returns the place, in pairs of bytes, of an output among those of a panel. */
+static inline int64_t pair_place(int64_t output) {
+    return output % SIMD_LANES * VECTORS + output / SIMD_LANES;
 }
 
 /* ---- lanes ---- */

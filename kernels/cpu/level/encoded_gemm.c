@@ -5,10 +5,13 @@
  *
  * NF4 and FP4 have numbers that two bf16 hold, which are multiplied one after the other.
  *
- * A slice of a panel is expanded to numbers, which stay in the first-level cache and meet all rows. Each output is the
- * same chain of sums for any number of rows, so that a row's bits do not depend on the others. Where there are tiles,
- * they multiply any number of rows in bf16; each group is then padded to whole tiles with zeros. */
-#include "cpu/level/encoded.h"
+ * Codes of 4 bits become numbers in registers, block of rows by block, as those of 8 bits do for few rows: the units
+ * that permute work beside those that multiply. Otherwise, a slice of a panel is expanded to numbers, which stay in the
+ * first-level cache and meet all rows. One row reads the panel as one stream, the scales of each group with its codes.
+ *
+ * Each output is the same chain of sums for any number of rows, so that a row's bits do not depend on the others. Where
+ * there are tiles, they multiply any number of rows in bf16; each group is then padded to whole tiles with zeros. */
+#include "cpu/level/encoded_numbers.h"
 #include "cpu/level/packed_tiles.h"
 
 enum {
@@ -17,9 +20,6 @@ enum {
     PREFETCH_BYTES = 8192,     /* ahead in the panel's stream, which is read slice by slice */
     MAX_ROWS = 16 * TILE_ROWS, /* of a pass */
 };
-
-/* How numbers are multiplied. */
-enum product { PRODUCT_FLOATS, PRODUCT_PAIRS, PRODUCT_TWO_PAIRS };
 
 static enum product product_of(const struct gemm *gemm, const struct panel_form *f) {
     bool is_split = f->encoding.codes == CODES_NF4 || f->encoding.codes == CODES_FP4;
@@ -37,53 +37,25 @@ static int64_t padded(enum product product, int64_t positions) {
     return is_tiled(product) ? (positions + TILE - 1) / TILE * TILE : positions;
 }
 
+/* Returns the maximum number of rows that meet codes in registers, which is then faster than expanding these. */
+static int coded_rows(enum product product, enum form form) {
+    return is_tiled(product)      ? product == PRODUCT_PAIRS ? 2 : 0
+           : form == FORM_NIBBLES ? INT_MAX
+           : form == FORM_BYTES   ? TILE_ROWS
+                                  : 4;
+}
+
 /* Returns the floats of expanded positions. */
 static int64_t floats_of(enum product product, int64_t positions) {
     return positions * PANEL / (product == PRODUCT_PAIRS ? 2 : 1);
 }
 
-/* Returns the maximum number of rows of a block. */
+/* Returns the maximum number of rows of a block: as many as leave registers for tables. */
 static int block_rows(enum product product) {
-    return is_tiled(product) ? TILES_ROWS : TILE_ROWS;
+    return is_tiled(product) ? TILES_ROWS : product == PRODUCT_TWO_PAIRS ? TILE_ROWS - 4 : TILE_ROWS;
 }
 
 /* ---- expanding ------------------------------------------------------------------------------------------------- */
-
-/* Numbers of codes of 4 bits: as floats, and as bf16 numbers, which come twice because 5 bits choose among them. Two
- * bf16 are the upper and the lower part. */
-struct numbers {
-    float table[16];
-    uint16_t halves[2][32];
-};
-
-static struct numbers numbers_of(const struct panel_form *f) {
-    const float *given = encoded_table(f->encoding.codes);
-    struct numbers n;
-    for (int i = 0; i < 16; i++) {
-        float number = given ? given[i] : (float)(i - f->centre), upper = rounded(number, DTYPE_BF16);
-        n.table[i] = number;
-        n.halves[0][i] = n.halves[0][16 + i] = vbf16_from_float(number);
-        n.halves[1][i] = n.halves[1][16 + i] = vbf16_from_float(number - upper);
-    }
-    return n;
-}
-
-/* 16-bit numbers, two in each lane of a vfloat. */
-typedef uint16_t vhalves __attribute__((vector_size(sizeof(vfloat))));
-
-static inline vhalves load_halves(const void *from) {
-    vhalves x;
-    memcpy(&x, from, sizeof x);
-    return x;
-}
-
-/* Returns the same numbers as bf16, from codes in 16 bits. */
-TILE_INLINE vhalves e4m3_halves(vhalves codes) {
-    static const uint16_t subnormal[32] = {0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60};
-    vhalves size = codes & 0x7f, is_subnormal = (vhalves)(size < 8);
-    vhalves few = __builtin_shuffle(load_halves(subnormal), size), bits = (size << 4) + (120 << 7);
-    return (few & is_subnormal) | (bits & ~is_subnormal) | (codes & 0x80) << 8;
-}
 
 /* Prefetches what is PREFETCH_BYTES after `bytes` bytes of codes. */
 TILE_INLINE void look_ahead(const char *codes, int bytes) {
@@ -91,80 +63,74 @@ TILE_INLINE void look_ahead(const char *codes, int bytes) {
         __builtin_prefetch(codes + PREFETCH_BYTES + i, 0, 2);
 }
 
-/* Each function writes the numbers of `count` positions, whole chunks, from codes of one kind. */
-
-static void expand_floats(const struct panel_form *f, const struct numbers *n, const char *codes, int64_t count,
-                          float *out) {
-    bool is_integer = f->encoding.codes == CODES_INTEGERS;
-    for (int64_t p = 0; p < count; p += CHUNK, codes += CHUNK * PANEL * f->bits / 8, out += CHUNK * PANEL)
-        for (int v = 0; v < PANEL; v += SIMD_LANES)
-            for (int i = 0; i < CHUNK && f->bits == 4; i++) {
-                vlanes word;
-                memcpy(&word, codes + v * 4, sizeof word);
-                simd_store(out + i * PANEL + v, entries_of(n->table, word >> (i / 2 * 4 + i % 2 * 16)));
-            }
-    if (f->bits == 4)
-        return;
-    codes -= count * PANEL;
-    out -= count * PANEL;
-    for (int64_t p = 0; p < count; p += 2, codes += 2 * PANEL, out += 2 * PANEL)
-        for (int v = 0; v < PANEL; v += SIMD_LANES) {
-            vlanes bytes = (vlanes)simd_load_halves((const uint16_t *)(const void *)(codes + 2 * v));
-            vfloat even = is_integer ? to_float(bytes << 24 >> 24) : e4m3_floats(bytes & 255);
-            vfloat odd = is_integer ? to_float(bytes << 16 >> 24) : e4m3_floats(bytes >> 8);
-            simd_store(out + v, even);
-            simd_store(out + PANEL + v, odd);
-        }
-}
-
-TILE_INLINE void expand_nibbles(bool is_split, const struct numbers *n, const char *codes, int64_t count, float *out) {
-    vhalves upper = load_halves(n->halves[0]), lower = load_halves(n->halves[1]);
-    for (int64_t p = 0; p < count; p += CHUNK, codes += CHUNK * PANEL / 2) {
-        look_ahead(codes, CHUNK * PANEL / 2);
+/* Writes the numbers of `count` positions, whole chunks. */
+TILE_INLINE void expand_codes(enum form form, enum product product, const struct numbers *n, const char *codes,
+                              int64_t count, float *out) {
+    for (int64_t p = 0; p < count; p += CHUNK, codes += chunk_bytes(form, product)) {
+        look_ahead(codes, chunk_bytes(form, product));
 #pragma GCC unroll 4
-        for (int pair = 0; pair < CHUNK / 2; pair++, out += is_split ? 2 * PANEL : PANEL)
+        for (int pair = 0; pair < CHUNK / 2; pair++, out += parts_of(product) * PANEL)
 #pragma GCC unroll 2
             for (int v = 0; v < PANEL; v += SIMD_LANES) {
-                vhalves code = load_halves(codes + v * 4) >> 4 * pair;
-                simd_store(out + v, (vfloat)__builtin_shuffle(upper, code));
-                if (is_split)
-                    simd_store(out + PANEL + v, (vfloat)__builtin_shuffle(lower, code));
+                vfloat w[2];
+                take_numbers(form, product, n, codes, pair, v, w);
+                simd_store(out + v, w[0]);
+                if (product != PRODUCT_PAIRS)
+                    simd_store(out + PANEL + v, w[1]);
             }
     }
 }
 
-static void expand_pairs(const struct panel_form *f, const struct numbers *n, const char *codes, int64_t count,
-                         float *out) {
-    if (f->bits == 4) {
-        expand_nibbles(false, n, codes, count, out);
-        return;
-    }
-    for (int64_t p = 0; p < count; p += 2, codes += 2 * PANEL, out += PANEL) {
-        look_ahead(codes, 2 * PANEL);
-        for (int v = 0; v < PANEL; v += SIMD_LANES) {
-            const uint8_t *bytes = (const uint8_t *)codes + 2 * v;
-            simd_store(out + v, f->encoding.codes == CODES_INTEGERS
-                                    ? simd_byte_pairs(bytes)
-                                    : (vfloat)e4m3_halves((vhalves)simd_widened_bytes(bytes)));
-        }
+#define EXPAND_CASE(form, product)                                                                                     \
+    case form:                                                                                                         \
+        expand_codes(form, product, n, codes, count, out);                                                             \
+        break;
+
+TILE_INLINE void expand_forms(enum product product, enum form form, const struct numbers *n, const char *codes,
+                              int64_t count, float *out) {
+    switch (form) {
+    case FORM_NUMBERS:
+        break;
+        EXPAND_CASE(FORM_NIBBLES, product)
+        EXPAND_CASE(FORM_BYTES, product)
+        EXPAND_CASE(FORM_E4M3, product)
     }
 }
 
-static void expand_two_pairs(const struct panel_form *f, const struct numbers *n, const char *codes, int64_t count,
-                             float *out) {
-    expand_nibbles(true, n, codes, count, out);
+static void expand_floats(enum form form, const struct numbers *n, const char *codes, int64_t count, float *out) {
+    expand_forms(PRODUCT_FLOATS, form, n, codes, count, out);
+}
+static void expand_pairs(enum form form, const struct numbers *n, const char *codes, int64_t count, float *out) {
+    expand_forms(PRODUCT_PAIRS, form, n, codes, count, out);
+}
+static void expand_two_pairs(enum form form, const struct numbers *n, const char *codes, int64_t count, float *out) {
+    expand_codes(FORM_NIBBLES, PRODUCT_TWO_PAIRS, n, codes, count, out);
+}
+
+/* The scales of a group of a panel, those of its block, or NULL, and its codes. */
+struct group {
+    const char *scales;
+    const uint16_t *block;
+    const char *codes;
+};
+
+static struct group group_of(const struct panel_form *f, const char *panel, int64_t group) {
+    return (struct group){.scales = group_at(f, panel, group),
+                          .block = f->encoding.groups_of_block ? block_at(f, panel, group) : NULL,
+                          .codes = codes_at(f, panel, group)};
 }
 
 /* Writes the scales of a group, and the products of scales and zeros or the offsets: [2][PANEL]. */
-static void expand_scales(const struct panel_form *f, const char *panel, int64_t group, float *out) {
+TILE_INLINE void expand_scales(const struct panel_form *f, const struct group *group, float out[2][PANEL]) {
     const struct encoding *e = &f->encoding;
-    const char *scales = group_at(f, panel, group), *shifts = scales + f->scale_bytes;
-    const uint16_t *block = e->groups_of_block ? block_at(f, panel, group) : NULL;
+    const char *shifts = group->scales + f->scale_bytes;
+    const uint16_t *block = group->block;
+#pragma GCC unroll 2
     for (int v = 0; v < PANEL; v += SIMD_LANES) {
-        vfloat scale = elements_at(e->scale_type, scales, v), shift = simd_set(0);
+        vfloat scale = elements_at(e->scale_type, group->scales, v), shift = simd_set(0);
         if (block)
             scale *= simd_load_f16(block + v);
-        simd_store(out + v, scale);
+        simd_store(out[0] + v, scale);
         if (!f->has_sums)
             continue;
         if (e->shift == ENCODED_OFFSETS)
@@ -174,7 +140,7 @@ static void expand_scales(const struct panel_form *f, const char *panel, int64_t
         vfloat zero = simd_set((float)(e->bias - f->centre));
         if (e->shift == ENCODED_ZEROS)
             zero += elements_at(DTYPE_U8, shifts, v);
-        simd_store(out + PANEL + v, simd_fma(scale, zero, shift));
+        simd_store(out[1] + v, simd_fma(scale, zero, shift));
     }
 }
 
@@ -182,12 +148,15 @@ static void expand_scales(const struct panel_form *f, const char *panel, int64_t
 
 /* A slice of a panel: whole groups, or a piece of one. */
 struct slice {
-    int64_t group, groups;           /* the first of its groups, and their number */
-    int64_t positions;               /* of all of them */
-    int64_t each;                    /* positions of a group here; the last one may have fewer */
-    bool is_first, is_last;          /* of the pieces of its group */
-    const float *numbers;            /* [positions] expanded, PANEL at a time */
-    const float (*scales)[2][PANEL]; /* [groups] */
+    int64_t first, groups;       /* the first of its groups, and their number */
+    int64_t positions;           /* of all of them */
+    int64_t each;                /* positions of a group here; the last one may have fewer */
+    bool is_first, is_last;      /* of the pieces of its group */
+    const float *numbers;        /* [positions] expanded, PANEL at a time; or else: */
+    const struct numbers *table; /* of codes */
+    const struct panel_form *form;
+    struct group group[SLICE_GROUPS];
+    const float (*scales)[2][PANEL]; /* [groups]; NULL: not expanded yet */
 };
 
 /* A block of rows that meets a slice. */
@@ -199,47 +168,62 @@ struct block {
     float *part;       /* [rows][PANEL] the sum of a group between its pieces */
 };
 
-TILE_INLINE void multiply(enum product product, int rows, const struct slice *slice, const struct block *block) {
-    const float *a = block->x, *b = slice->numbers;
+/* Multiplies rows with a slice: with its expanded numbers, or with codes. */
+TILE_INLINE void multiply(enum form form, enum product product, int rows, const struct slice *slice,
+                          const struct block *block) {
+    const float *a = block->x;
+    const char *b =
+        form == FORM_NUMBERS ? (const char *)slice->numbers : slice->group[0].scales - slice->form->block_bytes;
     int64_t left = slice->positions;
     for (int64_t g = 0; g < slice->groups; g++, left -= slice->each) {
         vfloat sum[TILE_ROWS][VECTORS];
-#pragma GCC unroll 16
+#pragma GCC unroll 32
         for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
             for (int v = 0; v < VECTORS; v++)
                 sum[r][v] = slice->is_first ? simd_set(0) : simd_load(block->part + r * PANEL + v * SIMD_LANES);
-        int64_t pairs = (left < slice->each ? left : slice->each) / 2;
-        for (int64_t p = 0; p < pairs; p++) {
-            for (int half = 0; half < (product == PRODUCT_PAIRS ? 1 : 2); half++) {
-                const float *units = a + (product == PRODUCT_FLOATS ? half * rows : 0);
-                vfloat w[VECTORS];
+        _Alignas(64) float own[2][PANEL] = {0};
+        const float(*scales)[PANEL] = slice->scales ? slice->scales[g] : own;
+        if (form != FORM_NUMBERS) {
+            const struct group *group = &slice->group[g];
+            look_ahead(b, (int)(group->codes - b));
+            b = group->codes;
+            if (!slice->scales)
+                expand_scales(slice->form, group, own);
+        }
+        int64_t positions = left < slice->each ? left : slice->each;
+        for (int64_t p = 0; p < positions; p += CHUNK, b += chunk_bytes(form, product)) {
+            if (form != FORM_NUMBERS)
+                look_ahead(b, chunk_bytes(form, product));
+#pragma GCC unroll 4
+            for (int pair = 0; pair < CHUNK / 2; pair++, a += (product == PRODUCT_FLOATS ? 2 : 1) * rows) {
+                vfloat w[VECTORS][2];
 #pragma GCC unroll 2
                 for (int v = 0; v < VECTORS; v++)
-                    w[v] = simd_load(b + v * SIMD_LANES);
-#pragma GCC unroll 16
-                for (int r = 0; r < rows; r++) {
-                    vfloat x = simd_set(units[r]);
+                    take_numbers(form, product, slice->table, b, pair, v * SIMD_LANES, w[v]);
 #pragma GCC unroll 2
-                    for (int v = 0; v < VECTORS; v++)
-                        sum[r][v] = simd_dot(product != PRODUCT_FLOATS, x, w[v], sum[r][v]);
-                }
-                b += PANEL;
+                for (int part = 0; part < parts_of(product); part++)
+#pragma GCC unroll 32
+                    for (int r = 0; r < rows; r++) {
+                        vfloat x = simd_set(a[(product == PRODUCT_FLOATS ? part * rows : 0) + r]);
+#pragma GCC unroll 2
+                        for (int v = 0; v < VECTORS; v++)
+                            sum[r][v] = simd_dot(product != PRODUCT_FLOATS, x, w[v][part], sum[r][v]);
+                    }
             }
-            a += (product == PRODUCT_FLOATS ? 2 : 1) * rows;
         }
         float *to = slice->is_last ? block->total : block->part;
-#pragma GCC unroll 16
+#pragma GCC unroll 32
         for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
             for (int v = 0; v < VECTORS; v++) {
-                float *at = to + r * PANEL + v * SIMD_LANES;
+                const int lane = v * SIMD_LANES;
+                float *at = to + r * PANEL + lane;
                 vfloat x = sum[r][v];
                 if (slice->is_last)
-                    x = simd_fma(x, simd_load(slice->scales[g][0] + v * SIMD_LANES), simd_load(at));
+                    x = simd_fma(x, simd_load(scales[0] + lane), simd_load(at));
                 if (slice->is_last && block->sums)
-                    x = simd_fma(simd_set(-block->sums[g * rows + r]), simd_load(slice->scales[g][1] + v * SIMD_LANES),
-                                 x);
+                    x = simd_fma(simd_set(-block->sums[g * rows + r]), simd_load(scales[1] + lane), x);
                 simd_store(at, x);
             }
     }
@@ -248,10 +232,12 @@ TILE_INLINE void multiply(enum product product, int rows, const struct slice *sl
 #define ROWS_CASE(number)                                                                                              \
     case number:                                                                                                       \
         if (number <= TILE_ROWS)                                                                                       \
-            multiply(product, number <= TILE_ROWS ? number : 1, slice, block);                                         \
+            multiply(form, product, number <= TILE_ROWS ? number : 1, slice, block);                                   \
         break;
 
-TILE_INLINE void multiply_rows(enum product product, int rows, const struct slice *slice, const struct block *block) {
+/* Multiplies up to TILE_ROWS rows. */
+TILE_INLINE void multiply_rows(enum form form, enum product product, int rows, const struct slice *slice,
+                               const struct block *block) {
     switch (rows) {
         ROWS_CASE(1)
         ROWS_CASE(2)
@@ -309,18 +295,7 @@ TILE_INLINE void multiply_tiled(enum product product, int rows, const struct sli
 
 /* ---- few rows, where tiles multiply many ---- */
 
-enum { FEW = 2 }; /* rows that meet codes in registers, which is faster than expanding these */
-
-/* Forms of codes in memory. */
-enum code_form { FORM_NIBBLES, FORM_BYTES, FORM_E4M3 };
-
-/* Returns the numbers of a pair of positions for a vector of outputs, as bf16. */
-TILE_INLINE vfloat pair_at(enum code_form form, vhalves table, const char *codes, int pair) {
-    const uint8_t *bytes = (const uint8_t *)codes + 2 * PANEL * pair;
-    if (form == FORM_NIBBLES)
-        return (vfloat)__builtin_shuffle(table, load_halves(codes) >> 4 * pair);
-    return form == FORM_BYTES ? simd_byte_pairs(bytes) : (vfloat)e4m3_halves((vhalves)simd_widened_bytes(bytes));
-}
+enum { TILED_FEW = 2 };
 
 /* Codes of a group, the rows' units there, and their sums. */
 struct group_codes {
@@ -333,25 +308,26 @@ struct group_codes {
 
 /* Adds the products of a group's codes. A tile adds up even and odd positions of 32, each in its own chain from 0 on,
  * and then adds both to the sum, all without subnormal numbers. This has the same bits. */
-TILE_INLINE void add_codes(enum code_form form, int rows, vhalves table, const struct group_codes *group) {
-    const int bits = form == FORM_NIBBLES ? 4 : 8;
+TILE_INLINE void add_codes(enum form form, int rows, const struct numbers *numbers, const struct group_codes *group) {
     const vlanes upper = (vlanes)simd_words(0xffff0000u);
     const char *codes = group->codes;
     for (int64_t p = 0; p < group->positions; p += 2 * TILES_STEPS) {
         int64_t end = p + 2 * TILES_STEPS < group->positions ? p + 2 * TILES_STEPS : group->positions;
-        vfloat even[FEW][VECTORS], odd[FEW][VECTORS];
+        vfloat even[TILED_FEW][VECTORS], odd[TILED_FEW][VECTORS];
 #pragma GCC unroll 2
         for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
             for (int v = 0; v < VECTORS; v++)
                 even[r][v] = odd[r][v] = simd_set(0);
-        for (int64_t q = p; q < end; q += CHUNK, codes += CHUNK * PANEL * bits / 8) {
-            look_ahead(codes, CHUNK * PANEL * bits / 8);
+        for (int64_t q = p; q < end; q += CHUNK, codes += chunk_bytes(form, PRODUCT_PAIRS)) {
+            look_ahead(codes, chunk_bytes(form, PRODUCT_PAIRS));
 #pragma GCC unroll 4
             for (int pair = 0; pair < CHUNK / 2; pair++)
 #pragma GCC unroll 2
                 for (int v = 0; v < VECTORS; v++) {
-                    vlanes w = (vlanes)pair_at(form, table, codes + v * SIMD_LANES * (bits == 4 ? 4 : 2), pair);
+                    vfloat numbers_of_pair[2];
+                    take_numbers(form, PRODUCT_PAIRS, numbers, codes, pair, v * SIMD_LANES, numbers_of_pair);
+                    vlanes w = (vlanes)numbers_of_pair[0];
 #pragma GCC unroll 2
                     for (int r = 0; r < rows; r++) {
                         vlanes both = (vlanes)simd_set(group->x[r * group->stride + q / 2 + pair]);
@@ -370,31 +346,20 @@ TILE_INLINE void add_codes(enum code_form form, int rows, vhalves table, const s
     }
 }
 
-/* The codes of a slice of a panel; those of its first group begin at position `inside`. */
-struct slice_codes {
-    const struct panel_form *form;
-    const struct numbers *numbers;
-    const char *panel;
-    int64_t inside;
-};
-
-TILE_INLINE void multiply_codes(enum code_form form, int rows, const struct slice_codes *coded,
-                                const struct slice *slice, const struct block *block) {
+TILE_INLINE void multiply_codes(enum form form, int rows, const struct slice *slice, const struct block *block) {
     enum { NO_SUBNORMALS = 0x8040 };
-    const vhalves table = load_halves(coded->numbers->halves[0]);
-    const struct panel_form *f = coded->form;
     struct group_codes group = {.x = block->x, .stride = block->stride};
     int64_t left = slice->positions;
     for (int64_t g = 0; g < slice->groups; g++, left -= slice->each) {
-        _Alignas(64) float sums[FEW * PANEL];
+        _Alignas(64) float sums[TILED_FEW * PANEL];
         const unsigned control = _mm_getcsr();
-        group.codes = codes_at(f, coded->panel, slice->group + g) + (g ? 0 : coded->inside) * PANEL * f->bits / 8;
+        group.codes = slice->group[g].codes;
         group.positions = left < slice->each ? left : slice->each;
         group.sums = slice->is_first && slice->is_last ? sums : block->part;
         if (slice->is_first)
             memset(group.sums, 0, (size_t)(rows * PANEL) * sizeof *sums);
         _mm_setcsr(control | NO_SUBNORMALS);
-        add_codes(form, rows, table, &group);
+        add_codes(form, rows, slice->table, &group);
         _mm_setcsr(control);
         if (slice->is_last)
             finish_group(rows, slice, block, g, group.sums);
@@ -402,36 +367,50 @@ TILE_INLINE void multiply_codes(enum code_form form, int rows, const struct slic
     }
 }
 
-TILE_INLINE void multiply_few(enum code_form form, int rows, const struct slice_codes *coded, const struct slice *slice,
+/* ---- all of them ---- */
+
+/* Multiplies few rows with codes of one form. */
+TILE_INLINE void multiply_few(enum form form, enum product product, int rows, const struct slice *slice,
                               const struct block *block) {
-    if (rows == 1)
-        multiply_codes(form, 1, coded, slice, block);
+    const bool is_tiled = HAS_TILES && product != PRODUCT_FLOATS;
+    if (is_tiled && rows == 1)
+        multiply_codes(form, 1, slice, block);
+    else if (is_tiled)
+        multiply_codes(form, 2, slice, block);
     else
-        multiply_codes(form, 2, coded, slice, block);
+        multiply_rows(form, product, rows, slice, block);
 }
 
-static void multiply_floats(int rows, const struct slice *slice, const struct block *block) {
-    multiply_rows(PRODUCT_FLOATS, rows, slice, block);
-}
-static void multiply_pairs(int rows, const struct slice *slice, const struct block *block) {
-    if (HAS_TILES)
-        multiply_tiled(PRODUCT_PAIRS, rows, slice, block);
-    else
-        multiply_rows(SIMD_PAIRS ? PRODUCT_PAIRS : PRODUCT_FLOATS, rows, slice, block);
-}
-static void multiply_two_pairs(int rows, const struct slice *slice, const struct block *block) {
-    if (HAS_TILES)
-        multiply_tiled(PRODUCT_TWO_PAIRS, rows, slice, block);
-    else
-        multiply_rows(SIMD_PAIRS ? PRODUCT_TWO_PAIRS : PRODUCT_FLOATS, rows, slice, block);
-}
+#define MULTIPLY(name, form, kind)                                                                                     \
+    static void name(int rows, const struct slice *slice, const struct block *block) {                                 \
+        const enum product p = SIMD_PAIRS ? kind : PRODUCT_FLOATS;                                                     \
+        if (form != FORM_NUMBERS)                                                                                      \
+            multiply_few(form, p, rows, slice, block);                                                                 \
+        else if (HAS_TILES && p != PRODUCT_FLOATS)                                                                     \
+            multiply_tiled(p, rows, slice, block);                                                                     \
+        else                                                                                                           \
+            multiply_rows(form, p, rows, slice, block);                                                                \
+    }
+MULTIPLY(multiply_floats, FORM_NUMBERS, PRODUCT_FLOATS)
+MULTIPLY(multiply_nibble_floats, FORM_NIBBLES, PRODUCT_FLOATS)
+MULTIPLY(multiply_byte_floats, FORM_BYTES, PRODUCT_FLOATS)
+MULTIPLY(multiply_e4m3_floats, FORM_E4M3, PRODUCT_FLOATS)
+MULTIPLY(multiply_pairs, FORM_NUMBERS, PRODUCT_PAIRS)
+MULTIPLY(multiply_nibbles, FORM_NIBBLES, PRODUCT_PAIRS)
+MULTIPLY(multiply_bytes, FORM_BYTES, PRODUCT_PAIRS)
+MULTIPLY(multiply_e4m3, FORM_E4M3, PRODUCT_PAIRS)
+MULTIPLY(multiply_two_pairs, FORM_NUMBERS, PRODUCT_TWO_PAIRS)
+MULTIPLY(multiply_two_nibbles, FORM_NIBBLES, PRODUCT_TWO_PAIRS)
 
 static const struct {
-    void (*multiply)(int rows, const struct slice *slice, const struct block *block);
-    void (*expand)(const struct panel_form *f, const struct numbers *n, const char *codes, int64_t count, float *out);
-} products[] = {[PRODUCT_FLOATS] = {multiply_floats, expand_floats},
-                [PRODUCT_PAIRS] = {multiply_pairs, expand_pairs},
-                [PRODUCT_TWO_PAIRS] = {multiply_two_pairs, expand_two_pairs}};
+    /* By form of numbers. */
+    void (*multiply[4])(int rows, const struct slice *slice, const struct block *block);
+    void (*expand)(enum form form, const struct numbers *n, const char *codes, int64_t count, float *out);
+} products[] = {
+    [PRODUCT_FLOATS] = {{multiply_floats, multiply_nibble_floats, multiply_byte_floats, multiply_e4m3_floats},
+                        expand_floats},
+    [PRODUCT_PAIRS] = {{multiply_pairs, multiply_nibbles, multiply_bytes, multiply_e4m3}, expand_pairs},
+    [PRODUCT_TWO_PAIRS] = {{multiply_two_pairs, multiply_two_nibbles, NULL, NULL}, expand_two_pairs}};
 
 /* ---- rows ------------------------------------------------------------------------------------------------------ */
 
@@ -523,46 +502,43 @@ static void pack_block(const struct pass *pass, int64_t block) {
 
 /* ---- panels ---------------------------------------------------------------------------------------------------- */
 
-/* Returns true if the rows of a pass meet codes without tiles. */
-static bool is_few(const struct pass *pass) {
-    return is_tiled(pass->product) && pass->product == PRODUCT_PAIRS && pass->rows <= FEW;
+/* Returns true if the rows of a pass meet codes in registers. */
+static bool has_codes(const struct pass *pass) {
+    return pass->rows <= coded_rows(pass->product, form_of(&pass->part->form));
 }
 
-/* Multiplies the rows with the codes of a slice that begins at `position`. */
-static void run_few(const struct pass *pass, const char *panel, int64_t position, const struct slice *slice,
-                    const struct block *block) {
-    const struct panel_form *f = &pass->part->form;
-    const struct slice_codes coded = {f, &pass->numbers, panel, position % f->group};
-    const int rows = (int)pass->rows;
-    if (f->bits == 4)
-        multiply_few(FORM_NIBBLES, rows, &coded, slice, block);
-    else if (f->encoding.codes == CODES_INTEGERS)
-        multiply_few(FORM_BYTES, rows, &coded, slice, block);
-    else
-        multiply_few(FORM_E4M3, rows, &coded, slice, block);
-}
-
-/* Expands the slice that begins at `position`; for few rows, only its scales. */
+/* Expands the slice that begins at `position`; for few rows, only its scales. These need no slices of groups. */
 static struct slice expand(const struct pass *pass, const char *panel, int64_t position, float *numbers,
                            float scales[SLICE_GROUPS][2][PANEL]) {
     const struct panel_form *f = &pass->part->form;
-    struct slice slice = {.group = position / f->group, .each = f->group, .numbers = numbers, .scales = scales};
-    int64_t inside = position % f->group, end = f->group > SLICE ? (slice.group + 1) * f->group : f->positions;
-    int64_t most = f->group > SLICE ? SLICE : SLICE / padded(pass->product, f->group) * f->group;
+    const bool is_piece = f->group > SLICE, is_coded = has_codes(pass), is_long = is_coded && pass->blocks == 1;
+    struct slice slice = {.first = position / f->group,
+                          .each = f->group,
+                          .numbers = numbers,
+                          .table = &pass->numbers,
+                          .form = f,
+                          .scales = is_long && !is_tiled(pass->product) ? NULL : scales};
+    int64_t inside = position % f->group, end = is_piece ? (slice.first + 1) * f->group : f->positions;
+    int64_t most = SLICE / padded(pass->product, f->group) * f->group;
+    if (is_piece || is_long)
+        most = !is_long ? SLICE : is_piece ? f->group : SLICE_GROUPS * f->group;
     end = end < f->positions ? end : f->positions;
     slice.positions = end - position < most ? end - position : most;
-    slice.groups = f->group > SLICE ? 1 : (slice.positions + f->group - 1) / f->group;
+    slice.groups = is_piece ? 1 : (slice.positions + f->group - 1) / f->group;
     slice.is_first = inside == 0;
-    slice.is_last = f->group <= SLICE || position + slice.positions == end;
+    slice.is_last = !is_piece || position + slice.positions == end;
     int64_t each = slice.groups == 1 ? slice.positions : f->group, left = slice.positions;
     float *to = numbers;
     for (int64_t g = 0; g < slice.groups; g++, left -= each) {
         int64_t count = left < each ? left : each, all = padded(pass->product, count);
-        const char *codes = codes_at(f, panel, slice.group + g) + (g ? 0 : inside) * PANEL * f->bits / 8;
-        expand_scales(f, panel, slice.group + g, scales[g][0]);
-        if (is_few(pass))
+        struct group *group = &slice.group[g];
+        *group = group_of(f, panel, slice.first + g);
+        group->codes += (g ? 0 : inside) * PANEL * f->bits / 8;
+        if (slice.scales)
+            expand_scales(f, group, scales[g]);
+        if (is_coded)
             continue;
-        products[pass->product].expand(f, &pass->numbers, codes, count, to);
+        products[pass->product].expand(form_of(f), &pass->numbers, group->codes, count, to);
         to += floats_of(pass->product, count);
         memset(to, 0, (size_t)floats_of(pass->product, all - count) * sizeof *to);
         to += floats_of(pass->product, all - count);
@@ -578,6 +554,7 @@ static void run_panel(struct pass *pass, int64_t index, int64_t first_block, int
     _Alignas(64) float numbers[SLICE * PANEL], scales[SLICE_GROUPS][2][PANEL];
     _Alignas(64) float total[MAX_ROWS * PANEL], part[MAX_ROWS * PANEL];
     int64_t base = block_start(pass, first_block), rows = block_start(pass, end_block) - base;
+    const enum form form = has_codes(pass) ? form_of(f) : FORM_NUMBERS;
     memset(total, 0, (size_t)(rows * PANEL) * sizeof *total);
     for (int64_t position = 0; position < f->positions;) {
         struct slice slice = expand(pass, panel, position, numbers, scales);
@@ -586,16 +563,12 @@ static void run_panel(struct pass *pass, int64_t index, int64_t first_block, int
             const float *packed = pass->packed + start * (pass->units + pass->sums);
             struct block block = {.x = packed + unit_at(pass, position) * (is_tiled(pass->product) ? 1 : count),
                                   .stride = pass->units,
-                                  .sums = pass->sums ? packed + (pass->units + slice.group) * count : NULL,
+                                  .sums = pass->sums ? packed + (pass->units + slice.first) * count : NULL,
                                   .total = total + (start - base) * PANEL,
                                   .part = part + (start - base) * PANEL};
-            if (is_few(pass)) {
-                run_few(pass, panel, position, &slice, &block);
-                continue;
-            }
-            if (is_tiled(pass->product) && count != pass->shaped_rows)
+            if (is_tiled(pass->product) && !has_codes(pass) && count != pass->shaped_rows)
                 tiles_shape(pass->shaped_rows = (int)count);
-            products[pass->product].multiply((int)count, &slice, &block);
+            products[pass->product].multiply[form]((int)count, &slice, &block);
         }
         position += slice.positions;
     }

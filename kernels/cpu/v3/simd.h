@@ -98,9 +98,12 @@ static inline vword simd_load_halves(const uint16_t *p) {
 static inline vfloat simd_load_f16(const uint16_t *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
-static inline vfloat simd_byte_pairs(const uint8_t *p) {
+static inline vfloat simd_byte_pairs(vword words, int half) {
     return simd_set(0);
 }
-static inline vword simd_widened_bytes(const uint8_t *p) {
+static inline vword simd_widened_bytes(vword words, int half) {
+    return simd_words(0);
+}
+static inline vword simd_chosen_halves(vword table, vword codes) {
     return simd_words(0);
 }

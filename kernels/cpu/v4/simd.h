@@ -17,9 +17,12 @@ static inline vword simd_round_bf16(vfloat x) {
     __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     return _mm512_srli_epi32(_mm512_mask_or_epi32(up, nan, bits, _mm512_set1_epi32(0x400000)), 16);
 }
-static inline vfloat simd_byte_pairs(const uint8_t *p) {
+static inline vfloat simd_byte_pairs(vword words, int half) {
     return simd_set(0);
 }
-static inline vword simd_widened_bytes(const uint8_t *p) {
+static inline vword simd_widened_bytes(vword words, int half) {
+    return simd_words(0);
+}
+static inline vword simd_chosen_halves(vword table, vword codes) {
     return simd_words(0);
 }

@@ -1,0 +1,100 @@
+/* The numbers that codes mean, as they are multiplied: vectors of outputs, pair of positions by pair. */
+#pragma once
+
+#include "cpu/level/encoded.h"
+
+/* How numbers are multiplied. */
+enum product { PRODUCT_FLOATS, PRODUCT_PAIRS, PRODUCT_TWO_PAIRS };
+
+/* Numbers of codes of 4 bits: as floats, and as bf16 numbers, which come twice because 5 bits choose among them. Two
+ * bf16 are the upper and the lower part. */
+struct numbers {
+    float table[16];
+    uint16_t halves[2][32];
+};
+
+static struct numbers numbers_of(const struct panel_form *f) {
+    const float *given = encoded_table(f->encoding.codes);
+    struct numbers n;
+    for (int i = 0; i < 16; i++) {
+        float number = given ? given[i] : (float)(i - f->centre), upper = rounded(number, DTYPE_BF16);
+        n.table[i] = number;
+        n.halves[0][i] = n.halves[0][16 + i] = vbf16_from_float(number);
+        n.halves[1][i] = n.halves[1][16 + i] = vbf16_from_float(number - upper);
+    }
+    return n;
+}
+
+/* 16-bit numbers, two in each lane of a vfloat. */
+typedef uint16_t vhalves __attribute__((vector_size(sizeof(vfloat))));
+
+static inline vhalves load_halves(const void *from) {
+    vhalves x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+
+/* Returns entries of a table, by the lowest 5 bits of each code. */
+TILE_INLINE vhalves chosen(vhalves table, vhalves codes) {
+    return (vhalves)simd_chosen_halves((vword)table, (vword)codes);
+}
+
+/* Returns the same numbers as bf16, from codes in 16 bits. */
+TILE_INLINE vhalves e4m3_halves(vhalves codes) {
+    static const uint16_t subnormal[32] = {0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60};
+    vhalves size = codes & 0x7f, is_subnormal = (vhalves)(size < 8);
+    vhalves few = chosen(load_halves(subnormal), size), bits = (size << 4) + (120 << 7);
+    return (few & is_subnormal) | (bits & ~is_subnormal) | (codes & 0x80) << 8;
+}
+
+/* Forms of numbers in memory: expanded to what is multiplied, or codes. */
+enum form { FORM_NUMBERS, FORM_NIBBLES, FORM_BYTES, FORM_E4M3 };
+
+static inline enum form form_of(const struct panel_form *f) {
+    return f->bits == 4 ? FORM_NIBBLES : f->encoding.codes == CODES_INTEGERS ? FORM_BYTES : FORM_E4M3;
+}
+
+/* Returns the vectors of numbers that a pair of positions has for a vector of outputs. */
+TILE_INLINE int parts_of(enum product product) {
+    return product == PRODUCT_PAIRS ? 1 : 2;
+}
+
+/* Returns the bytes of a chunk of a panel. */
+TILE_INLINE int chunk_bytes(enum form form, enum product product) {
+    return form == FORM_NIBBLES   ? CHUNK * PANEL / 2
+           : form == FORM_NUMBERS ? parts_of(product) * CHUNK / 2 * PANEL * (int)sizeof(float)
+                                  : CHUNK * PANEL;
+}
+
+/* Takes the numbers of a pair of positions, for the vector of outputs from `first` on: both positions in one vector,
+ * their upper and their lower parts, or a vector for each position. */
+TILE_INLINE void take_numbers(enum form form, enum product product, const struct numbers *n, const char *chunk,
+                              int pair, int first, vfloat w[2]) {
+    if (form == FORM_NUMBERS) {
+        const float *from = (const float *)(const void *)chunk + pair * parts_of(product) * PANEL + first;
+        w[0] = simd_load(from);
+        if (product != PRODUCT_PAIRS)
+            w[1] = simd_load(from + PANEL);
+    } else if (form == FORM_NIBBLES && product == PRODUCT_FLOATS) {
+        vlanes word;
+        memcpy(&word, chunk + first * 4, sizeof word);
+        w[0] = entries_of(n->table, word >> 4 * pair);
+        w[1] = entries_of(n->table, word >> (4 * pair + 16));
+    } else if (form == FORM_NIBBLES) {
+        vhalves code = load_halves(chunk + first * 4) >> 4 * pair;
+        w[0] = (vfloat)chosen(load_halves(n->halves[0]), code);
+        if (product == PRODUCT_TWO_PAIRS)
+            w[1] = (vfloat)chosen(load_halves(n->halves[1]), code);
+    } else {
+        vlanes words;
+        memcpy(&words, chunk + pair * PANEL * 2, sizeof words);
+        const int half = first / SIMD_LANES, even = 24 - 16 * half, odd = 16 - 16 * half;
+        if (product != PRODUCT_FLOATS) {
+            w[0] = form == FORM_BYTES ? simd_byte_pairs((vword)words, half)
+                                      : (vfloat)e4m3_halves((vhalves)simd_widened_bytes((vword)words, half));
+            return;
+        }
+        w[0] = form == FORM_BYTES ? to_float(words << even >> 24) : e4m3_floats(words >> 16 * half & 255);
+        w[1] = form == FORM_BYTES ? to_float(words << odd >> 24) : e4m3_floats(words >> (16 * half + 8) & 255);
+    }
+}
