@@ -76,7 +76,7 @@ struct outputs {
     ((type *)(void *)out)[o] = ((const type *)from.array)[(first + o) * from.columns + column]
 
 /* Writes a column of a panel, whose first output is row `first`. Outputs after the last row have 0. */
-static char *pack_column(struct outputs from, int64_t first, int64_t column, char *out) {
+TILE_INLINE char *pack_column(struct outputs from, int64_t first, int64_t column, char *out) {
     int64_t count = from.rows - first < PANEL ? from.rows - first : PANEL;
     if (count < PANEL)
         memset(out, 0, PANEL * from.element);
@@ -97,12 +97,14 @@ typedef uint64_t vlongs __attribute__((vector_size(sizeof(vfloat))));
 TILE_INLINE vbytes codes_from(const struct encoded_rows *rows, int64_t output, int64_t position) {
     const uint8_t *from = rows->codes + output * rows->positions + position;
     int64_t given = output < rows->rows ? rows->positions - position : 0;
-    vbytes codes = {0};
-    if (given >= (int64_t)sizeof codes)
-        memcpy(&codes, from, sizeof codes);
-    else if (given > 0)
-        memcpy(&codes, from, (size_t)given);
-    return codes;
+    vbytes whole, part = {0};
+    if (given >= (int64_t)sizeof whole) {
+        memcpy(&whole, from, sizeof whole);
+        return whole;
+    }
+    if (given > 0)
+        memcpy(&part, from, (size_t)given);
+    return part;
 }
 
 /* Returns codes of 4 bits as words of chunks, in the lower half of each 16 bytes. */
