@@ -427,7 +427,7 @@ static struct matrix_view packed_borrow(const struct param_store *store, int id,
     int slot = held ? unit_slots_find(&held->slots, store->map.table->rows[id].layer) : UNIT_SLOT_NONE;
     char *unit = slot == UNIT_SLOT_NONE ? NULL : held->buffers[slot].run[0];
     struct storage_views views = storage_packed_views(store, id, unit ? unit + packed_offset(store, id) : NULL);
-    return form == PARAM_WRITTEN ? held->filled.plain : storage_packed_view(&views, form);
+    return held && form == PARAM_WRITTEN ? held->filled.plain : storage_packed_view(&views, form);
 }
 
 static struct matrix_view whole_borrow(const struct param_store *store, int id, enum param_form form) {

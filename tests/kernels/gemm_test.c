@@ -313,6 +313,36 @@ static void a_packed_weight_has_the_bits_of_a_plain_one(void **state) {
     scene_close(&scene);
 }
 
+/* The input's gradient of a long weight needs memory for a part of it. The numbers are small and whole, so that sums of
+ * pieces are exact. */
+static void a_long_packed_weight_is_unpacked_in_pieces(void **state) {
+    (void)state;
+    enum { M = 2, OUT = 131072, IN = 192 };
+    struct scene scene = scene_open(2);
+    const struct ops *ops = ops_for(scene.device);
+    float *y = numbers(&scene, DTYPE_F32, M * OUT, 0), *w = numbers(&scene, DTYPE_F32, OUT * IN, 0);
+    float *c[] = {numbers(&scene, DTYPE_F32, M * IN, 0), numbers(&scene, DTYPE_F32, M * IN, 0)};
+    void *form = NULL;
+    for (int64_t i = 0; i < M * OUT; i++)
+        y[i] = (float)(i % 3 - 1);
+    for (int64_t i = 0; i < OUT * IN; i++)
+        w[i] = (float)(i % 5 - 2);
+    struct matrix_view plain = matrix_plain(DTYPE_F32, w, OUT, IN);
+    test_ok(device_alloc(scene.device, ops->packed_bytes(scene.device, &plain), &form));
+    test_ok(ops->pack(&scene.exec, &(const struct pack_call){.plain = plain, .out = form}));
+    struct gemm back = {.a = matrix_plain(DTYPE_F32, y, M, OUT), .b = plain, .c = matrix_plain(DTYPE_F32, c[0], M, IN)};
+    test_ok(run(&scene, ops, &back));
+    back.b = matrix_packed(plain, form);
+    back.c.data = c[1];
+    assert_true(ops->gemm_workspace(scene.device, &back) < OUT * IN * sizeof(float) / 2);
+    test_ok(run(&scene, ops, &back));
+    assert_memory_equal(c[0], c[1], M * IN * sizeof(float));
+    void *const memory[] = {y, w, c[0], c[1], form};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
+        device_free(scene.device, memory[i]);
+    scene_close(&scene);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_equal_fp64),
@@ -323,6 +353,7 @@ int main(void) {
         cmocka_unit_test(products_of_many_forms_stay_right),
         cmocka_unit_test(two_threads_may_share_a_device),
         cmocka_unit_test(a_packed_weight_has_the_bits_of_a_plain_one),
+        cmocka_unit_test(a_long_packed_weight_is_unpacked_in_pieces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
