@@ -78,7 +78,7 @@ int answers_weigh(void *context, int64_t count, float *values) {
     for (int64_t s = 0; s + texts <= batch->segments; s += texts) {
         struct loss_segment segments[2] = {0};
         struct loss_figures figures = {0};
-        struct answer answer;
+        struct answer answer = {0};
         float *first = at;
         for (int t = 0; t < texts && find_answer(batch, s + t, &answer); t++) {
             segments[t] = (struct loss_segment){.count = answer.count,

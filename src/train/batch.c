@@ -149,7 +149,7 @@ int stepper_run(struct stepper *stepper, bool is_forward_only, const struct pipe
 
 int stepper_pass(struct stepper *stepper, int64_t first, struct stepper_result *result) {
     const struct train_samples samples = {.split = SPLIT_TRAIN, .first = first};
-    int64_t counts[ROWS_COUNTS];
+    int64_t counts[ROWS_COUNTS] = {0};
     int status = stepper->tuner ? stepper->tuner->begin(stepper->model->tuner.self, first) : STATUS_OK;
     THEN(status, answers_prepare(stepper, &samples));
     THEN(status, stepper_read(stepper, &samples));

@@ -91,13 +91,14 @@ int trainer_step(struct trainer *trainer, struct train_record *record) {
         .iteration = trainer->iteration,
         .lm_loss = result.loss,
         .has_rewards = stepper_has_answers(&trainer->stepper),
-        .rewards = rewards_of(&result.figures),
         .lr = lr,
         .grad_norm = result.grad_norm,
         .tokens_per_s = tokens_per_s,
         .model_tflops = flops_of(&trainer->plan, result.tokens, result.labels) / seconds / 1e12,
         .seconds = seconds,
     };
+    if (record->has_rewards)
+        record->rewards = rewards_of(&result.figures);
     return STATUS_OK;
 }
 

@@ -144,7 +144,7 @@ class Defaults(Tuning):
     def test_the_sections_of_adapters_come_first_in_the_help(self):
         text = run("finetune", "--help")[0].decode()
         sections = re.findall(r"(?m)^([a-z]+):\n  --", text[text.index("\noptions:") + 9:])
-        self.assertEqual(sections[:3], ["tuning", "peft", "optim"])
+        self.assertEqual(sections[:4], ["loss", "tuning", "peft", "optim"])
         self.assertNotIn("--model.", text)
         self.assertNotIn("model", sections)
 

@@ -1,10 +1,10 @@
-"""finetune --loss dpo, orpo and kto: steps are those of the formulas in torch on peft, the reference is the model without what
-trains, every method and layout trains alike, and what cannot be is refused."""
+"""finetune --loss dpo, orpo and kto. Steps are those of the formulas in torch on peft, and the reference is the model without
+what trains. Every method and layout trains alike, and what cannot be is refused."""
 import json
 import random
 import re
 
-from finetune_support import KEYS, METHODS, P, Tuning, keys_of
+from finetune_support import KEYS, METHODS, P, Tuning, keys_of, values
 from model_support import SOURCE, run, write_byte_model
 from preference_support import write_lora
 
@@ -101,6 +101,24 @@ class Preference(Tuning):
             after, trained = [line["valid_loss"] for line in lines if "valid_loss" in line], [line for line in lines if "loss" in line]
             if loss != "kto":  # whose mismatched rows follow the order of the batch
                 self.assertLessEqual(abs(after[0] - trained[1]["loss"]), 1e-6 * after[0])
+
+    def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(self):
+        for loss in LOSSES:
+            whole = self.prefer(f"through-{loss}", loss, "lora")
+            self.prefer(f"resumed-{loss}", loss, "lora", "--train.exit_interval=2")
+            words = [f"--checkpoint.load={self.root / f'resumed-{loss}'}"]
+            resumed = self.prefer(f"resumed-{loss}", loss, "lora", *words)
+            for key in (*FIGURES, "grad_norm"):
+                self.assertEqual([line[key] for line in whole], [line[key] for line in resumed], key)
+            through, again = (values(self.root / f"{name}-{loss}/adapter_model.safetensors") for name in ("through", "resumed"))
+            self.assertEqual(through, again)
+
+    def test_adapters_are_validated_without_training(self):
+        lines = self.prefer("alone", "dpo", "lora", "--valid-data", self.pairs, "--train.eval_interval=4")
+        _, errors = run("finetune", "--model", self.base, "--adapter", self.root / "alone", "--valid-data", self.pairs, "--loss", "dpo",
+                        "--train.skip_train", "--train.precision=fp32")
+        expected = next(line["valid_loss"] for line in lines if "valid_loss" in line)
+        self.assertIn(f"validation loss {expected:.4f}", errors)
 
     def test_what_cannot_be_is_refused(self):
         dpo = ["--peft", "lora", "--loss", "dpo"]

@@ -1,9 +1,9 @@
 /* Tokenizers, files and a way to show batches, for the tests of tuning rows.
  *
  * The tokenizer knows the 256 bytes, <|endoftext|> and, on request, chatml's two marks. It merges nothing, so batches
- * can be read as text. A row is shown as its tokens. "[...]" encloses trained tokens, "{...}" those of an answer that
- * is not preferred, "~" is a virtual token, "$" the end-of-text, "<" and ">" chatml's marks; " | " separates segments.
- */
+ * can be read as text. A row is shown as its tokens. "[...]" encloses trained tokens, and "{...}" those of an answer
+ * that is not preferred. "~" is a virtual token, "$" the end-of-text, "<" and ">" are chatml's marks; " | " separates
+ * segments. */
 #pragma once
 
 #include "data/tuning.h"
