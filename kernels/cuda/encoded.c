@@ -84,11 +84,6 @@ bool cuda_encoded_range(const struct matrix_view *view, int index, struct encode
 
 /* ---- packing ---- */
 
-/* Returns where the host's copy of an array of a part is. `memory` is the copy of the part, which begins at `form`. */
-static char *copy_of(char *memory, const void *first, const void *array) {
-    return memory + ((const char *)array - (const char *)first);
-}
-
 /* Writes an array of rows [rows, count] as panels [panels, count, 16]. */
 static void pack_array(const void *from, size_t element, int64_t rows, int64_t count, char *to) {
     for (int64_t row = 0; row < rows; row++)
@@ -109,32 +104,54 @@ static void pack_code(const struct encoded_form *f, int64_t row, int64_t positio
     words[(tile * ENCODED_LANES + lane) * 4 + word] |= bits << (shift + position % 2 * 16);
 }
 
-static int pack_rows(const struct exec *exec, const struct encoded_form *f, const struct encoded_rows *rows,
-                     size_t bytes) {
-    const void *first = f->order ? (const void *)f->order : f->codes;
-    size_t scale_bytes = dtype_bytes(f->encoding.scale_type);
-    char *memory = calloc(1, bytes);
-    TRY(status_allocated(memory));
-    if (f->order)
-        memcpy(memory, rows->order, (size_t)f->positions * sizeof *rows->order);
-    uint32_t *words = (uint32_t *)(void *)copy_of(memory, first, f->codes);
+static void pack_codes(const struct exec *exec, const struct encoded_form *f, const struct encoded_rows *rows,
+                       uint32_t *words) {
 #pragma omp parallel for num_threads(exec->stream->device->threads) schedule(static)
-    for (int64_t panel = 0; panel < panels_of(f->rows); panel++)
-        for (int64_t row = panel * ENCODED_PANEL; row < f->rows && row < (panel + 1) * ENCODED_PANEL; row++)
+    for (int64_t panel = 0; panel < panels_of(rows->rows); panel++)
+        for (int64_t row = panel * ENCODED_PANEL; row < rows->rows && row < (panel + 1) * ENCODED_PANEL; row++)
             for (int64_t p = 0; p < f->positions; p++)
                 pack_code(f, row, p, rows->codes[row * f->positions + p], words);
-    pack_array(rows->scales, scale_bytes, f->rows, f->groups, copy_of(memory, first, f->scales));
-    if (f->shifts)
-        pack_array(rows->shifts, f->encoding.shift == ENCODED_ZEROS ? 1 : scale_bytes, f->rows, f->groups,
-                   copy_of(memory, first, f->shifts));
-    if (f->block_scales)
-        pack_array(rows->block_scales, sizeof(uint16_t), f->rows, f->blocks, copy_of(memory, first, f->block_scales));
-    if (f->block_offsets)
-        pack_array(rows->block_offsets, sizeof(uint16_t), f->rows, f->blocks, copy_of(memory, first, f->block_offsets));
-    int status = stream_copy_to_device(exec->stream, (void *)(uintptr_t)first, memory, bytes);
-    int waited = stream_wait(exec->stream);
+}
+
+/* Packs whole panels, from row `first` of the part on, array by array through host memory. */
+static int pack_rows(const struct exec *exec, const struct encoded_form *f, const struct encoded_rows *rows,
+                     int64_t first) {
+    size_t scale = dtype_bytes(f->encoding.scale_type), shift = f->encoding.shift == ENCODED_ZEROS ? 1 : scale;
+    const struct {
+        const void *to, *from; /* NULL: the part has no such array */
+        size_t panel, element; /* bytes of a panel, and of an element; 0: codes */
+        int64_t count;         /* elements of a row */
+    } arrays[] = {
+        {f->codes, rows->codes, (size_t)f->tiles * ENCODED_TILE_BYTES, 0, 0},
+        {f->scales, rows->scales, (size_t)f->groups * ENCODED_PANEL * scale, scale, f->groups},
+        {f->shifts, rows->shifts, (size_t)f->groups * ENCODED_PANEL * shift, shift, f->groups},
+        {f->block_scales, rows->block_scales, (size_t)f->blocks * ENCODED_PANEL * 2, 2, f->blocks},
+        {f->block_offsets, rows->block_offsets, (size_t)f->blocks * ENCODED_PANEL * 2, 2, f->blocks},
+    };
+    size_t panels = (size_t)panels_of(rows->rows), most = 0;
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        most = arrays[i].panel > most ? arrays[i].panel : most;
+    char *memory = malloc(panels * most);
+    TRY(status_allocated(memory));
+    int status = STATUS_OK;
+    if (f->order && first == 0)
+        status = stream_copy_to_device(exec->stream, (void *)(uintptr_t)f->order, rows->order,
+                                       (size_t)f->positions * sizeof *rows->order);
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays && !status; i++) {
+        size_t bytes = panels * arrays[i].panel;
+        char *to = (char *)(uintptr_t)arrays[i].to + (size_t)(first / ENCODED_PANEL) * arrays[i].panel;
+        if (!arrays[i].to)
+            continue;
+        memset(memory, 0, bytes);
+        if (arrays[i].element)
+            pack_array(arrays[i].from, arrays[i].element, rows->rows, arrays[i].count, memory);
+        else
+            pack_codes(exec, f, rows, (uint32_t *)(void *)memory);
+        status = stream_copy_to_device(exec->stream, to, memory, bytes);
+        THEN(status, stream_wait(exec->stream));
+    }
     free(memory);
-    return status ? status : waited;
+    return status;
 }
 
 /* The host waits for the copy of what it has packed. */
@@ -162,12 +179,12 @@ int cuda_pack(const struct exec *exec, const struct pack_call *a) {
                                                                         .to_stride = line,
                                                                         .from_stride = (size_t)a->plain.stride *
                                                                                        dtype_bytes(a->plain.type)});
-    if (!encoding_equals(&a->rows->encoding, &part->encoding) || a->rows->rows != part->rows ||
+    int64_t left = part->rows - a->row;
+    bool is_whole = a->row % PACK_ROWS == 0 && (a->rows->rows == left || a->rows->rows % PACK_ROWS == 0);
+    if (!encoding_equals(&a->rows->encoding, &part->encoding) || a->row < 0 || a->rows->rows > left || !is_whole ||
         a->rows->positions != part->positions || (a->rows->order != NULL) != part->has_order)
         return status_fail(STATUS_INVALID, "pack: rows that are not those of part %d", a->part);
-    uintptr_t end = 0;
-    form_at(part, &a->plain, &end);
-    return pack_rows(exec, f, a->rows, (size_t)end);
+    return pack_rows(exec, f, a->rows, a->row);
 }
 
 /* ---- operations ---- */
