@@ -7,9 +7,10 @@ enum { STEPS = 4 };
 
 static const struct serve_layout layouts[CALIBRATE_REQUESTS] = {
     /* prompts only, then prompts and further tokens; the precision is the calibration's */
-    {1, 1, 1, 16, 1, 0, 0, 0, 0, 0},   {1, 1, 1, 128, 1, 0, 0, 0, 0, 0},  {1, 1, 4, 128, 1, 0, 0, 0, 0, 0},
-    {1, 1, 1, 512, 1, 0, 0, 0, 0, 0},  {1, 1, 1, 16, 33, 0, 0, 0, 0, 0},  {1, 1, 4, 16, 33, 0, 0, 0, 0, 0},
-    {1, 1, 16, 16, 33, 0, 0, 0, 0, 0}, {1, 1, 1, 512, 17, 0, 0, 0, 0, 0},
+    {1, 1, 1, 16, 1, 0, 0, 0, 0, 0, NULL},   {1, 1, 1, 128, 1, 0, 0, 0, 0, 0, NULL},
+    {1, 1, 4, 128, 1, 0, 0, 0, 0, 0, NULL},  {1, 1, 1, 512, 1, 0, 0, 0, 0, 0, NULL},
+    {1, 1, 1, 16, 33, 0, 0, 0, 0, 0, NULL},  {1, 1, 4, 16, 33, 0, 0, 0, 0, 0, NULL},
+    {1, 1, 16, 16, 33, 0, 0, 0, 0, 0, NULL}, {1, 1, 1, 512, 17, 0, 0, 0, 0, 0, NULL},
 };
 
 int calibrate_requests(const struct calibration *c, const struct calibrate_place *place, double *seconds) {

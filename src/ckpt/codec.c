@@ -407,6 +407,14 @@ static int attach(struct ckpt_tensors *tensors, const struct codec_config *confi
     return status;
 }
 
+int ckpt_names_codec(const char *config_text, const char *where, bool *is_there) {
+    json_t *config = NULL;
+    TRY(json_object_parse(where, 0, config_text, strlen(config_text), &config));
+    *is_there = json_object_get(config, "quantization_config") || json_object_get(config, "compression_config");
+    json_decref(config);
+    return STATUS_OK;
+}
+
 int ckpt_attach_codec(struct ckpt_tensors *tensors, const char *config_text, const char *where) {
     struct codec_config config = {.where = where};
     const struct codec *codec = NULL;

@@ -21,6 +21,8 @@ struct ckpt_quantization {
  * messages. STATUS_INVALID where files and configuration contradict each other; STATUS_UNSUPPORTED for a method or a
  * form that is not read; STATUS_IO, STATUS_MEMORY. */
 int ckpt_attach_codec(struct ckpt_tensors *tensors, const char *config_text, const char *where);
+/* Sets *is_there if a config.json has the key. STATUS_INVALID for a text that is not JSON, STATUS_MEMORY. */
+int ckpt_names_codec(const char *config_text, const char *where, bool *is_there);
 /* Returns what is attached; it lives as long as the tensors. */
 const struct ckpt_quantization *ckpt_quantization(const struct ckpt_tensors *tensors);
 

@@ -27,6 +27,7 @@ struct quantizer {
     struct rounding rounding;
     struct item *items; /* [item_count] */
     int64_t item_count;
+    bool *is_kept;           /* [table->count] as in struct quantized_vector */
     struct safetensor *list; /* [count], which owns its names */
     struct written_tensor *tensors;
     size_t count, room;
@@ -91,7 +92,7 @@ static int find_ignored(const struct quantizer *q, const char *module, bool *use
 static int add_slice(struct quantizer *q, int param, const struct param_slice *slice, bool *used) {
     const struct param_table *table = q->request->table;
     const struct param *row = &table->rows[param];
-    struct item item = {.is_plain = true, .facts.param = param};
+    struct item item = {.is_plain = true};
     item.entry = tensors_find(q->request->tensors, table->files, "", slice->name, table_is_tied(table));
     tensor_file_name(table->files, "", slice->name, item.name);
     if (!item.entry || is_listed(q, item.name)) /* zeros that the files lack */
@@ -99,12 +100,13 @@ static int add_slice(struct quantizer *q, int param, const struct param_slice *s
     const struct tensor_source *source = item.entry->file->source;
     item.is_transposed = slice->is_transposed && !(source && source->is_out_in);
     const char *ending = strrchr(item.name, '.');
+    item.facts = (struct quantized_linear){.param = param, .rows = slice->file_rows, .columns = row->shape[1]};
+    snprintf(item.facts.name, sizeof item.facts.name, "%.*s", (int)(ending - item.name), item.name);
     if (row->is_linear && row->place && !strcmp(ending, ".weight")) {
         item.is_linear = true;
         item.is_plain = false;
-        item.facts = (struct quantized_linear){.param = param, .rows = slice->file_rows, .columns = row->shape[1]};
-        snprintf(item.facts.name, sizeof item.facts.name, "%.*s", (int)(ending - item.name), item.name);
         TRY(find_ignored(q, item.facts.name, used, &item.is_plain));
+        q->is_kept[param] |= item.is_plain;
     }
     q->items[q->item_count++] = item;
     return STATUS_OK;
@@ -171,7 +173,8 @@ static int list_tensors(struct quantizer *q) {
     const struct param_table *table = q->request->table;
     bool *used = calloc((size_t)q->request->ignore_count + 1, sizeof *used);
     q->items = calloc((size_t)table->count * PARAM_MAX_SLICES, sizeof *q->items);
-    int status = status_allocated(used && q->items);
+    q->is_kept = calloc((size_t)table->count + 1, sizeof *q->is_kept);
+    int status = status_allocated(used && q->items && q->is_kept);
     int64_t count = 0;
     for (int i = 0; i < table->count && !status; i++)
         for (int s = 0; s < table->rows[i].slice_count && !status; s++)
@@ -289,10 +292,12 @@ static int change_vector(struct quantizer *q, int64_t number) {
     const struct safetensor *tensor = item->entry->tensor;
     float *values = malloc((size_t)tensor->elements * sizeof *values + 1);
     struct quantized_vector vector = {.param = item->facts.param,
+                                      .is_kept = q->is_kept,
                                       .dtype = tensor->dtype,
                                       .rounding = &q->rounding,
                                       .values = values,
                                       .count = tensor->elements};
+    snprintf(vector.name, sizeof vector.name, "%s", item->facts.name);
     drop_linear(q);
     int status = status_allocated(values);
     THEN(status, safetensors_read_finite(item->entry->file, tensor, 0, tensor->elements, DTYPE_F32, values));
@@ -398,5 +403,6 @@ int ckpt_quantize(const struct quantize_request *request) {
     free(q.list);
     free(q.tensors);
     free(q.items);
+    free(q.is_kept);
     return status;
 }

@@ -31,7 +31,9 @@ struct quantized_linear {
 
 /* A vector of the files that stays plain. */
 struct quantized_vector {
+    char name[PARAM_NAME_BYTES + 64]; /* of its module in the files */
     int param;
+    const bool *is_kept;             /* by parameter: it has a linear that request.ignore keeps as it is */
     enum dtype dtype;                /* whose precision the values have, before and after */
     const struct rounding *rounding; /* of all linears */
     float *values;                   /* [count] */

@@ -44,23 +44,22 @@ static const struct config_row rows[] = {
     PLAN_MEMORY_SHARE_ROW(AT(memory_share)),
 };
 
-/* Takes the model: a size or a name, or the config.json of a directory. */
-static int find_model(const char *word, struct model_config *model) {
+/* Takes the model: a size or a name, or a directory or a file. The caller closes *model. */
+static int find_model(const struct options *options, struct pretrained *model) {
+    const char *word = options->words.items[0];
+    struct ckpt_quantization quantization;
     struct run_file file = {0};
     struct train_run run = {0};
     double billions;
     if (file_exists(word)) {
-        struct pretrained opened;
-        int status = pretrained_open_config(word, &opened);
-        *model = opened.config;
-        pretrained_close(&opened);
-        return status;
+        TRY(pretrained_open_encoded(word, model));
+        return pretrained_quantization(model, options->load_in, &quantization);
     }
     int status = run_file_read(NULL, NULL, 0, &file);
     if (!status && (status = size_take(word, SIZE_SEQ_LENGTH, &file.run, &billions)))
         status_wrap(status, "%.80s is not a model directory", word);
     THEN(status, run_file_resolve(&file.run, &run));
-    *model = run.config.model;
+    model->config = run.config.model;
     run_file_close(&file);
     return status;
 }
@@ -130,9 +129,10 @@ static int write_page(const struct options *options, const struct cluster *clust
     return plan_write_made(options->html, page_serving(result, cluster, &limits, &text), &text);
 }
 
-static int plan(const struct options *options, const struct cluster *cluster, const struct model_config *model) {
+static int plan(const struct options *options, const struct cluster *cluster, const struct pretrained *model) {
     const struct serve_search search = {.cluster = cluster,
-                                        .model = model,
+                                        .model = &model->config,
+                                        .encoded = model->tensors,
                                         .devices = (int)options->devices,
                                         .input_len = options->input_len,
                                         .output_len = options->output_len,
@@ -166,7 +166,7 @@ static int plan(const struct options *options, const struct cluster *cluster, co
 static int run(const void *values, const struct config *given) {
     const struct options *options = values;
     struct cluster cluster;
-    struct model_config model;
+    struct pretrained model = {0};
     int64_t positions = options->input_len + options->output_len;
     if (config_is_given(given, "rank") && !options->adapters)
         return status_fail(STATUS_USAGE, "--rank does nothing without --adapters");
@@ -174,12 +174,13 @@ static int run(const void *values, const struct config *given) {
         return status_fail(STATUS_USAGE, "plan serve needs a model and a cluster");
     TRY(cluster_open(options->words.items[1], &cluster));
     int status = cluster_check_precision(&cluster, options->precision);
-    THEN(status, find_model(options->words.items[0], &model));
-    if (!status && positions > model_positions(&model))
+    THEN(status, find_model(options, &model));
+    if (!status && positions > model_positions(&model.config))
         status =
             status_fail(STATUS_USAGE, "--input-len and --output-len together are %lld; the model has %lld positions",
-                        (long long)positions, (long long)model_positions(&model));
+                        (long long)positions, (long long)model_positions(&model.config));
     THEN(status, plan(options, &cluster, &model));
+    pretrained_close(&model);
     cluster_close(&cluster);
     return status;
 }
@@ -196,12 +197,9 @@ int plan_serve_command(int argc, char **argv) {
                     "[--html FILE] [--top N]",
         .description =
             "Finds the layouts that serve a model on a cluster: latency of a request, tokens per second, memory. MODEL "
-            "is "
-            "a model directory, of which only config.json is read, a GGUF file, a size such as 20B, or an open model's "
-            "name such as "
-            "llama-3.1-8b. CLUSTER is a shipped cluster "
-            "or "
-            "a file. The best row within the limits has the most requests per second of a device. Exit status 1: no "
+            "is a model directory, a GGUF file, a size such as 20B, or an open model's name such as llama-3.1-8b. Of a "
+            "directory, only config.json is read, and the headers of quantised tensors. CLUSTER is a shipped cluster "
+            "or a file. The best row within the limits has the most requests per second of a device. Exit status 1: no "
             "layout is within them.",
         .examples = "  cambium plan serve 20B h100 --devices 8 --max-latency-ms 1000\n"
                     "  cambium plan serve Qwen3-8B h100 --devices 4 --input-len 1024 --output-len 256 --json -\n",

@@ -29,6 +29,7 @@ struct engine;
 struct engine_options {
     const char *model; /* a model directory, or a directory of checkpoints, of which the newest is opened */
     const struct model_config *random; /* for benchmarks: random weights of this shape instead of `model`; or NULL */
+    struct ckpt_tensors *encoded;      /* for plans, with `random`: files whose bits the weights have; NULL: plain */
     const char *const
         *adapters; /* [adapter_count] directories of adapters, which form the opened slot: see peft_find */
     size_t adapter_count;

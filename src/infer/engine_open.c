@@ -84,6 +84,8 @@ static void find_sizes(struct engine *engine) {
 static void close_files(void *self) {
     struct engine *engine = self;
     pretrained_encodings_close(&engine->encodings);
+    if (engine->options.random) /* they are the caller's */
+        engine->files.tensors = NULL;
     pretrained_close(&engine->files);
 }
 
@@ -94,8 +96,10 @@ static int find_model(void *self) {
     const struct engine_options *o = &engine->options;
     struct pretrained *base = &engine->files;
     *base = (struct pretrained){.dtype = DTYPE_F32};
-    if (o->random)
+    if (o->random) {
         base->config = *o->random;
+        base->tensors = o->encoded;
+    }
     int status = o->random ? STATUS_OK : pretrained_open(o->model, o->world, base);
     THEN(status, pretrained_encodings_open(base, o->load_in, &engine->encodings));
     THEN(status, choose_positions(engine, model_positions(&base->config)));

@@ -37,13 +37,14 @@ const float *calibration_sums(const struct calibration *calibration, int place);
 /* Sets the weights of a linear of the present layer: what its codes mean. */
 int calibration_set(struct calibration *calibration, const struct quantized_linear *linear,
                     const struct encoded_rows *rows);
-/* Returns the next slice of a parameter that a linear has, and advances *number, which starts as 0; NULL: no more. */
-const struct param_slice *quantized_slice(const struct param *row, const struct quantized_linear *linear, int *number);
+/* Returns the next slice of a parameter in a module of the files, and advances *number, which starts as 0; NULL: no
+ * more. */
+const struct param_slice *quantized_slice(const struct param *row, const char *module, int *number);
 /* Copies up to `most` rows of the present layer's weight at a place, [count, in]. The caller frees *rows.
  * STATUS_MEMORY. */
 int calibration_rows(const struct calibration *calibration, int place, int64_t most, float **rows, int64_t *count);
 /* Sets a vector of the present layer. */
-void calibration_set_vector(struct calibration *calibration, int param, const float *values, int64_t count);
+void calibration_set_vector(struct calibration *calibration, const struct quantized_vector *vector);
 /* Takes the samples to the end. *divergence is the mean of Kullback-Leibler's, in nats a token, from the model's to the
  * quantised one's distribution of the next token, on the samples that were held back. */
 int calibration_finish(struct calibration *calibration, double *divergence);
@@ -54,9 +55,9 @@ int calibration_finish(struct calibration *calibration, double *divergence);
  * that of calibration_sums. STATUS_MEMORY. */
 int solve_gptq(const struct rounding_call *call, const float *sums);
 /* Finds the factors [in] of the inputs that make the error of the outputs the smallest, when they multiply the values
- * of a call before nearest rounding. This is AWQ (arXiv 2306.00978), with the root mean square of an input as its size.
- * The call has no target. STATUS_MEMORY. */
-int solve_factors(const struct rounding_call *call, const float *sums, float *factors);
+ * of a call before nearest rounding. This is AWQ (arXiv 2306.00978). `sizes` [in] has the mean squares of the inputs,
+ * up to one factor: equal ones get equal factors. The call has no target. STATUS_MEMORY. */
+int solve_factors(const struct rounding_call *call, const float *sums, const float *sizes, float *factors);
 /* Adds the squares of the outputs, and of their change by rounding, for some of the rows. The values are `factors`
  * (NULL: 1) times those that the sums belong to. STATUS_MEMORY. */
 int solve_errors(const struct rounding_call *call, const float *sums, const float *factors, double *error,

@@ -66,19 +66,58 @@ static int add_error(struct kind *kind, const struct rounding_call *call) {
 
 enum { FACTOR_WORK = 1 << 26 }; /* multiplications of each trial */
 
-/* Finds the factors of a place of the layer. */
-static int find_factors(struct quantizing *q, const struct rounding *rounding, int place, int64_t in) {
-    int64_t count, most = FACTOR_WORK / (in * in) > 16 ? FACTOR_WORK / (in * in) : 16;
-    float *rows = NULL;
+/* Sets the sizes of a place's inputs. Heads that share values share the sizes of these values' columns. */
+static void find_sizes(const struct quantizing *q, int place, int64_t in, float *sizes) {
+    const struct model_widths w = model_widths(&q->model.config, 1);
+    const float *sums = calibration_sums(q->calibration, place);
+    int64_t heads = place == ATTACH_PROJECTION ? w.heads / w.query_groups : 1;
+    for (int64_t i = 0; i < in; i++) {
+        int64_t first = i / (heads * w.head) * heads * w.head + i % w.head;
+        sizes[i] = heads > 1 ? 0 : sums[i * (in + 1)];
+        for (int64_t h = 0; h < heads && heads > 1; h++)
+            sizes[i] += sums[(first + h * w.head) * (in + 1)];
+    }
+}
+
+/* Finds the factors of a place of the vector's layer: none if a linear there stays as it is, or one at the place
+ * `before`, whose outputs would be divided. */
+static int find_factors(struct quantizing *q, const struct quantized_vector *vector, enum attach_place place,
+                        enum attach_place before) {
+    int64_t layer = q->table.rows[vector->param].layer, count;
+    int id = model_find_linear(&q->table, layer, place, false);
+    bool is_kept = vector->is_kept[id];
+    if (before)
+        is_kept |= vector->is_kept[model_find_linear(&q->table, layer, before, false)];
     free(q->factors[place]);
+    q->factors[place] = NULL;
+    if (is_kept)
+        return STATUS_OK;
+    int64_t in = q->table.rows[id].shape[1], most = FACTOR_WORK / (in * in) > 16 ? FACTOR_WORK / (in * in) : 16;
+    float *rows = NULL, *sizes = malloc((size_t)in * sizeof *sizes);
     q->factors[place] = malloc((size_t)in * sizeof *q->factors[place]);
-    TRY(status_allocated(q->factors[place]));
-    int status = calibration_rows(q->calibration, place, most, &rows, &count);
-    const struct rounding_call call = {
-        .rounding = rounding, .values = rows, .rows = count, .columns = in, .threads = threads_of(q->job)};
-    THEN(status, solve_factors(&call, calibration_sums(q->calibration, place), q->factors[place]));
+    int status = status_allocated(sizes && q->factors[place]);
+    THEN(status, calibration_rows(q->calibration, place, most, &rows, &count));
+    if (!status) {
+        const struct rounding_call call = {
+            .rounding = vector->rounding, .values = rows, .rows = count, .columns = in, .threads = threads_of(q->job)};
+        find_sizes(q, place, in, sizes);
+        status = solve_factors(&call, calibration_sums(q->calibration, place), sizes, q->factors[place]);
+    }
     free(rows);
+    free(sizes);
     return status;
+}
+
+/* Returns the factor of the input that an output of a place becomes. */
+static float output_factor(const struct quantizing *q, int place, int64_t output) {
+    const struct model_widths w = model_widths(&q->model.config, 1);
+    const float *next = place == ATTACH_QKV   ? q->factors[ATTACH_PROJECTION]
+                        : place == ATTACH_FC1 ? q->factors[ATTACH_FC2]
+                                              : NULL;
+    int64_t at = output - (place == ATTACH_QKV ? w.q + w.kv : w.ffn); /* values, and what gates multiply, come last */
+    if (!next || at < 0)
+        return 1;
+    return next[place == ATTACH_QKV ? at / w.head * (w.heads / w.query_groups) * w.head + at % w.head : at];
 }
 
 /* Divides the gains of a norm by the factors of the linear that it feeds. The gains are rounded to their type, and the
@@ -95,7 +134,17 @@ static void fold(struct quantized_vector *gains, float *factors) {
     }
 }
 
-/* Changes the norms of a layer: their gains come before the linears that they feed, and before their biases. */
+/* Divides the biases of outputs that become inputs with factors. */
+static void change_biases(const struct quantizing *q, struct quantized_vector *vector) {
+    const struct param *row = &q->table.rows[vector->param];
+    const struct param_slice *slice;
+    for (int s = 0; (slice = quantized_slice(row, vector->name, &s));)
+        for (int64_t r = 0; r < slice->rows; r++)
+            vector->values[slice->file_start + r] /= output_factor(q, row->place, slice->row + r);
+    vector->is_changed = true;
+}
+
+/* Changes the vectors of a layer. The gains of norms come before the linears that they feed, and before all biases. */
 static int change_vector(void *context, struct quantized_vector *vector) {
     static const struct {
         const char *ending;
@@ -107,36 +156,43 @@ static int change_vector(void *context, struct quantized_vector *vector) {
                  {".norm2.bias", ATTACH_FC1, false}};
     struct quantizing *q = context;
     const struct param *row = &q->table.rows[vector->param];
+    if (row->place)
+        change_biases(q, vector);
     for (size_t i = 0; i < sizeof norms / sizeof *norms && !vector->is_changed; i++) {
         size_t length = strlen(row->name), end = strlen(norms[i].ending);
         int place = norms[i].place;
         if (length <= end || strcmp(row->name + length - end, norms[i].ending))
             continue;
         TRY(calibration_reach(q->calibration, row->layer));
-        if (norms[i].is_gain) {
-            TRY(find_factors(q, vector->rounding, place, vector->count));
+        if (norms[i].is_gain)
+            TRY(find_factors(q, vector, place, ATTACH_NONE));
+        if (norms[i].is_gain && place == ATTACH_QKV)
+            TRY(find_factors(q, vector, ATTACH_PROJECTION, ATTACH_QKV));
+        if (norms[i].is_gain && place == ATTACH_FC1 && q->model.config.swiglu)
+            TRY(find_factors(q, vector, ATTACH_FC2, ATTACH_FC1));
+        if (!q->factors[place])
+            break;
+        if (norms[i].is_gain)
             fold(vector, q->factors[place]);
-        } else
+        else
             for (int64_t k = 0; k < vector->count; k++)
                 vector->values[k] /= q->factors[place][k];
-        if (norms[i].is_gain && place == ATTACH_FC1 && q->model.config.swiglu)
-            TRY(find_factors(q, vector->rounding, ATTACH_FC2, q->model.config.ffn_hidden_size));
-        calibration_set_vector(q->calibration, vector->param, vector->values, vector->count);
         vector->is_changed = true;
     }
+    if (vector->is_changed)
+        calibration_set_vector(q->calibration, vector);
     return STATUS_OK;
 }
 
 /* Multiplies the inputs of a linear by their factors, and divides the outputs that feed another one by its factors. */
 static void scale_linear(const struct quantizing *q, const struct quantized_linear *linear, float *values) {
     const struct param *row = &q->table.rows[linear->param];
-    const float *inputs = q->factors[row->place], *outputs = row->place == ATTACH_FC1 ? q->factors[ATTACH_FC2] : NULL;
-    int64_t half = row->shape[0] / 2; /* gates come first, and then what they multiply */
+    const float *inputs = q->factors[row->place];
     const struct param_slice *slice;
-    for (int s = 0; (slice = quantized_slice(row, linear, &s));)
+    for (int s = 0; (slice = quantized_slice(row, linear->name, &s));)
         for (int64_t r = 0; r < slice->rows; r++) {
             float *at = values + (slice->file_start + r) * linear->columns;
-            float output = outputs && slice->row + r >= half ? outputs[slice->row + r - half] : 1;
+            float output = output_factor(q, row->place, slice->row + r);
             for (int64_t i = 0; i < linear->columns; i++)
                 at[i] = at[i] * (inputs ? inputs[i] : 1) / output;
         }
@@ -215,8 +271,6 @@ static int check_options(struct quantizing *q) {
                                              : true;
     if (!fits)
         return status_fail(STATUS_USAGE, "--method %s cannot be combined with --format %s", methods[q->method], name);
-    if (q->method == QUANTIZE_AWQ && job->ignore.count)
-        return status_fail(STATUS_USAGE, "--ignore cannot be combined with --method awq, which changes all linears");
     if (q->method != QUANTIZE_NEAREST && !job->data)
         return status_fail(STATUS_USAGE, "--method %s needs --data: texts whose way through the model it follows",
                            methods[q->method]);

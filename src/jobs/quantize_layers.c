@@ -241,11 +241,11 @@ const float *calibration_sums(const struct calibration *c, int place) {
     return c->sums[place].host;
 }
 
-const struct param_slice *quantized_slice(const struct param *row, const struct quantized_linear *linear, int *number) {
+const struct param_slice *quantized_slice(const struct param *row, const char *module, int *number) {
     for (; *number < row->slice_count; ++*number) {
         const struct param_slice *slice = &row->slices[*number];
-        size_t length = strlen(slice->name) - strlen(".weight"), whole = strlen(linear->name);
-        if (length <= whole && !strncmp(linear->name + whole - length, slice->name, length))
+        size_t length = (size_t)(strrchr(slice->name, '.') - slice->name), whole = strlen(module);
+        if (length <= whole && !strncmp(module + whole - length, slice->name, length))
             return &row->slices[(*number)++];
     }
     return NULL;
@@ -273,7 +273,7 @@ int calibration_set(struct calibration *c, const struct quantized_linear *linear
     TRY(status_allocated(values));
     void *weight = param_borrow_to_write(base_store(c->base), id);
     const struct param_slice *slice;
-    for (int s = 0; (slice = quantized_slice(&c->table->rows[linear->param], linear, &s));)
+    for (int s = 0; (slice = quantized_slice(&c->table->rows[linear->param], linear->name, &s));)
         for (int64_t r = 0; r < slice->rows; r++) {
             encoded_row_values(rows, slice->file_start + r, values);
             set_values(c->dtype, weight, (slice->row + r) * linear->columns, values, linear->columns);
@@ -297,9 +297,12 @@ int calibration_rows(const struct calibration *c, int place, int64_t most, float
     return status_allocated(*rows);
 }
 
-void calibration_set_vector(struct calibration *c, int param, const float *values, int64_t count) {
-    int id = find_param(c, param);
-    set_values(c->dtype, param_borrow_to_write(base_store(c->base), id), 0, values, count);
+void calibration_set_vector(struct calibration *c, const struct quantized_vector *vector) {
+    int id = find_param(c, vector->param);
+    void *to = param_borrow_to_write(base_store(c->base), id);
+    const struct param_slice *slice;
+    for (int s = 0; (slice = quantized_slice(&c->table->rows[vector->param], vector->name, &s));)
+        set_values(c->dtype, to, slice->row, vector->values + slice->file_start, slice->rows);
     param_return(base_store(c->base), id);
 }
 

@@ -202,11 +202,11 @@ int solve_errors(const struct rounding_call *call, const float *sums, const floa
 
 /* ---- AWQ ---- */
 
-/* Sets factors to the power `share` of the inputs' sizes, around 1. */
-static void set_factors(const float *sums, int64_t n, double share, float *factors) {
+/* Sets factors to the power `share` of the inputs' root mean squares, around 1. */
+static void set_factors(const float *sizes, int64_t n, double share, float *factors) {
     double most = 0, least = INFINITY;
     for (int64_t i = 0; i < n; i++) {
-        double factor = pow(fmax(sums[i * (n + 1)], 1e-12), share / 2);
+        double factor = pow(fmax(sizes[i], 1e-12), share / 2);
         factors[i] = (float)factor;
         most = fmax(most, factor);
         least = fmin(least, factor);
@@ -234,14 +234,14 @@ static double scaled_error(const struct rounding *rounding, const float *exact, 
     return square(row, sums, n);
 }
 
-int solve_factors(const struct rounding_call *call, const float *sums, float *factors) {
+int solve_factors(const struct rounding_call *call, const float *sums, const float *sizes, float *factors) {
     int64_t n = call->columns;
     float *tried = malloc((size_t)n * sizeof *tried), *rows = malloc((size_t)(call->rows * n) * sizeof *rows);
     double best = INFINITY;
     int status = status_allocated(tried && rows);
     for (int step = 0; step < FACTOR_STEPS && !status; step++) {
         double error = 0;
-        set_factors(sums, n, (double)step / FACTOR_STEPS, tried);
+        set_factors(sizes, n, (double)step / FACTOR_STEPS, tried);
 #pragma omp parallel for num_threads(call->threads) schedule(static) reduction(+ : error)
         for (int64_t r = 0; r < call->rows; r++)
             error += scaled_error(call->rounding, call->values + r * n, n, sums, tried, rows + r * n);

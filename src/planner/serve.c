@@ -23,6 +23,7 @@ static struct engine_options options_of(const struct model_config *model, const 
     int64_t texts = layout->input_len + layout->output_len;
     return (struct engine_options){
         .random = model,
+        .encoded = layout->encoded,
         .grid = {layout->tensor, 1, 1, 1, layout->pipeline},
         .load_in = layout->load_in,
         .precision = layout->precision,
@@ -283,8 +284,9 @@ int serve_search_run(const struct serve_search *s, struct serve_result *result) 
         for (int stages = 1; tensor * stages <= s->devices; stages++)
             for (int64_t batch = s->batch ? s->batch : 1; batch <= (s->batch ? s->batch : MOST_BATCH) && !status;
                  batch *= 2) {
-                struct serve_layout layout = {tensor,      stages,          batch,      s->input_len, s->output_len,
-                                              s->adapters, s->adapter_rank, s->load_in, s->precision, s->step_rows};
+                struct serve_layout layout = {tensor,        stages,       batch,           s->input_len,
+                                              s->output_len, s->adapters,  s->adapter_rank, s->load_in,
+                                              s->precision,  s->step_rows, s->encoded};
                 bool is_asked = (!s->tensor || tensor == s->tensor) && (!s->pipeline || stages == s->pipeline);
                 if (is_asked && is_possible(s, &layout))
                     status = add_row(s, &layout, result);

@@ -18,6 +18,7 @@ struct serve_layout {
     int load_in;                    /* index into load_in_names (pretrained/encodings.h) */
     int precision;                  /* enum precision: fp32 or bf16 */
     int64_t step_rows;              /* of a step, as --max-batch-tokens of `serve`; at least `batch`; 0: the default */
+    struct ckpt_tensors *encoded;   /* the files whose bits the weights have; NULL: those of `precision` */
 };
 
 /* The work of a layout: of a step of the prompts and of a later step, for the first and the last stage. */
@@ -55,6 +56,7 @@ struct serve_search {
     int64_t adapters, adapter_rank;       /* of each layout */
     int load_in, precision;               /* of each layout */
     int64_t step_rows;                    /* of each layout */
+    struct ckpt_tensors *encoded;         /* of each layout */
     bool is_tool;                         /* only layouts of NVIDIA's tool */
     double max_latency, min_tokens_per_s; /* seconds; 0: no limit */
     double memory_share;

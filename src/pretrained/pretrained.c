@@ -65,6 +65,17 @@ int pretrained_open_config(const char *path, struct pretrained *model) {
     return gguf_is_file(model->directory) ? gguf_model_open(model, false) : read_config(model);
 }
 
+int pretrained_open_encoded(const char *path, struct pretrained *model) {
+    bool is_quantised = false;
+    *model = (struct pretrained){0};
+    TRY(find_directory(path, NULL, model->directory));
+    if (gguf_is_file(model->directory))
+        return gguf_model_open(model, true);
+    TRY(read_config(model));
+    TRY(ckpt_names_codec(strbuf_text(&model->config_text), model->directory, &is_quantised));
+    return is_quantised ? open_tensors(model) : STATUS_OK;
+}
+
 int pretrained_read_config(const char *directory, struct pretrained *model) {
     *model = (struct pretrained){0};
     int n = snprintf(model->directory, sizeof model->directory, "%s", directory);

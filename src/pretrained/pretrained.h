@@ -27,7 +27,10 @@ struct pretrained {
 int pretrained_open(const char *path, struct comm *world, struct pretrained *model);
 /* The same without the tensors: `tensors` stays NULL. `dtype` is DTYPE_COUNT when config.json does not name it. */
 int pretrained_open_config(const char *path, struct pretrained *model);
-/* The same for a directory that was found before. */
+/* The same, with the tensors of a model whose files may have few bits: those of a GGUF file, or of a config.json with
+ * `quantization_config`. */
+int pretrained_open_encoded(const char *path, struct pretrained *model);
+/* The same as pretrained_open_config for a directory that was found before. */
 int pretrained_read_config(const char *directory, struct pretrained *model);
 void pretrained_close(struct pretrained *model);
 

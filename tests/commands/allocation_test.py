@@ -197,6 +197,14 @@ class Adapters(Failing):
     def test_merge(self):
         self.check("merge", "--model", self.base, "--adapter", self.root / "lora", "--output", self.out / "merged", whole=["merged"])
 
+    def test_quantize(self):
+        self.check("quantize", "--model", self.base, "--output", self.out / "q", "--format", "nf4", "--ignore", "re:.*c_fc", whole=["q"])
+
+    def test_quantize_with_samples(self):
+        for method in ("gptq", "awq"):
+            self.check("quantize", "--model", self.base, "--output", self.out / "q", "--format", "int4", "--method", method,
+                       "--data", self.text, "--samples", 10, "--seq-length", 16, "--threads", 1, whole=["q"])
+
     def test_adapter_show(self):
         self.check("adapter", "show", self.root / "lora")
 

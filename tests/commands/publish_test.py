@@ -49,6 +49,9 @@ class Publish(unittest.TestCase):
     def merge(self, out, number):
         return ["merge", "--model", self.base, "--adapter", self.lora[number], "--output", out / "m"]
 
+    def quantize(self, out, number):
+        return ["quantize", "--model", self.base, "--format", ("int8", "nf4")[number], "--output", out / "q"]
+
     def preprocess(self, out, number):
         return ["preprocess", "--input", self.text, "--tokenizer", self.base, "--format", ("line", "file")[number],
                 "--output-prefix", out / "p", "--workers", 1]
@@ -117,7 +120,7 @@ class Publish(unittest.TestCase):
 
     def test_everything_is_on_the_disk_before_it_has_its_name(self):
         self.make_dataset()
-        for name, least in (("tokenizer", 1), ("merge", 1), ("preprocess", 2), ("adapter", 4), ("stack", 7), ("pretrain", 3), ("cache", 1)):
+        for name, least in (("tokenizer", 1), ("merge", 1), ("quantize", 1), ("preprocess", 2), ("adapter", 4), ("stack", 7), ("pretrain", 3), ("cache", 1)):
             for plain in ({}, dict(PLAIN=1)):
                 for number in (0, 1):  # to nothing, then in the place of another
                     with self.subTest(name=name, number=number, **plain):
@@ -199,6 +202,9 @@ class Publish(unittest.TestCase):
 
     def test_a_merged_model_is_the_old_or_the_new(self):
         self.check_kills("merge", lambda out: str(tree(out / "m")))
+
+    def test_a_quantised_model_is_the_old_or_the_new(self):
+        self.check_kills("quantize", lambda out: str(tree(out / "q")))
 
     def test_a_dataset_is_the_old_or_the_new(self):
         pairs = []

@@ -227,6 +227,50 @@ CONFIGS = [  # form, change of quantization_config, words of the line
 ]
 
 
+def more_rows(ending):
+    """One more row than the others say, of zeros."""
+    def edit(tensors, _):
+        kind, shape, content = tensors[f"{MODULE}.{ending}"]
+        grown = [shape[0] + 1, *shape[1:]]
+        tensors[f"{MODULE}.{ending}"] = (kind, grown, bytes(len(content) // product(shape) * product(grown)))
+    return edit
+
+
+def deeper(ending):
+    """The same numbers in three dimensions."""
+    def edit(tensors, _):
+        kind, shape, content = tensors[f"{MODULE}.{ending}"]
+        tensors[f"{MODULE}.{ending}"] = (kind, [*shape, *[1] * (3 - len(shape))], content)
+    return edit
+
+
+def nothing(ending):
+    def edit(tensors, _):
+        kind, shape, _ = tensors[f"{MODULE}.{ending}"]
+        tensors[f"{MODULE}.{ending}"] = (kind, [0, *shape[1:]], b"")
+    return edit
+
+
+def doubles(ending):
+    """A type that no format has here."""
+    def edit(tensors, _):
+        _, shape, _ = tensors[f"{MODULE}.{ending}"]
+        tensors[f"{MODULE}.{ending}"] = ("F64", shape, bytes(8 * product(shape)))
+    return edit
+
+
+PARTS = {  # every damage of every part is refused
+    "gptq4": ("qweight", "qzeros", "scales"), "gptq8": ("qweight", "qzeros", "scales"), "gptq-order": ("g_idx",), "gptq-short": ("scales",),
+    "awq": ("qweight", "qzeros", "scales"), "packed4": ("weight_packed", "weight_scale", "weight_shape"),
+    "packed8-asymmetric": ("weight_packed", "weight_scale", "weight_zero_point"), "packed4-order": ("weight_g_idx",),
+    "int": ("weight", "weight_scale"), "naive-int-tensor": ("weight_scale",), "float-channel": ("weight", "weight_scale"),
+    "float-tensor": ("weight_scale",), "naive-block": ("weight", "weight_scale"), "fp8-block": ("weight", "weight_scale_inv"),
+    "fp8-tensor": ("weight",), "nf4": ("weight", "weight.absmax", "weight.quant_map", "weight.quant_state.bitsandbytes__nf4"),
+    "fp4": ("weight", "weight.absmax"), "nf4-twice": ("weight.absmax", "weight.nested_absmax", "weight.nested_quant_map"), "bnb8": ("weight", "SCB"),
+}
+DAMAGES = {"more rows": more_rows, "deeper": deeper, "nothing": nothing, "doubles": doubles}
+
+
 class BadInput(unittest.TestCase):
     def setUp(self):
         temporary = tempfile.TemporaryDirectory(prefix="cambium-test-")
@@ -258,6 +302,40 @@ class BadInput(unittest.TestCase):
     def test_damaged_tensors_are_refused_by_name(self):
         for form, edit, *parts in TENSORS:
             self.refuse(form, edit, *parts)
+
+    def test_every_part_of_every_form_is_checked(self):
+        for form, parts in PARTS.items():
+            for part in parts:
+                for name, damage in DAMAGES.items():
+                    with self.subTest(part=part, damage=name):
+                        self.refuse(form, damage(part), MODEL, f"'{MODULE}.")
+
+    def test_damaged_files_and_sizes_that_no_memory_has_are_refused(self):
+        def header(change):
+            def edit(data):
+                size = struct.unpack("<Q", data[:8])[0]
+                found = json.loads(data[8:8 + size])
+                change(found)
+                text = json.dumps(found).encode()
+                return struct.pack("<Q", len(text)) + text + data[8 + size:]
+            return edit
+
+        def entry(ending, **changed):
+            return header(lambda found: found[f"{MODULE}.{ending}"].update(changed))
+        edits = [lambda data: data[:0], lambda data: data[:7], lambda data: data[:100], lambda data: data[:-1], lambda data: data[:len(data) // 2],
+                 lambda data: struct.pack("<Q", 2 ** 62) + data[8:], lambda data: data[:8] + b"[" + data[9:]]
+        for form, part in (("gptq4", "qweight"), ("packed4", "weight_packed"), ("nf4", "weight"), ("fp8-block", "weight"), ("bnb8", "SCB")):
+            whole = self.damaged(form, lambda tensors, config: None) / MODEL
+            data = whole.read_bytes()
+            for number, edit in enumerate([*edits, entry(part, shape=[2 ** 40, 2 ** 40]), entry(part, shape=[-5, 24]), entry(part, shape=[2 ** 62]),
+                                           entry(part, data_offsets=[0, 2 ** 50]), entry(part, data_offsets=[8, 0]), entry(part, dtype="I4")]):
+                with self.subTest(form=form, number=number):
+                    whole.write_bytes(edit(data))
+                    output, errors = run("generate", "--model", whole.parent, "--prompt-tokens", 1, "--max-new-tokens", 1, expect=1)
+                    lines = [line for line in errors.splitlines() if "error" in line]
+                    self.assertEqual((output, len(lines)), (b"", 1), errors)
+                    self.assertIn(str(whole), lines[0])
+                    self.assertTrue(number < len(edits) or f"'{MODULE}.{part}'" in lines[0], lines[0])
 
     def test_words_and_numbers_of_the_configuration_are_refused_by_key(self):
         for form, edit, *parts in CONFIGS:

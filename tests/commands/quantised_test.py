@@ -83,5 +83,28 @@ class Values(Case):
                         self.assertLess(abs(a - b), 1e-5)
 
 
+class Plans(Case):
+    def test_plans_have_the_bytes_that_are_allocated(self):
+        """Those that `bench load` has in memory, in each format; the text of a plan names no other."""
+        cluster, models = self.top / "cpu.yaml", {"plain": FAMILIES["llama"]}
+        cluster.write_text(run("plan", "show", "a100-80gb")[0].decode().replace("kind: cuda:sm_80", "kind: cpu"))
+        for form in ("gptq-order", "awq", "packed4-asymmetric", "fp8-block", "nf4-twice", "bnb8"):
+            models[form] = self.top / form
+            quantise(FAMILIES["llama"], models[form], form)
+        models["gguf"] = self.top / "m.gguf"
+        run("convert", "--from", FAMILIES["llama"], "--to", "gguf", "--output", models["gguf"], "--dtype", "q4_0")
+        weights = {}
+        for form, model in models.items():
+            for precision in ("fp32", "bf16"):
+                plan = json.loads(run("plan", "serve", model, cluster, "--devices", 1, "--batch", 1, "--input-len", 8, "--output-len", 4,
+                                      "--precision", precision, "--json", "-")[0])
+                *_, loaded = rows(run("bench", "load", "--model", model, "--steps", 1, "--precision", precision)[0])
+                weights[form, precision] = plan["rows"][0]["memory"]["weights"]
+                self.assertEqual(weights[form, precision], loaded["packed_bytes"], form)
+            self.assertTrue(form == "plain" or weights[form, "fp32"] < weights["plain", "fp32"], form)
+        _, errors = run("plan", "serve", models["awq"], cluster, "--devices", 1, "--load-in", "int4", "--output-len", 4, "--input-len", 8, expect=2)
+        self.assertIn("is quantised already", errors)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -248,7 +248,7 @@ static double serving_of(const char *const *keys, int64_t batch, int64_t prompt,
     struct train_run run;
     struct serve_work work;
     struct serve_times times;
-    const struct serve_layout layout = {1, 1, batch, prompt, is_prompt ? 1 : 2, 0, 0, 0, PRECISION_BF16, 1024};
+    const struct serve_layout layout = {1, 1, batch, prompt, is_prompt ? 1 : 2, 0, 0, 0, PRECISION_BF16, 1024, NULL};
     test_ok(cluster_open("h200", &cluster));
     test_ok(run_file_read(NULL, keys, 5, &file));
     test_ok(run_file_resolve(&file.run, &run));

@@ -81,10 +81,10 @@ static void adapters_take_memory_and_time(void **state) {
     double image[4];
     static const char *const keys[] = {"model.num_layers=4", "model.hidden_size=64", "model.num_attention_heads=4",
                                        "model.vocab_size=512", "data.seq_length=64"};
-    const struct serve_layout layouts[] = {{1, 1, 4, 16, 16, 0, 0, 0, PRECISION_BF16, 0},
-                                           {1, 1, 4, 16, 16, 2, 8, 0, PRECISION_BF16, 0},
-                                           {1, 1, 4, 16, 16, 4, 8, 0, PRECISION_BF16, 0},
-                                           {1, 1, 4, 16, 16, 4, 16, 0, PRECISION_BF16, 0}};
+    const struct serve_layout layouts[] = {{1, 1, 4, 16, 16, 0, 0, 0, PRECISION_BF16, 0, NULL},
+                                           {1, 1, 4, 16, 16, 2, 8, 0, PRECISION_BF16, 0, NULL},
+                                           {1, 1, 4, 16, 16, 4, 8, 0, PRECISION_BF16, 0, NULL},
+                                           {1, 1, 4, 16, 16, 4, 16, 0, PRECISION_BF16, 0, NULL}};
     test_ok(cluster_open("a100-80gb", &cluster));
     test_ok(run_file_read(NULL, keys, 5, &file));
     test_ok(run_file_resolve(&file.run, &run));
@@ -129,7 +129,7 @@ static void prompts_take_steps(void **state) {
     cluster.achieved[CLUSTER_SERVE_ROW].value = 1e-6;
     cluster.achieved[CLUSTER_SERVE_STEP].value = 1e-3;
     for (int i = 0; i < 3; i++) {
-        const struct serve_layout layout = {1, 1, BATCH, INPUT, 16, 0, 0, 0, PRECISION_BF16, rows[i]};
+        const struct serve_layout layout = {1, 1, BATCH, INPUT, 16, 0, 0, 0, PRECISION_BF16, rows[i], NULL};
         struct serve_work work;
         test_ok(serve_work_make(&run.config.model, &layout, &cluster, &work));
         serve_times_find(&work, &cluster, &times[i]);
@@ -161,7 +161,8 @@ static void an_adapter_costs_its_own_work(void **state) {
     cluster.achieved[CLUSTER_SERVE_LAYER].value = cluster.achieved[CLUSTER_SERVE_STEP].value = 0;
     cluster.achieved[CLUSTER_SERVE_ROW].value = 0;
     for (int i = 0; i < 4; i++) {
-        const struct serve_layout layout = {1, 1, 64, 64, 16, adapters[i][0], adapters[i][1], 0, PRECISION_BF16, 512};
+        const struct serve_layout layout = {1,   1,   64, 64, 16, adapters[i][0], adapters[i][1], 0, PRECISION_BF16,
+                                            512, NULL};
         struct serve_work work;
         struct serve_times times;
         test_ok(serve_work_make(&run.config.model, &layout, &cluster, &work));
@@ -192,7 +193,7 @@ static void pages_are_read_at_the_speed_of_the_memory(void **state) {
     cluster.achieved[CLUSTER_SERVE_HIDDEN].value = 1;
     cluster.achieved[CLUSTER_SERVE_MEMORY].value = 8;
     for (int i = 0; i < 2; i++) {
-        const struct serve_layout layout = {1, 1, BATCH, 16 + i * MORE, 16, 0, 0, 0, PRECISION_BF16, 0};
+        const struct serve_layout layout = {1, 1, BATCH, 16 + i * MORE, 16, 0, 0, 0, PRECISION_BF16, 0, NULL};
         struct serve_work work;
         test_ok(serve_work_make(&run.config.model, &layout, &cluster, &work));
         serve_times_find(&work, &cluster, &times[i]);
@@ -217,7 +218,7 @@ static void attention_over_the_cache_stays_in_fp32(void **state) {
     struct serve_work work;
     static const char *const keys[] = {"model.num_layers=4", "model.hidden_size=64", "model.num_attention_heads=4",
                                        "model.vocab_size=512", "data.seq_length=64"};
-    const struct serve_layout layout = {1, 1, BATCH, INPUT, OUTPUT, 0, 0, 0, PRECISION_TF32, 0};
+    const struct serve_layout layout = {1, 1, BATCH, INPUT, OUTPUT, 0, 0, 0, PRECISION_TF32, 0, NULL};
     test_ok(cluster_open("a100-80gb", &cluster));
     test_ok(run_file_read(NULL, keys, 5, &file));
     test_ok(run_file_resolve(&file.run, &run));
