@@ -14,6 +14,7 @@ struct numbers {
     uint16_t sixes[64]; /* of signed integers of 6 bits */
 };
 
+/* Returns the numbers of codes. */
 static struct numbers numbers_of(const struct panel_form *f) {
     const float *given = encoded_table(f->encoding.codes);
     struct numbers n;
@@ -31,6 +32,7 @@ static struct numbers numbers_of(const struct panel_form *f) {
 /* 16-bit numbers, two in each lane of a vfloat. */
 typedef uint16_t vhalves __attribute__((vector_size(sizeof(vfloat))));
 
+/* Returns a vector in memory. */
 static inline vhalves load_halves(const void *from) {
     vhalves x;
     memcpy(&x, from, sizeof x);
@@ -54,6 +56,7 @@ TILE_INLINE vhalves e4m3_halves(vhalves codes) {
  * which a table turns into bf16. */
 enum form { FORM_NUMBERS, FORM_NIBBLES, FORM_SIXES, FORM_BYTES, FORM_E4M3, FORMS };
 
+/* Returns the form of a panel's codes for a product. */
 static inline enum form form_of(enum product product, const struct panel_form *f) {
     bool has_table = f->encoding.bits <= 6 && product != PRODUCT_FLOATS;
     return f->bits == 4                          ? FORM_NIBBLES
@@ -74,8 +77,8 @@ TILE_INLINE int chunk_bytes(enum form form, enum product product) {
                                   : CHUNK * PANEL;
 }
 
-/* Takes the numbers of a pair of positions, for the vector of outputs from `first` on: both positions in one vector,
- * their upper and their lower parts, or a vector for each position. */
+/* Takes the numbers of a pair of positions, for the vector of outputs from `first` on. That is one vector of both, one
+ * each of their upper and lower parts, or one for each position. */
 TILE_INLINE void take_numbers(enum form form, enum product product, const struct numbers *n, const char *chunk,
                               int pair, int first, vfloat w[2]) {
     if (form == FORM_NUMBERS) {
