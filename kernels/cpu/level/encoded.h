@@ -7,8 +7,8 @@
  *
  * Codes of up to 4 bits are held in 4. A chunk is a word of 32 bits for each output: the lower half has its even
  * positions, the upper half the odd ones, each from the lowest bits up. Longer codes are held in bytes, and integers
- * among them as signed numbers: a pair of positions is 2 neighbouring bytes for each output, and a word has the pairs
- * of outputs that are SIMD_LANES apart. So vectors of words become pairs of bf16 without crossing lanes. */
+ * among them as signed numbers. A pair of positions is 2 neighbouring bytes for each output. A word has the pairs of
+ * outputs that are SIMD_LANES apart. So vectors of words become pairs of bf16 without crossing lanes. */
 #pragma once
 
 #include "cpu/level/panels.h"

@@ -5,8 +5,8 @@
  *
  * NF4 and FP4 have numbers that two bf16 hold, which are multiplied one after the other.
  *
- * Codes of 4 bits become numbers in registers, block of rows by block, as those of 8 bits do for few rows: the units
- * that permute work beside those that multiply. Otherwise, a slice of a panel is expanded to numbers, which stay in the
+ * Codes of up to 6 bits become numbers in registers, block of rows by block, as others do for few rows: the units that
+ * permute work beside those that multiply. Otherwise, a slice of a panel is expanded to numbers, which stay in the
  * first-level cache and meet all rows. One row reads the panel as one stream, the scales of each group with its codes.
  *
  * Each output is the same chain of sums for any number of rows, so that a row's bits do not depend on the others. Where
@@ -39,10 +39,9 @@ static int64_t padded(enum product product, int64_t positions) {
 
 /* Returns the maximum number of rows that meet codes in registers, which is then faster than expanding these. */
 static int coded_rows(enum product product, enum form form) {
-    return is_tiled(product)      ? product == PRODUCT_PAIRS ? 2 : 0
-           : form == FORM_NIBBLES ? INT_MAX
-           : form == FORM_BYTES   ? TILE_ROWS
-                                  : 4;
+    if (is_tiled(product))
+        return product == PRODUCT_PAIRS ? 2 : 0;
+    return form == FORM_NIBBLES || form == FORM_SIXES ? INT_MAX : form == FORM_BYTES ? TILE_ROWS : 4;
 }
 
 /* Returns the floats of expanded positions. */
@@ -90,10 +89,12 @@ TILE_INLINE void expand_forms(enum product product, enum form form, const struct
                               int64_t count, float *out) {
     switch (form) {
     case FORM_NUMBERS:
+    case FORMS:
         break;
         EXPAND_CASE(FORM_NIBBLES, product)
         EXPAND_CASE(FORM_BYTES, product)
         EXPAND_CASE(FORM_E4M3, product)
+        EXPAND_CASE(FORM_SIXES, product)
     }
 }
 
@@ -397,20 +398,28 @@ MULTIPLY(multiply_byte_floats, FORM_BYTES, PRODUCT_FLOATS)
 MULTIPLY(multiply_e4m3_floats, FORM_E4M3, PRODUCT_FLOATS)
 MULTIPLY(multiply_pairs, FORM_NUMBERS, PRODUCT_PAIRS)
 MULTIPLY(multiply_nibbles, FORM_NIBBLES, PRODUCT_PAIRS)
+MULTIPLY(multiply_sixes, FORM_SIXES, PRODUCT_PAIRS)
 MULTIPLY(multiply_bytes, FORM_BYTES, PRODUCT_PAIRS)
 MULTIPLY(multiply_e4m3, FORM_E4M3, PRODUCT_PAIRS)
 MULTIPLY(multiply_two_pairs, FORM_NUMBERS, PRODUCT_TWO_PAIRS)
 MULTIPLY(multiply_two_nibbles, FORM_NIBBLES, PRODUCT_TWO_PAIRS)
 
 static const struct {
-    /* By form of numbers. */
-    void (*multiply[4])(int rows, const struct slice *slice, const struct block *block);
+    void (*multiply[FORMS])(int rows, const struct slice *slice, const struct block *block);
     void (*expand)(enum form form, const struct numbers *n, const char *codes, int64_t count, float *out);
-} products[] = {
-    [PRODUCT_FLOATS] = {{multiply_floats, multiply_nibble_floats, multiply_byte_floats, multiply_e4m3_floats},
-                        expand_floats},
-    [PRODUCT_PAIRS] = {{multiply_pairs, multiply_nibbles, multiply_bytes, multiply_e4m3}, expand_pairs},
-    [PRODUCT_TWO_PAIRS] = {{multiply_two_pairs, multiply_two_nibbles, NULL, NULL}, expand_two_pairs}};
+} products[] = {[PRODUCT_FLOATS] = {{[FORM_NUMBERS] = multiply_floats,
+                                     [FORM_NIBBLES] = multiply_nibble_floats,
+                                     [FORM_BYTES] = multiply_byte_floats,
+                                     [FORM_E4M3] = multiply_e4m3_floats},
+                                    expand_floats},
+                [PRODUCT_PAIRS] = {{[FORM_NUMBERS] = multiply_pairs,
+                                    [FORM_NIBBLES] = multiply_nibbles,
+                                    [FORM_SIXES] = multiply_sixes,
+                                    [FORM_BYTES] = multiply_bytes,
+                                    [FORM_E4M3] = multiply_e4m3},
+                                   expand_pairs},
+                [PRODUCT_TWO_PAIRS] = {{[FORM_NUMBERS] = multiply_two_pairs, [FORM_NIBBLES] = multiply_two_nibbles},
+                                       expand_two_pairs}};
 
 /* ---- rows ------------------------------------------------------------------------------------------------------ */
 
@@ -504,7 +513,7 @@ static void pack_block(const struct pass *pass, int64_t block) {
 
 /* Returns true if the rows of a pass meet codes in registers. */
 static bool has_codes(const struct pass *pass) {
-    return pass->rows <= coded_rows(pass->product, form_of(&pass->part->form));
+    return pass->rows <= coded_rows(pass->product, form_of(pass->product, &pass->part->form));
 }
 
 /* Expands the slice that begins at `position`; for few rows, only its scales. These need no slices of groups. */
@@ -538,7 +547,7 @@ static struct slice expand(const struct pass *pass, const char *panel, int64_t p
             expand_scales(f, group, scales[g]);
         if (is_coded)
             continue;
-        products[pass->product].expand(form_of(f), &pass->numbers, group->codes, count, to);
+        products[pass->product].expand(form_of(pass->product, f), &pass->numbers, group->codes, count, to);
         to += floats_of(pass->product, count);
         memset(to, 0, (size_t)floats_of(pass->product, all - count) * sizeof *to);
         to += floats_of(pass->product, all - count);
@@ -554,7 +563,7 @@ static void run_panel(struct pass *pass, int64_t index, int64_t first_block, int
     _Alignas(64) float numbers[SLICE * PANEL], scales[SLICE_GROUPS][2][PANEL];
     _Alignas(64) float total[MAX_ROWS * PANEL], part[MAX_ROWS * PANEL];
     int64_t base = block_start(pass, first_block), rows = block_start(pass, end_block) - base;
-    const enum form form = has_codes(pass) ? form_of(f) : FORM_NUMBERS;
+    const enum form form = has_codes(pass) ? form_of(pass->product, f) : FORM_NUMBERS;
     memset(total, 0, (size_t)(rows * PANEL) * sizeof *total);
     for (int64_t position = 0; position < f->positions;) {
         struct slice slice = expand(pass, panel, position, numbers, scales);

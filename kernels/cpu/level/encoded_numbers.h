@@ -11,8 +11,10 @@ enum product { PRODUCT_FLOATS, PRODUCT_PAIRS, PRODUCT_TWO_PAIRS };
 struct numbers {
     float table[16];
     uint16_t halves[2][32];
+    uint16_t sixes[64]; /* of signed integers of 6 bits */
 };
 
+/* Returns the numbers of codes. */
 static struct numbers numbers_of(const struct panel_form *f) {
     const float *given = encoded_table(f->encoding.codes);
     struct numbers n;
@@ -22,12 +24,15 @@ static struct numbers numbers_of(const struct panel_form *f) {
         n.halves[0][i] = n.halves[0][16 + i] = vbf16_from_float(number);
         n.halves[1][i] = n.halves[1][16 + i] = vbf16_from_float(number - upper);
     }
+    for (int i = 0; i < 64; i++)
+        n.sixes[i] = vbf16_from_float((float)(i < 32 ? i : i - 64));
     return n;
 }
 
 /* 16-bit numbers, two in each lane of a vfloat. */
 typedef uint16_t vhalves __attribute__((vector_size(sizeof(vfloat))));
 
+/* Returns a vector in memory. */
 static inline vhalves load_halves(const void *from) {
     vhalves x;
     memcpy(&x, from, sizeof x);
@@ -47,11 +52,17 @@ TILE_INLINE vhalves e4m3_halves(vhalves codes) {
     return (few & is_subnormal) | (bits & ~is_subnormal) | (codes & 0x80) << 8;
 }
 
-/* Forms of numbers in memory: expanded to what is multiplied, or codes. */
-enum form { FORM_NUMBERS, FORM_NIBBLES, FORM_BYTES, FORM_E4M3 };
+/* Forms of numbers in memory: expanded to what is multiplied, or codes. Sixes are bytes with integers of up to 6 bits,
+ * which a table turns into bf16. */
+enum form { FORM_NUMBERS, FORM_NIBBLES, FORM_SIXES, FORM_BYTES, FORM_E4M3, FORMS };
 
-static inline enum form form_of(const struct panel_form *f) {
-    return f->bits == 4 ? FORM_NIBBLES : f->encoding.codes == CODES_INTEGERS ? FORM_BYTES : FORM_E4M3;
+/* Returns the form of a panel's codes for a product. */
+static inline enum form form_of(enum product product, const struct panel_form *f) {
+    bool has_table = f->encoding.bits <= 6 && product != PRODUCT_FLOATS;
+    return f->bits == 4                          ? FORM_NIBBLES
+           : f->encoding.codes != CODES_INTEGERS ? FORM_E4M3
+           : has_table                           ? FORM_SIXES
+                                                 : FORM_BYTES;
 }
 
 /* Returns the vectors of numbers that a pair of positions has for a vector of outputs. */
@@ -66,8 +77,8 @@ TILE_INLINE int chunk_bytes(enum form form, enum product product) {
                                   : CHUNK * PANEL;
 }
 
-/* Takes the numbers of a pair of positions, for the vector of outputs from `first` on: both positions in one vector,
- * their upper and their lower parts, or a vector for each position. */
+/* Takes the numbers of a pair of positions, for the vector of outputs from `first` on. That is one vector of both, one
+ * each of their upper and lower parts, or one for each position. */
 TILE_INLINE void take_numbers(enum form form, enum product product, const struct numbers *n, const char *chunk,
                               int pair, int first, vfloat w[2]) {
     if (form == FORM_NUMBERS) {
@@ -89,12 +100,17 @@ TILE_INLINE void take_numbers(enum form form, enum product product, const struct
         vlanes words;
         memcpy(&words, chunk + pair * PANEL * 2, sizeof words);
         const int half = first / SIMD_LANES, even = 24 - 16 * half, odd = 16 - 16 * half;
+        if (form == FORM_SIXES && product != PRODUCT_FLOATS) {
+            vword codes = simd_widened_bytes((vword)words, half);
+            w[0] = (vfloat)simd_chosen_of_two((vword)load_halves(n->sixes), (vword)load_halves(n->sixes + 32), codes);
+            return;
+        }
         if (product != PRODUCT_FLOATS) {
             w[0] = form == FORM_BYTES ? simd_byte_pairs((vword)words, half)
                                       : (vfloat)e4m3_halves((vhalves)simd_widened_bytes((vword)words, half));
             return;
         }
-        w[0] = form == FORM_BYTES ? to_float(words << even >> 24) : e4m3_floats(words >> 16 * half & 255);
-        w[1] = form == FORM_BYTES ? to_float(words << odd >> 24) : e4m3_floats(words >> (16 * half + 8) & 255);
+        w[0] = form != FORM_E4M3 ? to_float(words << even >> 24) : e4m3_floats(words >> 16 * half & 255);
+        w[1] = form != FORM_E4M3 ? to_float(words << odd >> 24) : e4m3_floats(words >> (16 * half + 8) & 255);
     }
 }

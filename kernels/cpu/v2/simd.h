@@ -146,8 +146,9 @@ static inline vfloat simd_load_f16(const uint16_t *p) {
     return _mm_setr_ps(f16_to_float(p[0]), f16_to_float(p[1]), f16_to_float(p[2]), f16_to_float(p[3]));
 }
 
-/* Only for levels with SIMD_PAIRS: return the two lower (half 0) or upper bytes of each lane, as bf16 of signed numbers,
- * and as 16-bit words; and 16-bit entries of a table, by the lowest 5 bits of each 16-bit code. */
+/* Only for levels with SIMD_PAIRS. The first two return the two lower (half 0) or upper bytes of each lane: as bf16 of
+ * signed numbers, and as 16-bit words. The others return entries of a table, by the lowest 5 bits of each 16-bit code,
+ * or by 6 bits with two tables. */
 static inline vfloat simd_byte_pairs(vword words, int half) {
     return simd_set(0);
 }
@@ -155,5 +156,8 @@ static inline vword simd_widened_bytes(vword words, int half) {
     return simd_words(0);
 }
 static inline vword simd_chosen_halves(vword table, vword codes) {
+    return simd_words(0);
+}
+static inline vword simd_chosen_of_two(vword lower, vword upper, vword codes) {
     return simd_words(0);
 }

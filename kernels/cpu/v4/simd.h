@@ -26,3 +26,6 @@ static inline vword simd_widened_bytes(vword words, int half) {
 static inline vword simd_chosen_halves(vword table, vword codes) {
     return simd_words(0);
 }
+static inline vword simd_chosen_of_two(vword lower, vword upper, vword codes) {
+    return simd_words(0);
+}

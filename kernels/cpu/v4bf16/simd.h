@@ -34,3 +34,6 @@ static inline vword simd_widened_bytes(vword words, int half) {
 static inline vword simd_chosen_halves(vword table, vword codes) {
     return _mm512_permutexvar_epi16(codes, table);
 }
+static inline vword simd_chosen_of_two(vword lower, vword upper, vword codes) {
+    return _mm512_permutex2var_epi16(lower, codes, upper);
+}
