@@ -40,11 +40,14 @@ static inline int tuning_texts(enum tuning_form form) {
 }
 /* Turns a line, without its end, into pieces. */
 int tuning_parse_line(const char *line, size_t length, struct tuning_format *format, struct tuning_row *row);
+/* tuning_preference.c: the same for the object of a line with pairs or labels. */
+int tuning_parse_preference(struct tuning_format *format, struct tuning_row *row);
+
+/* ---- tuning_template.c ---- */
+
 /* Chooses the template when a row first needs it. `otherwise`: ours, for a tokenizer without one; NULL: none. */
 int tuning_choose_template(struct tuning_format *format, const char *otherwise);
 struct chat_request tuning_request(const struct tuning_format *format);
-/* tuning_preference.c: the same for the object of a line with pairs or labels. */
-int tuning_parse_preference(struct tuning_format *format, struct tuning_row *row);
 
 /* ---- tuning_rows.c ---- */
 

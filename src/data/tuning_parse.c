@@ -73,35 +73,11 @@ static int parse_text(const json_t *root, struct tuning_format *format, struct c
     return status ? status : chat_pieces_add_answer(pieces, text, length, 0);
 }
 
-int tuning_choose_template(struct tuning_format *format, const char *otherwise) {
-    int status = STATUS_OK;
-    if (format->used)
-        return STATUS_OK;
-    if (format->named)
-        format->used = chat_template_keep(format->named);
-    else if (format->tokenizer_files)
-        status = chat_template_of_tokenizer(format->tokenizer_files, &format->used);
-    THEN_IF(status, !format->used && otherwise, chat_template_open_named(otherwise, &format->used));
-    if (!status && !format->used)
-        status = status_fail(STATUS_UNSUPPORTED,
-                             "messages need a chat template, and the tokenizer has none: name " CHAT_TEMPLATE_CHOICES
-                             " by tuning.template");
-    return status;
-}
-
 static int get_value(const json_t *object, const char *key, const json_t **value) {
     const char *text;
     size_t length;
     *value = json_object_get(object, key);
     return get_string(object, key, &text, &length);
-}
-
-struct chat_request tuning_request(const struct tuning_format *format) {
-    return (struct chat_request){.tokenizer = format->tokenizer,
-                                 .eos = format->eos,
-                                 .ends = format->ends,
-                                 .end_count = format->end_count,
-                                 .seconds = format->template_timeout};
 }
 
 static int parse_instruction(const json_t *root, struct tuning_format *format, struct chat_pieces *pieces) {
