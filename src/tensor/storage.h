@@ -111,8 +111,8 @@ extern const struct storage storage_whole;
 /* For inference, and for adapters that train on the same base: the weights of linears are packed by the backend, a
  * tied embedding too, and the others are plain. Encoded parameters are packed in their bits; one that the backend does
  * not take is decoded, and held like the others. There are no gradients and no ranges. Parameters are filled one after
- * the other, the largest first. Only the current one is held plain as well, or a block of it as encoded rows. So opening
- * takes few bytes more than the packed weights. */
+ * the other, the largest first. Only the current one is held plain as well, or a block of it as encoded rows. So
+ * opening takes few bytes more than the packed weights. */
 extern const struct storage storage_packed;
 
 /* ---- for storages ---- */

@@ -38,7 +38,7 @@ static int64_t padded(enum product product, int64_t positions) {
 }
 
 /* Returns the maximum number of rows that meet codes in registers, which is then faster than expanding these. */
-static int coded_rows(enum product product, enum form form) {
+TILE_INLINE int coded_rows(enum product product, enum form form) {
     if (is_tiled(product))
         return product == PRODUCT_PAIRS ? 2 : 0;
     return form == FORM_NIBBLES || form == FORM_SIXES ? INT_MAX : form == FORM_BYTES ? TILE_ROWS : 4;
@@ -50,8 +50,14 @@ static int64_t floats_of(enum product product, int64_t positions) {
 }
 
 /* Returns the maximum number of rows of a block: as many as leave registers for tables. */
-static int block_rows(enum product product) {
+TILE_INLINE int block_rows(enum product product) {
     return is_tiled(product) ? TILES_ROWS : product == PRODUCT_TWO_PAIRS ? TILE_ROWS - 4 : TILE_ROWS;
+}
+
+/* Returns the maximum number of rows that meet numbers of a form at once. */
+TILE_INLINE int form_rows(enum product product, enum form form) {
+    int block = block_rows(product), coded = form == FORM_NUMBERS ? block : coded_rows(product, form);
+    return coded < block ? coded : block;
 }
 
 /* ---- expanding ------------------------------------------------------------------------------------------------- */
@@ -232,13 +238,14 @@ TILE_INLINE void multiply(enum form form, enum product product, int rows, const 
 
 #define ROWS_CASE(number)                                                                                              \
     case number:                                                                                                       \
-        if (number <= TILE_ROWS)                                                                                       \
-            multiply(form, product, number <= TILE_ROWS ? number : 1, slice, block);                                   \
+        if (number <= most)                                                                                            \
+            multiply(form, product, number <= most ? number : 1, slice, block);                                        \
         break;
 
-/* Multiplies up to TILE_ROWS rows. */
+/* Multiplies up to form_rows rows. */
 TILE_INLINE void multiply_rows(enum form form, enum product product, int rows, const struct slice *slice,
                                const struct block *block) {
+    const int most = form_rows(product, form);
     switch (rows) {
         ROWS_CASE(1)
         ROWS_CASE(2)
