@@ -172,7 +172,7 @@ class Forms(unittest.TestCase):
                            (head.encode() + b"a,\xe9\n", ":2: a cell is not UTF-8: save the file as UTF-8"), (",".join(map(str, range(1025))), ":1: the header has more than 1024 columns"), ("text,text\n", ':1: the header has the column "text" twice'),
                            ("question,answer\na,b\n", ":2: no field of a row is here"), ("prompt\na\n", ':2: the row has no field "completion"'), (head, ": 0 rows"),
                            ("text,weight\na,-1\n", ':2: field "weight" is not a number'), ("text,weight\na,NaN\n", ':2: field "weight" is not a number'),
-                           ("text,weight\na,much\n", ':2: field "weight" is not a number'), ("prompt,chosen,rejected\na,b,c\n", ":2: a preference row"),
+                           ("text,weight\na,much\n", ':2: field "weight" is not a number'), ("prompt,chosen,rejected\na,b,c\n", ":2: a row of two answers"),
                            ("messages\n[{'role': 'user'}]\n", ':2: field "messages" is not a list'), ("text\n" + "a" * (1 << 24) + "b\n", ":2: longer than")):
             with self.subTest(data=data[:40]):
                 file = self.write("bad.csv", data)

@@ -146,13 +146,17 @@ static double weight_bytes(const struct op_run *run) {
     return (double)(t->rows * t->cols) * (e->bits / 8.0 + scales * (e->shift == ENCODED_SYMMETRIC ? 1 : 2));
 }
 
-/* Sums of offsets are larger than results, and two bf16 hold a number of a table to 2^-16. A GPU may multiply values
- * that are rounded to bf16, by at most 2^-9. */
+/* Sums of offsets are larger than results, and two bf16 hold a number of a table to 2^-16. */
 static double bound_of(const struct op_run *run, int64_t terms) {
     const struct encoding *e = &encodings[run->variant].encoding;
-    bool is_rounded = run->type == DTYPE_BF16 && !strcmp(run->backend, "cuda");
     bool is_table = e->codes == CODES_NF4 || e->codes == CODES_FP4;
-    return op_bound(terms) * (e->shift == ENCODED_SYMMETRIC ? 1 : 4) + (is_rounded ? 0x1p-9 : is_table ? 0x1p-16 : 0);
+    return op_bound(terms) * (e->shift == ENCODED_SYMMETRIC ? 1 : 4) + (is_table ? 0x1p-16 : 0);
+}
+
+/* Returns true if a forward product of `rows` rows takes the values rounded to bf16, as that of many on a GPU does. */
+static bool rounds_values(const struct op_run *run, int64_t rows) {
+    enum { FEW_ROWS = 64 };
+    return rows > FEW_ROWS && run->type == DTYPE_BF16 && !strcmp(run->backend, "cuda");
 }
 
 /* ---- products: y = x W', and dx = dy W, with y for dy and x for dx ---- */
@@ -160,7 +164,7 @@ static double bound_of(const struct op_run *run, int64_t terms) {
 static void forward_setup(struct op_run *run) {
     int64_t m = run->shape[0], n = run->shape[1], k = run->shape[2];
     struct op_tensor *t = run->tensor;
-    t[WEIGHT] = weight_tensor(run, n, k, false);
+    t[WEIGHT] = weight_tensor(run, n, k, rounds_values(run, m));
     t[X] = (struct op_tensor){.name = "x", .role = OP_IN, .type = run->type, .rows = m, .cols = k};
     t[Y] = (struct op_tensor){
         .name = "y", .role = OP_OUT, .type = DTYPE_F32, .rows = m, .cols = n, .bound = bound_of(run, k)};
