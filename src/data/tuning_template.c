@@ -1,4 +1,4 @@
-/* The chat template of rows, and what it is told of each. */
+/* The chat template of rows, and its request. */
 #include "tuning-internal.h"
 
 int tuning_choose_template(struct tuning_format *format, const char *otherwise) {
