@@ -245,12 +245,14 @@ static int fill_unit(struct param_store *store, const struct param_fill *fill, i
     struct sharded *held = store->held;
     char *buffer = held->buffers[slot_of(held, unit, 0)].run[0];
     int status = STATUS_OK;
+    param_set_absent(store, unit, false);
     for (int id = 0; id < store->map.table->count && !status; id++) {
         if (store->map.table->rows[id].layer != unit)
             continue;
         held->filled = storage_packed_views(store, id, buffer + packed_offset(store, id));
         status = storage_pack(store, fill, id, &held->filled, stage);
     }
+    param_set_absent(store, unit, true);
     if (status || !unit_of(held, unit)->run[0].count)
         return status;
     struct param_range share = share_of(store, PARAM_WEIGHTS, unit, 0);
