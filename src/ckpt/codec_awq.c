@@ -13,6 +13,7 @@ static void configure(struct codec_config *config) {
     config->group = json_keys_integer(keys, group, 128, -1, INT32_MAX);
     config->group = config->group < 0 ? 0 : config->group;
     const char *version = json_keys_string(keys, "version", "gemm");
+    json_keys_bool(keys, "zero_point", true);
     if (!keys->status && config->bits != BITS)
         json_keys_refuse(keys, bits, "4 (%lld bits are not supported)", (long long)config->bits);
     if (!keys->status && strcasecmp(version, "gemm"))

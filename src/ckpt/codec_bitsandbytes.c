@@ -33,8 +33,8 @@ static int expect_bits(const struct codec_config *config, const struct codec_lin
 static int open_state(const struct codec_linear *linear, int part, struct json_keys *keys, char where[PATH_MAX]) {
     const struct tensor_entry *from = &linear->parts[part];
     if (from->tensor->dims != 1 || from->tensor->bytes > STATE_BYTES)
-        return codec_fail(linear, part, "has %lld bytes: a text of at most %d was expected",
-                          (long long)from->tensor->bytes, STATE_BYTES);
+        return codec_fail(linear, part, "has %lld bytes in %d dimensions: a text of at most %d in one was expected",
+                          (long long)from->tensor->bytes, from->tensor->dims, STATE_BYTES);
     char *text = calloc(1, (size_t)from->tensor->bytes + 1);
     int status = status_allocated(text);
     snprintf(where, PATH_MAX, "%s: tensor '%.200s'", from->file->path, from->tensor->name);
@@ -64,8 +64,10 @@ static int check_map(const struct codec_linear *linear) {
 static void read_nested(struct json_keys *keys, struct codec_linear *linear) {
     bool is_nested = linear->parts[NESTED_ABSMAX].tensor || linear->parts[NESTED_MAP].tensor;
     const char *type = json_keys_string(keys, "nested_dtype", "float32");
-    if (is_nested)
+    if (is_nested) {
         json_keys_need(keys, "nested_blocksize");
+        json_keys_need(keys, "nested_offset");
+    }
     linear->nested_block = json_keys_integer(keys, "nested_blocksize", 0, 1, MOST_BLOCK);
     linear->offset = (float)json_keys_number(keys, "nested_offset", 0, -1e30, 1e30);
     if (!keys->status && strcmp(type, "float32"))

@@ -51,6 +51,8 @@ static void read_scheme(struct codec_config *config, struct scheme *scheme) {
         json_keys_refuse(keys, "group_size", "a size, because 'strategy' is \"group\"");
     else if (strcmp(strategy, "channel") && strcmp(strategy, "tensor"))
         codec_refuse(config, "strategy", strategy);
+    if (!keys->status && group > 0 && strcmp(strategy, "group"))
+        json_keys_refuse(keys, "group_size", "absent, because 'strategy' is \"%s\"", strategy);
 }
 
 static void check_format(struct codec_config *config, bool is_whole) {
@@ -139,6 +141,10 @@ static int find_scheme(const struct codec_config *general, const struct codec_li
     if (!found)
         return codec_fail(linear, WEIGHT, "is quantised, but is no target of 'config_groups' in %s", config.where);
     config.keys.object = found->value;
+    const char *format = json_keys_string(&config.keys, "format", "");
+    bool is_packed = linear->codec == &codec_compressed_packed;
+    if (*format && is_packed != !strcmp(format, PACKED))
+        return codec_fail(linear, WEIGHT, "contradicts 'format' \"%.40s\" of its group in %s", format, config.where);
     read_scheme(&config, scheme);
     return config.keys.status;
 }

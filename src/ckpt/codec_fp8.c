@@ -13,10 +13,13 @@ static void configure(struct codec_config *config) {
             json_keys_refuse(keys, "weight_block_size", "two sizes");
     }
     const char *number = json_keys_string(keys, "fmt", "e4m3"), *scale = json_keys_string(keys, "scale_fmt", "float");
+    const char *scheme = json_keys_string(keys, "activation_scheme", "dynamic");
     if (!keys->status && strcmp(number, "e4m3") && strcmp(number, "float8_e4m3fn"))
         codec_refuse(config, "fmt", number);
     if (!keys->status && strcmp(scale, "float") && strcmp(scale, "float32"))
         codec_refuse(config, "scale_fmt", scale);
+    if (!keys->status && strcmp(scheme, "dynamic") && strcmp(scheme, "static"))
+        codec_refuse(config, "activation_scheme", scheme);
     config->asks_for_activations = true;
 }
 

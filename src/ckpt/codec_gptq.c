@@ -13,6 +13,8 @@ static void read_rules(struct codec_config *config) {
     json_object_foreach((json_t *)dynamic, pattern, value) {
         bool is_left_out = !strncmp(pattern, "-:", 2);
         const char *text = is_left_out || !strncmp(pattern, "+:", 2) ? pattern + 2 : pattern;
+        if (!is_left_out && !json_is_object(value))
+            json_keys_refuse(&config->keys, "dynamic", "rules that are objects");
         THEN(config->keys.status,
              codec_names_add(config, &config->names, "dynamic", text, true, is_left_out ? NULL : value));
     }
@@ -60,11 +62,11 @@ static int apply_rule(struct codec_config *config, const struct codec_linear *li
 
 static int open_linear(const struct codec_config *general, struct codec_linear *linear) {
     struct codec_config config = *general;
-    const struct safetensor *weight = linear->parts[QWEIGHT].tensor, *scales = linear->parts[SCALES].tensor;
+    const struct safetensor *weight = linear->parts[QWEIGHT].tensor;
     TRY(apply_rule(&config, linear));
     int bits = (int)config.bits;
-    if (weight->dims != 2 || scales->dims != 2 || weight->shape[0] > INT32_MAX)
-        return codec_fail(linear, weight->dims != 2 ? QWEIGHT : SCALES, "has %d dimensions (expected 2)", scales->dims);
+    if (weight->dims != 2 || weight->shape[0] > INT32_MAX)
+        return codec_fail(linear, QWEIGHT, "is no matrix of at most %d rows", INT32_MAX);
     linear->is_turned = true;
     linear->rows = weight->shape[1];
     linear->columns =

@@ -1,13 +1,16 @@
 """Damaged quantised directories are refused with exit status 1. One line names the file and the tensor, or the key of the
 configuration. Methods and forms that are not read are refused by their names."""
 import json
+import math
 import pathlib
+import random
 import shutil
 import struct
 import tempfile
 import unittest
 
-from model_support import read_safetensors, run, write_safetensors
+from gguf_support import TYPES, random_blocks, write_gguf
+from model_support import floats, read_safetensors, run, write_safetensors
 from quantised_support import FAMILIES, compressed, quantise, scheme
 
 MODULE = "model.layers.1.mlp.down_proj"
@@ -82,6 +85,12 @@ def state(kind="nf4", text=None, **changed):
     return edit
 
 
+def group(**changed):
+    def edit(_, config):
+        config["config_groups"]["group_0"].update(changed)
+    return edit
+
+
 def renamed(old, new):
     def edit(tensors, _):
         tensors[f"{MODULE}.{new}"] = tensors.pop(f"{MODULE}.{old}")
@@ -98,6 +107,16 @@ def product(shape):
 NAN16, INFINITE16, NAN32, NANB = b"\x00\x7e", b"\x00\x7c", struct.pack("<f", float("nan")), b"\xc0\x7f"
 MISSING = "missing tensor"
 # the down projection has 24 outputs and 40 inputs
+
+
+def deepened(ending):
+    """The same numbers in three dimensions."""
+    def edit(tensors, _):
+        kind, shape, content = tensors[f"{MODULE}.{ending}"]
+        tensors[f"{MODULE}.{ending}"] = (kind, [*shape, *[1] * (3 - len(shape))], content)
+    return edit
+
+
 TENSORS = [  # form, damage, the place that the line names, more of the line
     ("gptq4", without("qzeros"), MODEL, f"{MISSING} {MODULE}.qzeros"),
     ("gptq4", without("scales"), MODEL, f"{MISSING} {MODULE}.scales"),
@@ -116,6 +135,9 @@ TENSORS = [  # form, damage, the place that the line names, more of the line
     ("gptq4", bytes_at("scales", 6, INFINITE16), MODEL, f"'{MODULE}.scales' has a scale that is not finite: element 3"),
     ("gptq4", bytes_at("scales", 0, NAN16), MODEL, f"'{MODULE}.scales'"),
     ("gptq4", put("weight", "F32", (24, 40), bytes(3840)), MODEL, f"'{MODULE}.weight'"),
+    ("gptq4", deepened("qweight"), MODEL, f"'{MODULE}.qweight' is no matrix"),
+    ("gptq4", keys(group_size=0), MODEL, "'model.layers.0.mlp.down_proj.scales' has shape [5, 24] (expected [1, 24])"),
+    ("gptq4", keys(dynamic={".*": {"group_size": 16}}), MODEL, "'model.layers.0.mlp.down_proj.scales' has shape [5, 24] (expected [3, 24])"),
     ("gptq4", keys(group_size=16), MODEL, "'model.layers.0.mlp.down_proj.scales' has shape [5, 24] (expected [3, 24])"),
     ("gptq4", keys(bits=8), MODEL, "'model.layers.0.mlp.down_proj."),
     ("gptq-row", shaped("qweight", 6, 24), MODEL, f"'{MODULE}.qweight' has values of shape [24, 48] (expected [24, 40]; "
@@ -142,6 +164,16 @@ TENSORS = [  # form, damage, the place that the line names, more of the line
     ("packed4", weights(num_bits=8), MODEL, "'model.layers.0.mlp.down_proj.weight_packed'"),
     ("packed4-asymmetric", shaped("weight_zero_point", 2, 5), MODEL, f"'{MODULE}.weight_zero_point'"),
     ("packed4-order", bytes_at("weight_g_idx", 0, struct.pack("<i", 99)), MODEL, f"'{MODULE}.weight_g_idx' gives input 0 group 99"),
+    ("packed4", weights(group_size=3), MODEL, "'model.layers.0.mlp.down_proj.weight_scale'"),
+    ("packed4", group(format="int-quantized"), MODEL, "contradicts 'format' \"int-quantized\" of its group"),
+    ("int", group(format="pack-quantized"), MODEL, "contradicts 'format' \"pack-quantized\" of its group"),
+    ("float-channel", group(format="pack-quantized"), MODEL, "contradicts 'format' \"pack-quantized\" of its group"),
+    ("packed4", group(targets=["LinearX"]), MODEL, "is no target of 'config_groups'"),
+    ("packed4", group(targets=["re:.*q_proj"]), MODEL, "is no target of 'config_groups'"),
+    ("int", weights(strategy="tensor"), MODEL, "'model.layers.0.mlp.down_proj.weight_scale'"),
+    ("int", weights(symmetric=False), MODEL, f"{MISSING} model.layers.0.mlp.down_proj.weight_zero_point"),
+    ("int", keys(ignore=["Linear"]), MODEL, "is quantised, but"),
+    ("naive-block", weights(strategy="channel"), MODEL, "'model.layers.0.mlp.down_proj.weight_scale'"),
     ("packed4", keys(ignore=["re:.*down_proj"]), MODEL, "'model.layers.0.mlp.down_proj.weight_packed' is quantised, but"),
     ("int", shaped("weight_scale", 24, 2), MODEL, f"'{MODULE}.weight_scale'"),
     ("int", without("weight_scale"), MODEL, f"{MISSING} {MODULE}.weight_scale"),
@@ -175,6 +207,18 @@ TENSORS = [  # form, damage, the place that the line names, more of the line
     ("nf4", state(shape=[960]), MODEL, "'shape' must be"),
     ("nf4", state(shape=[2 ** 62, 40]), MODEL, "'shape' must be"),
     ("nf4", state(shape=[40, 24]), MODEL, f"'{MODULE}.weight' has values of shape [40, 24] (expected [24, 40])"),
+    ("nf4", deepened("weight.quant_state.bitsandbytes__nf4"), MODEL, "bytes in 3 dimensions"),
+    *(("nf4", state(text=text), MODEL, f"'{MODULE}.weight.quant_state.bitsandbytes__nf4'")
+      for text in ("", "null", "3", '"x"', '{"blocksize": 64, "blocksize": 64}', "[" * 5000, "\xff", "{}")),
+    *(("nf4", state(**{key: value}), MODEL, f"'{key}'") for key in ("blocksize", "shape", "quant_type")
+      for value in ("x", -1, 2.5, [], {}, True, 2 ** 60, 1e300)),
+    *(("nf4", state(shape=shape), MODEL, "'shape' must be") for shape in ([24, 40, 1], [24, True], [0, 40], [-24, -40], [24, 40.0], [24])),
+    *(("nf4-twice", state(**{key: value}), MODEL, f"'{key}'") for key in ("nested_blocksize", "nested_offset", "nested_dtype")
+      for value in ("x", [], {}, True, 1e300)),
+    ("nf4-twice", state(nested_offset=None), MODEL, "'nested_offset' is missing"),
+    ("nf4-twice", state(nested_blocksize=2), MODEL, f"'{MODULE}.weight.nested_absmax'"),
+    ("fp4", state("fp4", quant_type="nf4"), MODEL, "'quant_type' must be \"fp4\""),
+    ("fp4", without("weight.quant_state.bitsandbytes__fp4"), MODEL, f"'{MODULE}.weight' has no quant_state"),
     ("nf4", state(nested_blocksize=256), MODEL, "'nested_blocksize' must be"),
     ("nf4", shaped("weight", 481, 1), MODEL, f"'{MODULE}.weight' has shape [481, 1] (expected [480, 1])"),
     ("nf4", shaped("weight.quant_map", 15), MODEL, f"'{MODULE}.weight.quant_map'"),
@@ -197,6 +241,24 @@ REFUSED = ("hqq", "aqlm", "vptq", "spqr", "quip", "higgs", "quanto", "torchao", 
            "auto-round", "fbgemm_fp8", "modelopt", "marlin", "no such method")
 CONFIGS = [  # form, change of quantization_config, words of the line
     *(("gptq4", keys(quant_method=method), f"'quant_method' \"{method}\" is not supported") for method in REFUSED),
+    *(("gptq4", config_is({"bits": 4} | more), "'quant_method'") for more in ({}, {"quant_method": []}, {"quant_method": ""})),
+    *((form, keys(group_size=size), "'group_size'") for form in ("gptq4", "awq") for size in (-1.5, True, [], {}, "8", 1e99, 8.0)),
+    *((form, keys(bits=bits), "'bits'") for form in ("gptq4", "awq") for bits in (0, -4, True, [4], 4.0, 10 ** 18)),
+    *(("gptq4", keys(dynamic={pattern: rule}), "'dynamic'") for pattern in (".*", "+:.*") for rule in (3, None, [], "x", True)),
+    *(("gptq4", keys(**{key: 3}), f"'{key}'") for key in ("checkpoint_format", "pack_dtype")),
+    ("awq", keys(version=3), "'version'"), ("awq", keys(zero_point="x"), "'zero_point'"),
+    *((form, weights(**{key: value}), f"'{key}'") for form in ("packed4", "int", "float-channel", "naive-block")
+      for key in ("num_bits", "type", "strategy", "group_size", "symmetric") for value in ([], {}, 2.5)),
+    *((form, weights(strategy=word), f"'strategy' \"{word}\"") for form in ("packed4", "int", "naive-block") for word in ("token", "x")),
+    *((form, weights(group_size=8), "'group_size'") for form in ("int", "float-channel", "naive-block")),
+    *((form, group(targets=value), "'targets'") for form in ("packed4", "int") for value in (None, "Linear", [3])),
+    *((form, group(weights=value), "'weights'") for form in ("packed4", "int") for value in (None, [], "x")),
+    *(("fp8-block", keys(weight_block_size=value), "'weight_block_size'")
+      for value in ([], {}, [16, 16, 16], [16, 2.5], [True, True], [2 ** 40, 16], [-1, 16], ["16", "16"], 3)),
+    *(("fp8-block", keys(**{key: 3}), f"'{key}'") for key in ("fmt", "scale_fmt", "activation_scheme")),
+    ("fp8-block", keys(activation_scheme="nonsense"), "'activation_scheme' \"nonsense\""),
+    *(("nf4", keys(load_in_4bit=value), "'load_in_4bit'") for value in ("yes", 3, [])),
+    *(("nf4", keys(**{key: 3}), f"'{key}'") for key in ("bnb_4bit_quant_type", "bnb_4bit_quant_storage")),
     ("gptq4", keys(quant_method=None), "'quant_method'"), ("gptq4", keys(quant_method=4), "'quant_method'"),
     *(("gptq4", keys(bits=bits), f"({bits} bits are not supported)") for bits in (2, 3, 5, 6, 7)),
     ("gptq4", keys(bits=None), "'bits'"), ("gptq4", keys(bits="4"), "'bits'"), ("gptq4", keys(group_size=-2), "'group_size'"),
@@ -236,14 +298,6 @@ def more_rows(ending):
     return edit
 
 
-def deeper(ending):
-    """The same numbers in three dimensions."""
-    def edit(tensors, _):
-        kind, shape, content = tensors[f"{MODULE}.{ending}"]
-        tensors[f"{MODULE}.{ending}"] = (kind, [*shape, *[1] * (3 - len(shape))], content)
-    return edit
-
-
 def nothing(ending):
     def edit(tensors, _):
         kind, shape, _ = tensors[f"{MODULE}.{ending}"]
@@ -259,16 +313,34 @@ def doubles(ending):
     return edit
 
 
+def not_finite(bits):
+    """The last scale or FP8 number of a part becomes these bits of its type."""
+    def damage(ending):
+        def edit(tensors, _):
+            kind, shape, content = tensors[f"{MODULE}.{ending}"]
+            last = bits[kind]
+            tensors[f"{MODULE}.{ending}"] = (kind, shape, content[:-len(last)] + last)
+        return edit
+    return damage
+
+
 PARTS = {  # every damage of every part is refused
-    "gptq4": ("qweight", "qzeros", "scales"), "gptq8": ("qweight", "qzeros", "scales"), "gptq-order": ("g_idx",), "gptq-short": ("scales",),
-    "awq": ("qweight", "qzeros", "scales"), "packed4": ("weight_packed", "weight_scale", "weight_shape"),
+    "gptq4": ("qweight", "qzeros", "scales"), "gptq8": ("qweight", "qzeros", "scales"), "gptq4-v2": ("qzeros",), "gptq-row": ("scales",),
+    "gptq-order": ("g_idx",), "gptq-short": ("scales",), "awq": ("qweight", "qzeros", "scales"), "awq-row": ("qweight", "scales"),
+    "packed4": ("weight_packed", "weight_scale", "weight_shape"), "packed8": ("weight_packed",), "packed4-row": ("weight_scale",),
     "packed8-asymmetric": ("weight_packed", "weight_scale", "weight_zero_point"), "packed4-order": ("weight_g_idx",),
-    "int": ("weight", "weight_scale"), "naive-int-tensor": ("weight_scale",), "float-channel": ("weight", "weight_scale"),
-    "float-tensor": ("weight_scale",), "naive-block": ("weight", "weight_scale"), "fp8-block": ("weight", "weight_scale_inv"),
-    "fp8-tensor": ("weight",), "nf4": ("weight", "weight.absmax", "weight.quant_map", "weight.quant_state.bitsandbytes__nf4"),
-    "fp4": ("weight", "weight.absmax"), "nf4-twice": ("weight.absmax", "weight.nested_absmax", "weight.nested_quant_map"), "bnb8": ("weight", "SCB"),
+    "int": ("weight", "weight_scale"), "int-group-asymmetric": ("weight_scale", "weight_zero_point"), "naive-int-tensor": ("weight_scale",),
+    "float-channel": ("weight", "weight_scale"), "float-tensor": ("weight_scale",), "naive-block": ("weight", "weight_scale"),
+    "fp8-block": ("weight", "weight_scale_inv"), "fp8-block-odd": ("weight_scale_inv",), "fp8-tensor": ("weight",),
+    "fp8-channel": ("weight", "weight_scale"), "nf4": ("weight", "weight.absmax", "weight.quant_map", "weight.quant_state.bitsandbytes__nf4"),
+    "fp4": ("weight", "weight.absmax", "weight.quant_map"), "nf4-twice": ("weight.absmax", "weight.nested_absmax", "weight.nested_quant_map"),
+    "fp4-twice-32": ("weight.nested_absmax",), "bnb8": ("weight", "SCB"),
 }
-DAMAGES = {"more rows": more_rows, "deeper": deeper, "nothing": nothing, "doubles": doubles}
+DAMAGES = {"more rows": more_rows, "deeper": deepened, "nothing": nothing, "doubles": doubles}
+SCALES = ("scales", "weight_scale", "weight_scale_inv", "weight.absmax", "weight.nested_absmax", "SCB")
+NOT_FINITE = {"nan": not_finite({"F16": NAN16, "BF16": NANB, "F32": NAN32}),
+              "infinite": not_finite({"F16": INFINITE16, "BF16": b"\x80\x7f", "F32": struct.pack("<f", math.inf)}),
+              "minus infinite": not_finite({"F16": b"\x00\xfc", "BF16": b"\x80\xff", "F32": struct.pack("<f", -math.inf)})}
 
 
 class BadInput(unittest.TestCase):
@@ -306,7 +378,11 @@ class BadInput(unittest.TestCase):
     def test_every_part_of_every_form_is_checked(self):
         for form, parts in PARTS.items():
             for part in parts:
-                for name, damage in DAMAGES.items():
+                has_scales = part in SCALES and (form, part) != ("nf4-twice", "weight.absmax")  # which has codes
+                damages = DAMAGES | (NOT_FINITE if has_scales else {})
+                if form.startswith(("gptq", "awq", "packed")):  # whose weight has another name
+                    damages |= {"plain": lambda _: put("weight", "F32", (24, 40), bytes(3840))}
+                for name, damage in damages.items():
                     with self.subTest(part=part, damage=name):
                         self.refuse(form, damage(part), MODEL, f"'{MODULE}.")
 
@@ -336,6 +412,43 @@ class BadInput(unittest.TestCase):
                     self.assertEqual((output, len(lines)), (b"", 1), errors)
                     self.assertIn(str(whole), lines[0])
                     self.assertTrue(number < len(edits) or f"'{MODULE}.{part}'" in lines[0], lines[0])
+
+    def test_damaged_tensors_of_every_type_of_gguf_are_refused(self):
+        r, name, file = random.Random(3), "blk.0.ffn_down.weight", self.top / "m.gguf"
+        keys = {"general.architecture": "llama", "llama.block_count": 1, "llama.embedding_length": 256, "llama.feed_forward_length": 256,
+                "llama.context_length": 16, "llama.attention.head_count": 4, "llama.attention.layer_norm_rms_epsilon": 1e-5}
+        plain = {f"{norm}.weight": (0, [256], floats([1.0] * 256)) for norm in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm")}
+        plain["token_embd.weight"] = (0, [4, 256], floats([0.5] * 1024))
+        for module in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up"):
+            plain[f"blk.0.{module}.weight"] = (1, [256, 256], bytes(131072))
+        for word, (kind, in_block, size, places, _) in TYPES.items():
+            data = random_blocks(r, word, 65536)
+            bad = [(name, [255, 256], data), (name, [256, 512], data * 2), (name, [65536], data), ("exceeds", [2 ** 30, 256], data),
+                   ("64 bits", [2 ** 40, 2 ** 40], data), ("a size of 0", [0, 256], data)]
+            if in_block > 1:
+                bad.append(("whole blocks", [256, in_block + 1], data))
+            for number in (math.nan, math.inf):
+                bits = struct.pack("<e" if places else "<f", number)[2 if word == "BF16" else 0:]
+                for at in (9 * size + place for place in places or (0,)):
+                    bad.append((name, [256, 256], data[:at] + bits + data[at + len(bits):]))
+            for words, shape, content in bad:
+                with self.subTest(type=word, words=words, shape=shape):
+                    write_gguf(file, keys, plain | {name: (kind, shape, content)})
+                    self.refuse_gguf(file, words)
+            for end in (1, size, len(data)):
+                with self.subTest(type=word, end=end):
+                    write_gguf(file, keys, plain | {name: (kind, [256, 256], data)})
+                    file.write_bytes(file.read_bytes()[:-end])
+                    self.refuse_gguf(file, f"'{name}'.* exceeds the file")
+        write_gguf(file, keys, plain)
+        self.refuse_gguf(file, name)
+
+    def refuse_gguf(self, file, words):
+        output, errors = run("generate", "--model", file, "--prompt-tokens", 1, "--max-new-tokens", 1, expect=1)
+        lines = [line for line in errors.splitlines() if "error" in line]
+        self.assertEqual((output, len(lines)), (b"", 1), errors)
+        self.assertIn(str(file), lines[0])
+        self.assertRegex(lines[0], words)
 
     def test_words_and_numbers_of_the_configuration_are_refused_by_key(self):
         for form, edit, *parts in CONFIGS:
