@@ -114,24 +114,6 @@ static int load_checkpoint(struct trainer *trainer, struct optimizer_arrays *sta
     return status;
 }
 
-static int initialise(void *context, int id) {
-    struct trainer *trainer = context;
-    uint64_t seed = (uint64_t)trainer->run.config.train.seed;
-    return param_initialise(base_store(trainer->model.base), trainer->rank.exec.stream, seed, id);
-}
-
-/* Loads a plain base that is held packed. */
-static int read_packed_base(struct trainer *trainer) {
-    struct pretrained files = {0};
-    struct pretrained_encodings plain = {.model = &files};
-    if (!*trainer->run.model_directory)
-        return base_fill(trainer->model.base, (struct param_fill){.fill = initialise, .context = trainer});
-    int status = pretrained_open(trainer->run.model_directory, NULL, &files);
-    THEN(status, pretrained_load(&plain, trainer->model.base, trainer->rank.exec.stream, true));
-    pretrained_close(&files);
-    return status;
-}
-
 static int read_base(struct trainer *trainer) {
     struct param_store *store = base_store(trainer->model.base);
     struct ckpt_flat flat = ckpt_flat_weights(store, trainer->rank.exec.stream);
@@ -150,10 +132,9 @@ static int read_encoded_base(struct trainer *trainer) {
 
 int train_load_base(struct trainer *trainer) {
     uint64_t seed = (uint64_t)trainer->run.config.train.seed;
-    int status = pretrained_describes(&trainer->model.encodings)        ? read_encoded_base(trainer)
-                 : base_store(trainer->model.base)->storage->needs_fill ? read_packed_base(trainer)
-                 : *trainer->run.model_directory                        ? read_base(trainer)
-                                                                        : base_initialise(trainer->model.base, seed);
+    int status = pretrained_describes(&trainer->model.encodings) ? read_encoded_base(trainer)
+                 : *trainer->run.model_directory                 ? read_base(trainer)
+                                                                 : base_initialise(trainer->model.base, seed);
     status = comm_agree(trainer->world, status); /* the next steps may sum over ranks */
     return status ? status
                   : trainer->run.tuner->start(trainer->run.tuner->description, trainer->model.tuner.self,

@@ -4,13 +4,8 @@
 
 #include "parallel/sharded.h"
 
-/* The norms of a frozen base are computed again by default: adapters read few of them, and they cost little. */
-static struct model_recompute recompute_of(const struct run_config *run, bool is_frozen) {
+static struct model_recompute recompute_of(const struct run_config *run) {
     struct model_recompute recompute = {.num_layers = run->parallel.recompute_num_layers};
-    if (run->parallel.recompute_granularity == GRANULARITY_NONE && is_frozen) {
-        recompute.how = RECOMPUTE_SELECTIVE;
-        recompute.layernorm = true;
-    }
     if (run->parallel.recompute_granularity == GRANULARITY_SELECTIVE)
         recompute.how = RECOMPUTE_SELECTIVE;
     else if (run->parallel.recompute_granularity == GRANULARITY_FULL)
@@ -63,9 +58,8 @@ static int find_first_backward(const struct pipeline_split *split, const struct 
     return status;
 }
 
-/* Sets how weights are held, and how the ranks with the same ones share them. Adapters are small, so a frozen model
- * only ever shares weights. It is packed once, except where plain weights are shared or FP8 reads them. STATUS_USAGE
- * where a base in few bits cannot have it. */
+/* Sets how the ranks with the same weights share them. Adapters are small, so a frozen model only ever shares weights.
+ * A base in few bits is packed. STATUS_USAGE where it cannot have the precision. */
 static int set_sharding(const struct run_config *run, const struct rank_grid *grid, struct base_options *options) {
     enum sharding sharding = run_sharding(run);
     int shards = grid->data * grid->context;
@@ -77,12 +71,12 @@ static int set_sharding(const struct run_config *run, const struct rank_grid *gr
         options->storage = &storage_sharded;
     else if (shards > 1 && sharding == SHARDING_OPTIM_GRADS && options->trains)
         options->storage = &storage_sharded_gradients;
-    bool is_fp8 = run->train.precision == PRECISION_FP8;
-    if (options->encodings && is_fp8)
+    if (!options->encodings)
+        return STATUS_OK;
+    if (run->train.precision == PRECISION_FP8)
         return status_fail(STATUS_USAGE,
                            "train.precision fp8 rounds weights itself: a base in few bits takes bf16 or fp32");
-    if (options->encodings || (!options->trains && !options->storage && !is_fp8))
-        options->storage = options->storage ? &storage_sharded_packed : &storage_packed;
+    options->storage = options->storage ? &storage_sharded_packed : &storage_packed;
     return STATUS_OK;
 }
 
@@ -97,7 +91,7 @@ int train_model_options(const struct train_run *run, const struct rank *rank, co
         .base.trains = run->tuner == NULL,
         .base.encodings = pretrained_describes(&model->encodings),
         .hooks = model->tuner.hooks,
-        .train.recompute = recompute_of(&run->config, run->tuner != NULL),
+        .train.recompute = recompute_of(&run->config),
         .train.fp8 = fp8_of(&run->config),
         .max_rows = run->config.train.micro_batch_size * train_sample_rows(&run->config, run->loss),
         .train.has_row_losses = run->loss && run->loss->run,
