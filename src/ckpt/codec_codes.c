@@ -2,7 +2,7 @@
  * loops for each way in which codes may lie; those at the edges of a rectangle code by code. */
 #include "codec-internal.h"
 
-#include "base/smaller.h"
+#include "ckpt/pieces.h"
 
 enum { PIECE_BYTES = 1 << 16 /* of packed codes that are read at once */, TILE = 16, SQUARE = 8 };
 
@@ -163,7 +163,8 @@ static void unpack(const struct lines *l, const char *piece, int64_t first, int6
 }
 
 /* Reads and unpacks lines [first, first + count). */
-static int read_lines(const struct lines *l, int64_t first, int64_t count) {
+static int read_lines(const void *context, int64_t first, int64_t count) {
+    const struct lines *l = context;
     const struct tensor_entry *from = &l->codes->tensor;
     char *piece = malloc((size_t)(count * l->bytes) + 1);
     TRY(status_allocated(piece));
@@ -192,18 +193,5 @@ int codec_read_codes(const struct codec_codes *c, const struct codec_rect *rect,
     l.bytes = (c->axis ? units : rect->columns) * c->unit_bytes;
     l.start = c->axis ? rect->row * l.stride + l.first_unit * c->unit_bytes
                       : l.first_unit * l.stride + rect->column * c->unit_bytes;
-    int64_t at_once = (PIECE_BYTES / l.bytes / SQUARE + 1) * SQUARE, failed = count;
-    int status = STATUS_OK;
-#pragma omp parallel for num_threads(usable_cores()) schedule(static) reduction(min                                    \
-                                                                                : failed, status) if (count > at_once)
-    for (int64_t at = 0; at < count; at += at_once) {
-        int one = read_lines(&l, at, smaller(at_once, count - at));
-        failed = one && at < failed ? at : failed;
-        status = one < status ? one : status;
-    }
-    /* An error's text belongs to its thread, so this thread repeats the reads from the one that failed on. */
-    status = status == STATUS_MEMORY ? status_no_memory() : STATUS_OK;
-    for (int64_t at = failed; at < count && !status; at += at_once)
-        status = read_lines(&l, at, smaller(at_once, count - at));
-    return status;
+    return ckpt_read_pieces(count, (PIECE_BYTES / l.bytes / SQUARE + 1) * SQUARE, read_lines, &l);
 }

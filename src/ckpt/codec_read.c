@@ -3,6 +3,7 @@
 #include "codec-internal.h"
 
 #include "base/smaller.h"
+#include "ckpt/pieces.h"
 
 enum { PIECE_BYTES = 1 << 18 /* of codes that are read at once */, FLAT_CODES = 1 << 17, ORDER_GROUP = 32 };
 
@@ -19,31 +20,29 @@ static int check_numbers(const struct codec_linear *linear, const uint8_t *codes
     return found ? codec_fail(linear, 0, "has a number that is nan: %s", "finite numbers were expected") : STATUS_OK;
 }
 
-/* Reads codes of rows [row, row + count) of a rectangle of a flat weight, one after the other. */
-static int read_flat(const struct codec_linear *linear, const struct codec_rect *rect, int64_t row, int64_t count,
-                     uint8_t *out) {
-    int64_t first = (rect->row + row) * linear->columns + rect->column;
-    return codec_read_codes(&linear->codes, &(const struct codec_rect){0, 1, first, count * rect->columns}, 0, 1, out);
+/* A rectangle of a flat weight, whose rows go to `out`, `stride` apart. */
+struct flat_rows {
+    const struct codec_linear *linear;
+    const struct codec_rect *rect;
+    int64_t stride;
+    uint8_t *out;
+};
+
+/* Reads codes of rows [row, row + count), one after the other. */
+static int read_flat(const void *context, int64_t row, int64_t count) {
+    const struct flat_rows *flat = context;
+    int64_t first = (flat->rect->row + row) * flat->linear->columns + flat->rect->column;
+    const struct codec_rect rect = {0, 1, first, count * flat->rect->columns};
+    return codec_read_codes(&flat->linear->codes, &rect, 0, 1, flat->out + row * flat->stride);
 }
 
-/* The same for all rows, `stride` apart. Threads share them. */
+/* Reads all rows. Threads share them. */
 static int read_flat_rows(const struct codec_linear *linear, const struct codec_rect *rect, int64_t stride,
                           uint8_t *out) {
     bool is_whole = rect->columns == linear->columns && stride == rect->columns;
     int64_t at_once = is_whole ? FLAT_CODES / rect->columns + 1 : 1; /* rows without gaps between them */
-    int64_t failed = rect->rows;
-    int status = STATUS_OK;
-#pragma omp parallel for num_threads(usable_cores()) schedule(static) reduction(min : failed, status)
-    for (int64_t i = 0; i < rect->rows; i += at_once) {
-        int one = read_flat(linear, rect, i, smaller(at_once, rect->rows - i), out + i * stride);
-        failed = one && i < failed ? i : failed;
-        status = one < status ? one : status;
-    }
-    /* An error's text belongs to its thread, so this thread repeats the reads from the one that failed on. */
-    status = status == STATUS_MEMORY ? status_no_memory() : STATUS_OK;
-    for (int64_t i = failed; i < rect->rows && !status; i += at_once)
-        status = read_flat(linear, rect, i, smaller(at_once, rect->rows - i), out + i * stride);
-    return status;
+    const struct flat_rows flat = {linear, rect, stride, out};
+    return ckpt_read_pieces(rect->rows, at_once, read_flat, &flat);
 }
 
 /* Reads codes in the order of the inputs: out[rows, columns], rows `stride` apart. */

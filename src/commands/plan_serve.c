@@ -199,7 +199,8 @@ int plan_serve_command(int argc, char **argv) {
             "Finds the layouts that serve a model on a cluster: latency of a request, tokens per second, memory. MODEL "
             "is a model directory, a GGUF file, a size such as 20B, or an open model's name such as llama-3.1-8b. Of a "
             "directory, only config.json is read, and the headers of quantised tensors. CLUSTER is a shipped cluster "
-            "or a file. The best row within the limits has the most requests per second of a device. Exit status 1: no "
+            "or a file. The best row within the limits serves more requests per second and device than any other. Exit "
+            "status 1: no "
             "layout is within them.",
         .examples = "  cambium plan serve 20B h100 --devices 8 --max-latency-ms 1000\n"
                     "  cambium plan serve Qwen3-8B h100 --devices 4 --input-len 1024 --output-len 256 --json -\n",

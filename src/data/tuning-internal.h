@@ -34,10 +34,6 @@ struct tuning_format {
     const int32_t *ends; /* [end_count] other tokens at which generators stop */
     size_t end_count;
 };
-/* Returns how many texts a row has. */
-static inline int tuning_texts(enum tuning_form form) {
-    return form == TUNING_PAIRS ? 2 : 1;
-}
 /* Turns a line, without its end, into pieces. */
 int tuning_parse_line(const char *line, size_t length, struct tuning_format *format, struct tuning_row *row);
 /* tuning_preference.c: the same for the object of a line with pairs or labels. */

@@ -42,6 +42,10 @@ enum tuning_form {
     TUNING_PAIRS,   /* two answers: a row has two texts */
     TUNING_LABELS   /* one answer, which is wanted or not */
 };
+/* Returns how many texts a row has; each is a segment of a batch. */
+static inline int tuning_texts(enum tuning_form form) {
+    return form == TUNING_PAIRS ? 2 : 1;
+}
 enum tuning_truncation { TUNING_TRUNCATE_RIGHT, TUNING_TRUNCATE_LEFT }; /* the side that is cut off */
 
 struct tuning_options {

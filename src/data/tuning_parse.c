@@ -151,6 +151,10 @@ static const struct row_form *find_form(const json_t *root, const char **field) 
         status_fail(STATUS_INVALID, "a row of two answers (\"chosen\", \"rejected\") needs --loss dpo or --loss orpo");
         return NULL;
     }
+    if (json_is_false(json_object_get(root, "label")) && is_given(root, "completion")) {
+        status_fail(STATUS_INVALID, "an answer that is not wanted (\"label\": false) needs --loss kto");
+        return NULL;
+    }
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
         for (size_t k = 0; k < 2 && forms[i].fields[k]; k++) {
             const char *name = forms[i].fields[k];

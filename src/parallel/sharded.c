@@ -37,6 +37,7 @@ struct sharded {
     const int *order;
     int64_t order_count, at;
     struct sharded_counts counts;
+    size_t *offsets;             /* [table count] of packed parameters in their units, in bytes */
     struct storage_views filled; /* of the packed parameter that is being filled in */
     void *poison;                /* host: NaNs for buffers that are not in use, where loans are counted */
 };
@@ -59,15 +60,6 @@ static int slots_of(const struct param_store *store, enum param_array array) {
 
 static bool is_packed(const struct param_store *store) {
     return store->storage == &storage_sharded_packed;
-}
-
-/* Returns where a packed parameter starts in its unit, in bytes. */
-static size_t packed_offset(const struct param_store *store, int id) {
-    const struct param *rows = store->map.table->rows;
-    size_t bytes = 0;
-    for (int i = id - 1; i >= 0 && rows[i].layer == rows[id].layer; i--)
-        bytes += storage_packed_bytes(store, i);
-    return bytes;
 }
 
 /* Returns the elements of a packed unit: its bytes as numbers of the type of the weights, in equal, aligned shares. */
@@ -240,6 +232,22 @@ static struct param_range share_of(const struct param_store *store, enum param_a
     return *range;
 }
 
+/* Finds where each packed parameter starts: the parameters of a unit follow each other. */
+static int place_packed(struct param_store *store) {
+    struct sharded *held = store->held;
+    const struct param_table *table = store->map.table;
+    size_t *ends = calloc((size_t)held->unit_count, sizeof *ends);
+    held->offsets = calloc((size_t)table->count + 1, sizeof *held->offsets);
+    int status = status_allocated(ends && held->offsets);
+    for (int id = 0; id < table->count && !status; id++) {
+        size_t *end = &ends[table->rows[id].layer - PARAM_UNIT_FIRST];
+        held->offsets[id] = *end;
+        *end += storage_packed_bytes(store, id);
+    }
+    free(ends);
+    return status;
+}
+
 /* Packs a unit in a buffer, and keeps this rank's share. */
 static int fill_unit(struct param_store *store, const struct param_fill *fill, int unit, struct storage_stage *stage) {
     struct sharded *held = store->held;
@@ -249,7 +257,7 @@ static int fill_unit(struct param_store *store, const struct param_fill *fill, i
     for (int id = 0; id < store->map.table->count && !status; id++) {
         if (store->map.table->rows[id].layer != unit)
             continue;
-        held->filled = storage_packed_views(store, id, buffer + packed_offset(store, id));
+        held->filled = storage_packed_views(store, id, buffer + held->offsets[id]);
         status = storage_pack(store, fill, id, &held->filled, stage);
     }
     param_set_absent(store, unit, true);
@@ -286,6 +294,7 @@ static int sharded_open(struct param_store *store, const struct param_fill *fill
                      : open_whole_weights(store);
     THEN_IF(status, sharded_cuts_weights(store), open_weight_buffers(store));
     THEN_IF(status, store->has_gradients, open_gradients(store));
+    THEN_IF(status, is_packed(store), place_packed(store));
     THEN_IF(status, is_packed(store), fill_shares(store, fill));
     return status ? status_wrap(status, "weights and gradients") : STATUS_OK;
 }
@@ -307,6 +316,7 @@ static void sharded_close(struct param_store *store) {
         device_free(store->device, held->memory[i]);
     device_host_free(store->device, held->poison);
     free(held->units);
+    free(held->offsets);
     free(held->weights);
     free(held->gradients);
     free(held->slots.slots);
@@ -428,7 +438,7 @@ static struct matrix_view packed_borrow(const struct param_store *store, int id,
     const struct sharded *held = store->held;
     int slot = held ? unit_slots_find(&held->slots, store->map.table->rows[id].layer) : UNIT_SLOT_NONE;
     char *unit = slot == UNIT_SLOT_NONE ? NULL : held->buffers[slot].run[0];
-    struct storage_views views = storage_packed_views(store, id, unit ? unit + packed_offset(store, id) : NULL);
+    struct storage_views views = storage_packed_views(store, id, unit ? unit + held->offsets[id] : NULL);
     return held && form == PARAM_WRITTEN ? held->filled.plain : storage_packed_view(&views, form);
 }
 

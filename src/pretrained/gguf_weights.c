@@ -2,6 +2,8 @@
  * linear is [out, in], as ours are. */
 #include "gguf_model-internal.h"
 
+#include "ckpt/pieces.h"
+
 enum { AT_ONCE = 64 /* rows */ };
 
 /* Our modules, and theirs. */
@@ -203,30 +205,29 @@ bool gguf_weights_describe(const struct gguf_weights *weights, const struct ckpt
     return source && gguf_describe(source->tensor, block->column, block->columns, encoding);
 }
 
-/* Reads rows [row, row + count) of a block, at most AT_ONCE. */
-static int read_piece(const struct gguf_source *source, const struct ckpt_block *block, int64_t row, int64_t count,
-                      const struct encoded_rows *to) {
+/* Rows of a source, and where they go. */
+struct reading {
+    const struct gguf_source *source;
+    int64_t row, column;
+    const struct encoded_rows *to;
+};
+
+/* Reads rows [first, first + count), at most AT_ONCE. */
+static int read_piece(const void *context, int64_t first, int64_t count) {
+    const struct reading *reading = context;
     int64_t rows[AT_ONCE];
     for (int64_t i = 0; i < count; i++)
-        rows[i] = file_row(source, block->row + row + i);
-    const struct gguf_rows from = {rows, count, block->column, row};
-    return gguf_read_encoded(source->tensor, &from, to);
+        rows[i] = file_row(reading->source, reading->row + first + i);
+    const struct gguf_rows from = {rows, count, reading->column, first};
+    return gguf_read_encoded(reading->source->tensor, &from, reading->to);
 }
 
 int gguf_weights_read_encoded(const struct gguf_weights *weights, const struct ckpt_block *block,
                               const struct encoded_rows *to) {
-    int64_t first, failed = block->rows;
-    const struct gguf_source *source = source_of(weights, block, &first);
-    struct ckpt_block in_source = *block;
-    in_source.row -= first;
-#pragma omp parallel for num_threads(usable_cores()) schedule(static) reduction(min : failed) if (block->rows > AT_ONCE)
-    for (int64_t i = 0; i < block->rows; i += AT_ONCE)
-        if (read_piece(source, &in_source, i, block->rows - i < AT_ONCE ? block->rows - i : AT_ONCE, to))
-            failed = i < failed ? i : failed;
-    /* An error's text belongs to its thread, so this thread repeats the read that failed. */
-    return failed == block->rows ? STATUS_OK
-                                 : read_piece(source, &in_source, failed,
-                                              block->rows - failed < AT_ONCE ? block->rows - failed : AT_ONCE, to);
+    int64_t first;
+    struct reading reading = {.source = source_of(weights, block, &first), .column = block->column, .to = to};
+    reading.row = block->row - first;
+    return ckpt_read_pieces(block->rows, AT_ONCE, read_piece, &reading);
 }
 
 int gguf_is_equal(const struct gguf_tensor *a, const struct gguf_tensor *b, bool *is_equal) {

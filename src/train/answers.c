@@ -72,7 +72,7 @@ int answers_weigh(void *context, int64_t count, float *values) {
     struct stepper *stepper = context;
     const struct gpt_batch *batch = &stepper->micros[stepper->micro_batch];
     const double *references = stepper->references + stepper->micro_batch * micro_rows(stepper);
-    int texts = stepper->loss->form == TUNING_PAIRS ? 2 : 1;
+    int texts = tuning_texts(stepper->loss->form);
     float *at = stepper->values;
     take_values(batch, count == batch->rows, values, at);
     for (int64_t s = 0; s + texts <= batch->segments; s += texts) {

@@ -37,7 +37,7 @@ static void count_rows(const struct stepper *stepper, int64_t counts[ROWS_COUNTS
 static int64_t mean_count(const struct stepper *stepper, const int64_t counts[ROWS_COUNTS]) {
     if (!stepper_has_answers(stepper))
         return counts[ROWS_LABELS];
-    return counts[ROWS_SEGMENTS] / (stepper->loss->form == TUNING_PAIRS ? 2 : 1);
+    return counts[ROWS_SEGMENTS] / tuning_texts(stepper->loss->form);
 }
 
 /* Turns masks into each row's weight in the mean loss. */

@@ -120,6 +120,8 @@ static void bad_rows_are_refused_with_file_and_line(void **state) {
         enum tuning_form form;
         const char *line, *error;
     } cases[] = {
+        {TUNING_ANSWERS, "{\"prompt\": \"a\", \"completion\": \"b\", \"label\": false}",
+         "an answer that is not wanted (\"label\": false) needs --loss kto"},
         {TUNING_PAIRS, "{\"prompt\": \"a\", \"completion\": \"b\"}", "not a row of two answers; expected {\"prompt\""},
         {TUNING_PAIRS, "{\"prompt\": \"a\", \"chosen\": \"b\"}", "the row has no field \"rejected\""},
         {TUNING_PAIRS, "{\"prompt\": \"a\", \"rejected\": \"b\"}", "the row has no field \"chosen\""},

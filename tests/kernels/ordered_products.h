@@ -1,4 +1,4 @@
-/* Whether the library's products have bits that do not depend on the number of threads. */
+/* Products of the library whose bits do not depend on the number of threads. */
 #pragma once
 
 #include "kernels/ops.h"
