@@ -23,6 +23,7 @@ struct bench_options {
     bool has_peer;
     const char *device; /* NULL: the CPU */
     const char *filter; /* for op cases and figures of the engine: a part of the text that names each */
+    int64_t layers;     /* of a published shape; 0: its own */
     int64_t micro_batch_size, seq_length, steps, threads;
     int64_t ranks, global_batch_size; /* for train and checkpoint; 0: not given */
     int load_in;                      /* index into load_in_names */
@@ -89,8 +90,9 @@ int bench_measure_row(const struct bench_row *row, double *seconds);
 
 /* True for the name of a published shape, which gets random weights. */
 bool bench_is_shape(const char *model);
-/* Returns that shape with its published dropout, or the configuration in DIR's config.json. */
-int bench_model_config(const char *model, struct model_config *config);
+/* Returns that shape with its published dropout, with `layers` layers (0: its own), or a model's configuration.
+ * STATUS_USAGE: a model's layers cannot change. */
+int bench_model_config(const char *model, int64_t layers, struct model_config *config);
 /* Makes a directory in $TMPDIR or /tmp, which the caller removes: training.c. */
 enum { BENCH_DIRECTORY_BYTES = 64 };
 int bench_make_directory(char directory[BENCH_DIRECTORY_BYTES], const char *purpose);

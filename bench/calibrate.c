@@ -98,7 +98,7 @@ static int write_file(struct calibration *c, const struct cluster *cluster, cons
 
 static int prepare(struct calibration *c, struct bench_options *options, struct bench_dataset *dataset) {
     struct model_config model;
-    TRY(bench_model_config(options->model, &model));
+    TRY(bench_model_config(options->model, options->layers, &model));
     options->seq_length = options->seq_length < model_positions(&model) ? options->seq_length : model_positions(&model);
     options->has_dropout = true;
     options->global_batch_size = options->micro_batch_size * options->ranks;

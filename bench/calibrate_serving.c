@@ -49,7 +49,7 @@ int calibrate_serving(const struct calibration *c, struct cluster *cluster) {
     struct model_config model;
     double largest = 0;
     char label[] = "requests";
-    int status = bench_model_config(c->options->model, &model);
+    int status = bench_model_config(c->options->model, c->options->layers, &model);
     for (int i = 0; i < CALIBRATE_REQUESTS && !status; i++)
         if (c->alone.requests[i] > 0)
             status = add_row(c, i, &model, cluster, &rows);

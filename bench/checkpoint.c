@@ -220,7 +220,7 @@ int bench_checkpoint(const struct bench_options *options) {
     struct model_config model;
     bool is_first = !options->world || options->world->rank == 0;
     char save[PATH_MAX];
-    int status = bench_model_config(options->model, &model);
+    int status = bench_model_config(options->model, options->layers, &model);
     THEN(status, bench_dataset_open(&dataset, 1 << 20, model.vocab_size));
     snprintf(save, sizeof save, "%s/save", dataset.directory);
     struct comm_data path = {.send = save, .receive = save, .count = sizeof save, .dtype = DTYPE_U8};

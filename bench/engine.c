@@ -54,7 +54,7 @@ static int measure(struct engine_bench *bench, int i) {
 
 int bench_engine(const struct bench_options *options) {
     struct engine_bench bench = {.options = options, .is_shape = bench_is_shape(options->model)};
-    int status = bench_model_config(options->model, &bench.config);
+    int status = bench_model_config(options->model, options->layers, &bench.config);
     THEN(status, check(&bench));
     bench.in = engine_bench_share(&bench, ENGINE_IN);
     bench.out = engine_bench_share(&bench, ENGINE_OUT);

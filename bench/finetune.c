@@ -82,7 +82,7 @@ static int describe_run(struct measurement *m) {
 static int open_files(struct measurement *m) {
     const struct bench_options *o = m->options;
     struct model_config model;
-    int status = bench_model_config(o->model, &model);
+    int status = bench_model_config(o->model, o->layers, &model);
     if (!status && model.vocab_size < TOKENS)
         status = status_fail(STATUS_USAGE, "bench finetune needs a vocabulary of %d or more, and %s has %lld", TOKENS,
                              o->model, (long long)model.vocab_size);

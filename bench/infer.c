@@ -67,7 +67,7 @@ static int open_inference(struct inference *t, int64_t rows, int64_t sequences) 
         .is_batch_invariant = o->is_batch_invariant,
         .gemm_algorithms = o->gemm_algorithms,
     };
-    int status = is_shape ? bench_model_config(o->model, &config) : STATUS_OK;
+    int status = is_shape ? bench_model_config(o->model, o->layers, &config) : STATUS_OK;
     THEN(status, engine_open(&options, &t->engine));
     t->row_count = rows;
     t->rows = calloc((size_t)rows, sizeof *t->rows);
@@ -401,7 +401,7 @@ int bench_decode(const struct bench_options *options) {
     struct inference t = {.options = options};
     struct model_config config;
     size_t peak;
-    int status = bench_model_config(options->model, &config);
+    int status = bench_model_config(options->model, options->layers, &config);
     if (!status && decode_contexts[0] + options->steps > model_positions(&config))
         status =
             status_fail(STATUS_USAGE, "--steps %lld and %lld tokens of context are more than the model's positions",

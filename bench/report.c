@@ -61,6 +61,21 @@ static const struct shape shapes[] = {
       .position_embedding = POSITION_ROPE,
       .swiglu = true,
       .add_qkv_bias = true}},
+    {"llama-3.1-8b",
+     {.num_layers = 32,
+      .hidden_size = 4096,
+      .num_attention_heads = 32,
+      .num_query_groups = 8,
+      .ffn_hidden_size = 14336,
+      .max_position_embeddings = 131072,
+      .vocab_size = 128256,
+      .untie_embeddings_and_output_weights = true,
+      .init_method_std = 0.02,
+      .layernorm_epsilon = 1e-5,
+      .rotary = {.base = 500000, .percent = 1},
+      .normalization = NORMALIZATION_RMS,
+      .position_embedding = POSITION_ROPE,
+      .swiglu = true}},
 };
 
 static const struct shape *find_shape(const char *name) {
@@ -74,14 +89,18 @@ bool bench_is_shape(const char *model) {
     return find_shape(model) != NULL;
 }
 
-int bench_model_config(const char *model, struct model_config *config) {
+int bench_model_config(const char *model, int64_t layers, struct model_config *config) {
     const struct shape *shape = find_shape(model);
     if (shape) {
         *config = shape->config;
+        if (layers)
+            config->num_layers = layers;
         config->kv_channels = config->hidden_size / config->num_attention_heads;
         return model_family_choose(config);
     }
     struct pretrained opened;
+    if (layers)
+        return status_fail(STATUS_USAGE, "--layers: %s has its own layers; name a model with random weights", model);
     int status = pretrained_open_config(model, &opened);
     *config = opened.config;
     pretrained_close(&opened);

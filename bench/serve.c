@@ -71,7 +71,7 @@ static int open_bench(struct serve_bench *bench) {
     bench->found = json_object();
     bench->gap_class = SERVE_NO_CLASS;
     bench->ranks = o->ranks > 1 ? o->ranks : 1;
-    int status = bench_model_config(model, &bench->engine.config);
+    int status = bench_model_config(model, 0, &bench->engine.config);
     THEN(status, check(bench));
     if (!status && o->engine.model)
         snprintf(bench->model, sizeof bench->model, "%s", o->engine.model);

@@ -55,7 +55,7 @@ static int open_baseline(struct measurement *m) {
 static int open_contest(struct measurement *m) {
     const struct bench_options *o = m->options;
     struct model_config model;
-    int status = bench_model_config(o->model, &model);
+    int status = bench_model_config(o->model, o->layers, &model);
     THEN(status,
          bench_training_run(o, false, bench_contest_iterations(o->steps) * OVERLAP_BLOCK, &m->dataset, &m->run));
     m->measures_overlap = !status && overlaps(m);

@@ -73,7 +73,7 @@ int bench_training_run(const struct bench_options *options, bool is_one_rank, in
                        struct bench_dataset *dataset, struct train_run *run) {
     struct run_config config = {0};
     int status = take_defaults(&config);
-    THEN(status, bench_model_config(options->model, &config.model));
+    THEN(status, bench_model_config(options->model, options->layers, &config.model));
     if (!status && options->seq_length > model_positions(&config.model))
         status = status_fail(STATUS_USAGE, "--seq-length %lld is more than the model's %lld positions",
                              (long long)options->seq_length, (long long)model_positions(&config.model));

@@ -111,7 +111,7 @@ static int tune_inference(const struct bench_options *o, const struct carried *c
                                            .max_sequences = DECODE_MOST,
                                            .has_no_prefix_cache = true,
                                            .has_no_graphs = true};
-    int status = is_shape ? bench_model_config(o->model, &config) : STATUS_OK;
+    int status = is_shape ? bench_model_config(o->model, o->layers, &config) : STATUS_OK;
     THEN(status, engine_open(&options, &engine));
     THEN(status, tune_steps(engine, carried));
     THEN(status, algorithms_write(engine_rank(engine)->device, o->tune));

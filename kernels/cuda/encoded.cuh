@@ -22,22 +22,32 @@ static __device__ __forceinline__ float scale_at(int type, const void *array, in
 struct group_terms {
     float scale, zero, offset;
 };
-static __device__ __forceinline__ group_terms terms_of(const encoded_form &w, int64_t row, int64_t group) {
-    const encoding &e = w.encoding;
-    int64_t panel = row / ENCODED_PANEL, output = row % ENCODED_PANEL;
-    int64_t at = (panel * w.groups + group) * ENCODED_PANEL + output;
-    group_terms terms = {scale_at(e.scale_type, w.scales, at), 0, 0};
+/* The arrays that terms come from: all of a form, or a copy of some. */
+struct term_arrays {
+    const void *scales, *shifts, *block_scales, *block_offsets;
+};
+/* Returns the terms at element `at` of the first two arrays, and at element `block` of the others. */
+static __device__ __forceinline__ group_terms terms_at(const encoding &e, const term_arrays &from, int64_t at,
+                                                       int64_t block) {
+    group_terms terms = {scale_at(e.scale_type, from.scales, at), 0, 0};
     if (e.shift == ENCODED_ZEROS)
-        terms.zero = ((const uint8_t *)w.shifts)[at];
+        terms.zero = ((const uint8_t *)from.shifts)[at];
     else if (e.shift == ENCODED_OFFSETS)
-        terms.offset = scale_at(e.scale_type, w.shifts, at);
+        terms.offset = scale_at(e.scale_type, from.shifts, at);
     if (e.groups_of_block) {
-        int64_t block = (panel * w.blocks + group / e.groups_of_block) * ENCODED_PANEL + output;
-        terms.scale *= half_to_float(w.block_scales[block]);
+        terms.scale *= half_to_float(((const uint16_t *)from.block_scales)[block]);
         if (e.shift == ENCODED_OFFSETS)
-            terms.offset *= half_to_float(w.block_offsets[block]);
+            terms.offset *= half_to_float(((const uint16_t *)from.block_offsets)[block]);
     }
     return terms;
+}
+static __device__ __forceinline__ group_terms terms_of(const encoded_form &w, int64_t row, int64_t group) {
+    int64_t panel = row / ENCODED_PANEL, output = row % ENCODED_PANEL;
+    int64_t block = 0;
+    if (w.encoding.groups_of_block)
+        block = (panel * w.blocks + group / w.encoding.groups_of_block) * ENCODED_PANEL + output;
+    return terms_at(w.encoding, {w.scales, w.shifts, w.block_scales, w.block_offsets},
+                    (panel * w.groups + group) * ENCODED_PANEL + output, block);
 }
 
 /* a * b + c of two bf16 each, rounded once. */

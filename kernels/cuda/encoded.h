@@ -39,26 +39,40 @@ struct encoded_form {
 
 /* ---- products of few rows: encoded_rows.cu ---- */
 
-/* KERNEL(codes, tiles, panels, blocks): encoded_rows_CODES_TILES, for `tiles` times 8 rows. A block has `panels`
- * panels, and ENCODED_SPLITS warps for each, which share the depth. So a row's bits do not depend on the number of
- * rows. At least `blocks` blocks fit the registers of a multiprocessor. */
-enum { ENCODED_ROWS_MOST = 64, ENCODED_SPLITS = 4, ENCODED_SUM_STRIDE = ENCODED_PANEL + 1, ENCODED_LANES = 32 };
-#define ENCODED_ROWS_OF(KERNEL, codes)                                                                                 \
-    KERNEL(codes, 1, 1, 4) KERNEL(codes, 2, 1, 4) KERNEL(codes, 4, 2, 1) KERNEL(codes, 8, 2, 1)
+/* KERNEL(codes, tiles, blocks): encoded_rows_CODES_TILES, for `tiles` times 8 rows. A block has a panel, and its
+ * ENCODED_SPLITS warps share the depth. So a row's bits do not depend on the number of rows. At least `blocks` blocks
+ * fit the registers of a multiprocessor. */
+enum { ENCODED_ROWS_MOST = 64, ENCODED_SPLITS = 8, ENCODED_SUM_STRIDE = ENCODED_PANEL + 1, ENCODED_LANES = 32 };
+#define ENCODED_ROWS_OF(KERNEL, codes) KERNEL(codes, 1, 2) KERNEL(codes, 2, 2) KERNEL(codes, 4, 2) KERNEL(codes, 8, 1)
 #define ENCODED_ROWS_KERNELS(KERNEL)                                                                                   \
     ENCODED_ROWS_OF(KERNEL, nibbles)                                                                                   \
     ENCODED_ROWS_OF(KERNEL, tables) ENCODED_ROWS_OF(KERNEL, bytes) ENCODED_ROWS_OF(KERNEL, e4m3)
+
+/* The terms of a tile's groups, which a warp copies with the tile's codes: pieces of 16 bytes of each array. */
+enum { ENCODED_PIECE = 16, ENCODED_PLACES = 5 /* of tiles in a warp's shared memory */ };
+struct encoded_pieces {
+    int scale, shift;   /* of a group in these arrays */
+    int groups, blocks; /* of a tile, at most; no blocks: the form has none */
+    int all;
+};
+
 struct encoded_rows_call {
     struct few_rows product; /* without w. x has whole steps of positions, in rows of whole accesses of 8 bytes */
     struct encoded_form w;
+    struct encoded_pieces pieces;
     int64_t first_row; /* of the part */
-    int panels;
-    bool has_shifts; /* products need the sums of groups of x */
-    bool is_split;   /* numbers of a table are two bf16 */
+    bool has_shifts;   /* products need the sums of groups of x */
+    bool is_split;     /* numbers of a table are two bf16 */
 };
-/* Returns the bytes of shared memory: the warps' sums, and a table for each lane. */
-BASE_INLINE int encoded_rows_shared(int panels, int tiles) {
-    return (panels * ENCODED_SPLITS * 8 * tiles * ENCODED_SUM_STRIDE + 16 * ENCODED_LANES) * (int)sizeof(float);
+/* Returns the bytes of a tile with its terms in shared memory. */
+BASE_INLINE int encoded_place_bytes(const struct encoded_pieces *pieces) {
+    return ENCODED_TILE_BYTES + pieces->all * ENCODED_PIECE;
+}
+/* Returns the bytes of shared memory: a table for each lane, the warps' sums, their tiles, and terms of a tile. */
+BASE_INLINE int encoded_rows_shared(const struct encoded_pieces *pieces, int tiles) {
+    return (ENCODED_SPLITS * 8 * tiles * ENCODED_SUM_STRIDE + 16 * ENCODED_LANES) * (int)sizeof(float) +
+           ENCODED_SPLITS *
+               (ENCODED_PLACES * encoded_place_bytes(pieces) + pieces->groups * ENCODED_PANEL * 2 * (int)sizeof(float));
 }
 
 /* out[i, p] = x[i, order[p]], or x[i, p] without an order; 0 where there is no such input. */

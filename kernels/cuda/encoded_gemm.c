@@ -115,19 +115,37 @@ static int copy_inputs(const struct exec *exec, const struct encoded_form *form,
     return cuda_launch_blocks(exec, CUDA_encoded_inputs, DTYPE_F32, product->rows, 256, &call);
 }
 
+/* Returns the most groups, or blocks, of `count` positions in a tile. */
+static int most_of_tile(const struct encoded_form *form, int64_t count) {
+    return count % form->tile == 0   ? 1
+           : form->tile % count == 0 ? form->tile / (int)count
+                                     : form->tile / (int)count + 2;
+}
+
+static struct encoded_pieces pieces_of(const struct encoded_form *form) {
+    const struct encoding *e = &form->encoding;
+    struct encoded_pieces p = {.scale = (int)dtype_bytes(e->scale_type)};
+    p.shift = e->shift == ENCODED_OFFSETS ? p.scale : e->shift == ENCODED_ZEROS;
+    p.groups = most_of_tile(form, form->group);
+    p.blocks = e->groups_of_block ? most_of_tile(form, (int64_t)form->group * e->groups_of_block) : 0;
+    p.all = p.groups * (p.scale + p.shift) + p.blocks * (e->shift == ENCODED_OFFSETS ? 4 : 2);
+    return p;
+}
+
 static int multiply_few(const struct exec *exec, const struct piece *piece) {
     static const struct {
         enum kind kind;
-        int tiles, panels;
+        int tiles;
         enum cuda_kernel kernel;
     } kernels[] = {
-#define FORM(codes, tiles, panels, blocks) {KIND_##codes, tiles, panels, CUDA_encoded_rows_##codes##_##tiles},
+#define FORM(codes, tiles, blocks) {KIND_##codes, tiles, CUDA_encoded_rows_##codes##_##tiles},
         ENCODED_ROWS_KERNELS(FORM)
 #undef FORM
     };
     const struct encoded_form *form = &piece->range.form;
     struct encoded_rows_call call = {.product = cuda_few_rows_of(&piece->product),
                                      .w = *form,
+                                     .pieces = pieces_of(form),
                                      .first_row = piece->range.from,
                                      .has_shifts = form->encoding.shift != ENCODED_SYMMETRIC || form->base != 0,
                                      .is_split =
@@ -135,16 +153,15 @@ static int multiply_few(const struct exec *exec, const struct piece *piece) {
     int i = 0;
     while (kernels[i].kind != kind_of(form) || 8 * kernels[i].tiles < call.product.rows)
         i++;
-    call.panels = kernels[i].panels;
     int64_t panels =
         (piece->range.from + piece->range.rows + ENCODED_PANEL - 1) / ENCODED_PANEL - piece->range.from / ENCODED_PANEL;
     TRY(copy_inputs(exec, form, &call.product));
     return cuda_launch(
         exec, &(const struct cuda_launch){.kernel = kernels[i].kernel,
                                           .type = DTYPE_BF16,
-                                          .blocks = (panels + call.panels - 1) / call.panels,
-                                          .threads = 32 * ENCODED_SPLITS * call.panels,
-                                          .shared_bytes = (size_t)encoded_rows_shared(call.panels, kernels[i].tiles),
+                                          .blocks = panels,
+                                          .threads = 32 * ENCODED_SPLITS,
+                                          .shared_bytes = (size_t)encoded_rows_shared(&call.pieces, kernels[i].tiles),
                                           .arguments = &call});
 }
 

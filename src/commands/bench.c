@@ -12,8 +12,10 @@
 #define AT(field) offsetof(struct bench_options, field)
 static const struct config_row rows[] = {
     ROW_PATH("model", AT(model), "PATH",
-             "gpt2-124m, gpt2-1.5b, smollm2-135m or qwen2.5-0.5b (random weights), or a model directory or GGUF file",
+             "gpt2-124m, gpt2-1.5b, smollm2-135m, qwen2.5-0.5b or llama-3.1-8b (random weights), or a model directory "
+             "or GGUF file",
              .default_text = "gpt2-124m"),
+    ROW_INT("layers", AT(layers), "0", 0, 10000, "layers of a model with random weights; 0: its own number"),
     ROW_CHOICE("load-in", AT(load_in), "none", load_in_names,
                "bench prefill, decode, load, engine, finetune: as --load-in of generate and finetune"),
     ROW_CHOICE("precision", AT(precision), "fp32", precision_names,

@@ -192,6 +192,13 @@ class Bench(unittest.TestCase):
         self.assertEqual([c["context"] for c in summary["contexts"]], [32])
         self.assertAlmostEqual(summary["peak_over_plan"] * summary["planned_bytes"] / summary["peak_rss_bytes"], 1, delta=1e-4)
 
+    def test_layers_of_a_published_shape(self):
+        """The plan grows by a layer of SmolLM2 in fp32, and by its part of the cache."""
+        planned = [self.bench("decode", "--model", "smollm2-135m", "--layers", layers, "--steps", 1)[-1]["planned_bytes"]
+                   for layers in (1, 2)]
+        layer = 4 * (2 * 576 * 576 + 2 * 192 * 576 + 3 * 576 * 1536 + 2 * 576 + 8192 * 2 * 192)
+        self.assertAlmostEqual((planned[1] - planned[0]) / layer, 1, delta=0.01)
+
     def test_decoding_at_longer_contexts(self):
         model, batch, steps = self.directory / "long", 2, 30
         write_model(model, gpt2_config(n_embd=16, n_head=2, n_positions=1024))
@@ -365,6 +372,7 @@ class Bench(unittest.TestCase):
                              "train.global_batch_size 3"),
                             (["decode", "--model", self.model, "--steps", 64], "more than the model's positions"),
                             (["load"], "gpt2-124m has no files"),
+                            (["decode", "--model", self.model, "--layers", 2], "has its own layers"),
                             (["finetune", "--model", self.model, "--seq-length", 8], "a vocabulary of 257 or more"),
                             (["engine", "--model", self.model, "--filter", "nothing"], "no figure"),
                             (["engine", "--model", self.model / "iter_0000003"], "64 positions or more, not 16"),

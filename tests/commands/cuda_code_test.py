@@ -13,7 +13,7 @@ HMMA, LDGSTS, LDG, LDL, STL, BRA, EXIT = 0x23c, 0xfae, 0x981, 0x983, 0x387, 0x94
 VIMNMX = {0x248, 0x848, 0xc48}
 DOUBLES = {0x228, 0x229, 0x22a, 0x22b}  # DMUL, DADD, DSETP, DFMA
 IN_DOUBLE = re.compile("clip_factor|cross_entropy_join|reduce$|sum_of_squares|sum_to_one")
-COPIED = re.compile("attention_.*tiles_|few_rows_")
+COPIED = re.compile("attention_.*tiles_|(few|encoded)_rows_")
 TENSOR_CORES = re.compile("(paged_)?attention_.*tiles_|attention_forward_pages_[126]|grouped_gemm_bf16|(few|encoded)_rows_")
 STREAMS = re.compile("(adamw|add|gelu_forward|gelu_backward|norm_(few_forward|(narrow_|wide_|)(forward|backward))|residual_dropout|"
                      "swiglu_forward|swiglu_backward|unit_forward)_(fp32|bf16)")

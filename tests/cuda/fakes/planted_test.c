@@ -2,6 +2,7 @@
  * is meant for it must find it. Most faults stop the launch with a message; the others give other results. */
 #include "cuda/attention.h"
 #include "cuda/attention_tiles.h"
+#include "cuda/encoded.h"
 #include "cuda/fatbin.h"
 #include "cuda/kernels.h"
 #include "cuda/support.h"
@@ -13,39 +14,47 @@
 
 enum { ROWS = 70, SIZE = 64, COUNT = ROWS * SIZE, TILES = 2 };
 enum { Q, K, V, OUT, DOUT, DQ, DK, DV, LSE, DELTA, TURNED, TENSORS };
+/* Codes of a panel: six tiles for each warp, which has places for five. They multiply four rows. */
+enum { CODE_TILES = 6 * ENCODED_SPLITS, CODE_POSITIONS = 64, CODE_DEPTH = CODE_TILES * CODE_POSITIONS, CODE_ROWS = 4 };
+enum { CODE_COUNT = CODE_ROWS * CODE_DEPTH, CODE_GROUP = 32, CODE_GROUPS = CODE_DEPTH / CODE_GROUP };
 
 union tensor {
     uint16_t bf16[COUNT];
     float fp32[COUNT];
+    uint16_t x[CODE_COUNT];
+    uint8_t codes[CODE_TILES * ENCODED_TILE_BYTES];
 };
-/* One head of causal attention in bf16 and in TF32, and the results of kernels without faults. */
-static union tensor tensors[2][TENSORS];
+/* One head of causal attention in bf16 and in TF32, a product with codes, and the results of kernels without faults. */
+enum set { IN_BF16, IN_TF32, IN_CODES, SETS };
+static union tensor tensors[SETS][TENSORS];
 
 struct scene {
     const char *file, *kernel;
     int results[2]; /* tensors that it writes */
     uint32_t blocks, threads, shared;
-    bool is_tf32;
+    enum set set;
 };
-#define TILES_SCENE(file, kernel, one, two, bytes, is_tf32)                                                            \
-    { file, "attention_" kernel "_64", {one, two}, TILES, TILE_WARPS * 32, bytes, is_tf32 }
+#define TILES_SCENE(file, kernel, one, two, bytes, set)                                                                \
+    { file, "attention_" kernel "_64", {one, two}, TILES, TILE_WARPS * 32, bytes, set }
 static const struct scene forward =
-    TILES_SCENE("attention_tiles", "forward_tiles", OUT, LSE, ATTENTION_TILE_BYTES(SIZE, 2), false);
+    TILES_SCENE("attention_tiles", "forward_tiles", OUT, LSE, ATTENTION_TILE_BYTES(SIZE, 2), IN_BF16);
 static const struct scene queries =
-    TILES_SCENE("attention_gradient_tiles", "backward_queries_tiles", DQ, DELTA, GRADIENT_TILE_BYTES(SIZE, 2), false);
+    TILES_SCENE("attention_gradient_tiles", "backward_queries_tiles", DQ, DELTA, GRADIENT_TILE_BYTES(SIZE, 2), IN_BF16);
 static const struct scene keys =
-    TILES_SCENE("attention_gradient_tiles", "backward_keys_tiles", DK, DV, GRADIENT_TILE_BYTES(SIZE, 2), false);
+    TILES_SCENE("attention_gradient_tiles", "backward_keys_tiles", DK, DV, GRADIENT_TILE_BYTES(SIZE, 2), IN_BF16);
 static const struct scene tf32_forward =
-    TILES_SCENE("attention_tf32", "forward_tf32_tiles", OUT, LSE, ATTENTION_TILE_BYTES(SIZE, 4), true);
+    TILES_SCENE("attention_tf32", "forward_tf32_tiles", OUT, LSE, ATTENTION_TILE_BYTES(SIZE, 4), IN_TF32);
 static const struct scene tf32_queries = TILES_SCENE("attention_gradient_tf32", "backward_queries_tf32_tiles", DQ,
-                                                     DELTA, GRADIENT_TILE_BYTES(SIZE, 4), true);
+                                                     DELTA, GRADIENT_TILE_BYTES(SIZE, 4), IN_TF32);
 static const struct scene tf32_keys =
-    TILES_SCENE("attention_gradient_tf32", "backward_keys_tf32_tiles", DK, DV, GRADIENT_TILE_BYTES(SIZE, 4), true);
-static const struct scene turn = {"transpose", "transpose_bf16", {TURNED, TURNED}, 6, TRANSPOSE_TILE *TRANSPOSE_ROWS, 0,
-                                  false};
+    TILES_SCENE("attention_gradient_tf32", "backward_keys_tf32_tiles", DK, DV, GRADIENT_TILE_BYTES(SIZE, 4), IN_TF32);
+static const struct scene turn = {"transpose", "transpose_bf16", {TURNED, TURNED}, 6, TRANSPOSE_TILE *TRANSPOSE_ROWS,
+                                  0,           IN_BF16};
+static const struct scene codes = {"encoded_rows", "encoded_rows_nibbles_1", {OUT, OUT}, 1, ENCODED_SPLITS * 32, 0,
+                                   IN_CODES};
 /* Each one takes the results of those before it. */
 static const struct scene *const scenes[] = {&forward,      &queries,   &keys, &tf32_forward,
-                                             &tf32_queries, &tf32_keys, &turn};
+                                             &tf32_queries, &tf32_keys, &turn, &codes};
 enum { SCENES = sizeof scenes / sizeof *scenes };
 
 struct fault {
@@ -112,6 +121,17 @@ static const struct fault faults[] = {
     {&tf32_keys, "st.shared.v4", ALL, NULL, NULL, NULL},
     {&tf32_forward, "ldmatrix", 0, ".x4", ".x4.trans", NULL},
     {&tf32_queries, "xor.b32", ALL, ", 16", ", 0", NULL},
+    /* Faults in products with codes. A barrier of a warp or of the block is missing. A copy is read early, or never
+     * made. Terms go to the place of another thread, a step is left out, and x is that of another step. */
+    {&codes, "bar.warp.sync", ALL, NULL, NULL, "race in shared memory"},
+    {&codes, "bar.sync", ALL, NULL, NULL, "shared memory"},
+    {&codes, "cp.async.wait_group", ALL, NULL, NULL, UNFILLED},
+    {&codes, "cp.async.wait_group", ALL, "3", "4", UNFILLED},
+    {&codes, "cp.async.commit_group", 1, NULL, NULL, UNFILLED},
+    {&codes, "cp.async.cg", 1, NULL, NULL, "nobody has written"},
+    {&codes, "st.shared.v2", 0, "+6400", "+6408", "bytes of shared memory"},
+    {&codes, "mma.sync", 0, NULL, NULL, NULL},
+    {&codes, "ld.global.v2", 1, "+32", "+64", NULL},
 };
 
 /* ---- texts ---- */
@@ -166,18 +186,49 @@ static int plant(char **text, const struct fault *fault) {
 /* ---- launches ---- */
 
 static enum dtype type_of(const struct scene *scene) {
-    return scene->is_tf32 ? DTYPE_F32 : DTYPE_BF16;
+    return scene->set == IN_TF32 ? DTYPE_F32 : DTYPE_BF16;
 }
 
 /* Returns the bytes of a scene's tensor. */
 static size_t bytes_of(const struct scene *scene) {
-    return COUNT * dtype_bytes(type_of(scene));
+    return scene->set == IN_CODES ? sizeof(union tensor) : COUNT * dtype_bytes(type_of(scene));
+}
+
+static const struct encoded_pieces code_pieces = {.scale = 2, .shift = 1, .groups = 2, .all = 6};
+
+static struct encoded_rows_call product_of(const uint64_t *at) {
+    struct encoded_rows_call call = {
+        .product = {.rows = CODE_ROWS, .cols = ENCODED_PANEL, .depth = CODE_DEPTH, .x_stride = CODE_DEPTH},
+        .w = {.encoding = {.codes = CODES_INTEGERS,
+                           .bits = 4,
+                           .shift = ENCODED_ZEROS,
+                           .scale_type = DTYPE_BF16,
+                           .group = CODE_GROUP},
+              .rows = ENCODED_PANEL,
+              .columns = CODE_DEPTH,
+              .positions = CODE_DEPTH,
+              .bits = 4,
+              .tile = CODE_POSITIONS,
+              .group = CODE_GROUP,
+              .tiles = CODE_TILES,
+              .groups = CODE_GROUPS,
+              .base = 8},
+        .pieces = code_pieces,
+        .has_shifts = true,
+    };
+    call.product.x = (const void *)(uintptr_t)at[Q];
+    call.product.c = (void *)(uintptr_t)at[OUT];
+    call.product.c_stride = ENCODED_PANEL;
+    call.w.codes = (const void *)(uintptr_t)at[K];
+    call.w.scales = (const void *)(uintptr_t)at[V];
+    call.w.shifts = (const void *)(uintptr_t)at[DOUT];
+    return call;
 }
 
 static void argue(const struct scene *scene, const uint64_t *at, void *arguments) {
     struct attention a = {.rows = ROWS, .segments = 1, .heads = 1, .kv_heads = 1, .head_size = SIZE, .scale = 0.125f};
     a.type = type_of(scene);
-    a.is_tf32 = scene->is_tf32;
+    a.is_tf32 = scene->set == IN_TF32;
     a.q_stride = a.k_stride = a.v_stride = a.out_stride = SIZE;
     const void **const memory[] = {&a.q,
                                    &a.k,
@@ -193,10 +244,17 @@ static void argue(const struct scene *scene, const uint64_t *at, void *arguments
     a.segment_start = (const int64_t *)(uintptr_t)at[TENSORS];
     struct attention_part part = {.a = a, .heads = 1, .delta = (float *)(uintptr_t)at[DELTA]};
     struct transpose t = {.rows = ROWS, .cols = SIZE, .type = DTYPE_BF16, .x = a.q, .y = (void *)(uintptr_t)at[TURNED]};
-    if (scene == &turn)
+    struct encoded_rows_call product = product_of(at);
+    if (scene == &codes)
+        memcpy(arguments, &product, sizeof product);
+    else if (scene == &turn)
         memcpy(arguments, &t, sizeof t);
     else
         memcpy(arguments, &part, sizeof part);
+}
+
+static uint32_t shared_of(const struct scene *scene) {
+    return scene == &codes ? (uint32_t)encoded_rows_shared(&code_pieces, 1) : scene->shared;
 }
 
 /* Runs a kernel on the tensors; its results go to `results`. Returns 0, or -1 with a message of PTX_MESSAGE bytes. */
@@ -205,17 +263,17 @@ static int run(const struct scene *scene, const char *text, union tensor results
     struct ptx_module *module;
     uint64_t at[TENSORS + 1];
     const int64_t starts[2] = {0, ROWS};
-    char arguments[sizeof(struct attention_part)];
+    char arguments[sizeof(struct encoded_rows_call) + sizeof(struct attention_part)];
     kernel_machine(&machine, 1);
     module = kernel_module(&machine, text);
     for (int i = 0; i < TENSORS; i++)
-        at[i] = kernel_memory(&machine, &tensors[scene->is_tf32][i], bytes_of(scene));
+        at[i] = kernel_memory(&machine, &tensors[scene->set][i], bytes_of(scene));
     at[TENSORS] = kernel_memory(&machine, starts, sizeof starts);
     argue(scene, at, arguments);
     int status = launch_run(&machine, &(const struct launch){.kernel = ptx_kernel_find(module, scene->kernel),
                                                              .grid = {scene->blocks, 1, 1},
                                                              .block = {scene->threads, 1, 1},
-                                                             .dynamic_shared = scene->shared,
+                                                             .dynamic_shared = shared_of(scene),
                                                              .params = arguments});
     for (int i = 0; i < 2 && !status; i++)
         assert_int_equal(memory_read(&machine, &results[i], at[scene->results[i]], bytes_of(scene)), 0);
@@ -236,7 +294,7 @@ static void run_right(const struct scene *scene, union tensor results[2]) {
 /* Returns true if a scene's results are those in its tensors. */
 static bool is_right(const struct scene *scene, union tensor results[2]) {
     for (int i = 0; i < 2; i++)
-        if (memcmp(&results[i], &tensors[scene->is_tf32][scene->results[i]], bytes_of(scene)))
+        if (memcmp(&results[i], &tensors[scene->set][scene->results[i]], bytes_of(scene)))
             return false;
     return true;
 }
@@ -247,13 +305,19 @@ static int fill_tensors(void **state) {
     (void)state;
     for (int i = 0; i < TENSORS * COUNT; i++) {
         float value = (float)(i * 37 % 101 - 50) / 50;
-        tensors[0][i / COUNT].bf16[i % COUNT] = bf16_from_float(value);
-        tensors[1][i / COUNT].fp32[i % COUNT] = value;
+        tensors[IN_BF16][i / COUNT].bf16[i % COUNT] = bf16_from_float(value);
+        tensors[IN_TF32][i / COUNT].fp32[i % COUNT] = value;
+    }
+    for (int i = 0; i < CODE_COUNT; i++) {
+        tensors[IN_CODES][Q].x[i] = tensors[IN_CODES][V].x[i] = bf16_from_float((float)(i * 37 % 101 - 50) / 50);
+        tensors[IN_CODES][K].codes[i] = (uint8_t)(i * 91 % 251);
+        tensors[IN_CODES][K].codes[CODE_COUNT + i] = (uint8_t)(i * 57 % 253);
+        tensors[IN_CODES][DOUT].codes[i] = (uint8_t)(i * 7 % 16);
     }
     for (int i = 0; i < SCENES; i++) {
         run_right(scenes[i], results);
         for (int r = 0; r < 2; r++)
-            memcpy(&tensors[scenes[i]->is_tf32][scenes[i]->results[r]], &results[r], bytes_of(scenes[i]));
+            memcpy(&tensors[scenes[i]->set][scenes[i]->results[r]], &results[r], bytes_of(scenes[i]));
     }
     return 0;
 }
