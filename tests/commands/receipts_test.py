@@ -102,6 +102,9 @@ class Receipts(tuning.Tuning):
         shutil.copytree(self.made, self.root / "none", ignore=shutil.ignore_patterns("iter_*", "cambium_receipt.json"))
         self.assertEqual(self.load(self.root / "none")[0], 0)
         self.assertIn("has no receipt", self.load(self.root / "none", "--receipts", "require")[1])
+        for words in (["chat", "--chat-template", "plain"], ["verify", "serving"]):
+            errors = support.run(*words, "--model", self.base, "--adapter", self.root / "none", "--receipts", "require", expect=1)[1]
+            self.assertIn("has no receipt", errors)
         support.run("adapter", "receipt", self.root / "none", "--model", self.base)
         self.assertEqual(self.load(self.root / "none", "--receipts", "require")[0], 0)
 
