@@ -27,7 +27,7 @@ struct program_rule {
     uint32_t first;
     bool is_scope, is_repeat, is_nullable;
     int32_t least, most; /* of a repeat */
-    uint32_t round;      /* of a repeat: a round that counts has at least so many bytes, and at least one */
+    uint32_t round;      /* of a repeat: a round that counts has at least this number of bytes, which is 1 or more */
 };
 struct program {
     struct step *steps;

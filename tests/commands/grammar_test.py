@@ -15,7 +15,7 @@ FIELDS = {"id", "status", "error", "ignored", "compile_us", "bytes", "texts", "m
 PAIR = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 
 
-# What may stand before an end: of a pattern, the texts of the second one are those that a text of the first begins with.
+# Patterns, each with one for the beginnings of its texts, and texts that are such beginnings.
 BEGINNINGS = ((r"[0-9]{2}", r"[0-9]{0,2}", ["12", "7"]), (r"(cat|car|dog)s?", r"(c(a(t|r)?)?|d(o(g)?)?)?|(cat|car|dog)s", ["cars", "do"]),
               (r"-?(0|[1-9][0-9]*)", r"-?(0|[1-9][0-9]*)?", ["-105", "0"]),
               (r'"[^"\\\x00-\x1f]*"', r'("([^"\\\x00-\x1f]*"?)?)?', ['"so"', '" \u00e9\u2603"']),

@@ -78,7 +78,7 @@ class Receipts(tuning.Tuning):
 
     @mpi.needs_mpirun
     def test_a_signal_to_one_process_ends_all(self):
-        """What follows the training asks what the ranks agreed on: a rank without a signal waits for none that has one."""
+        """After the training, ranks ask what they agreed on, so one without the signal does not wait for one that has it."""
         output = self.root / "one-signal"
         command = [support.CAMBIUM, "finetune", "--model", self.base, "--peft", "prompt", "--peft.num_virtual_tokens=3", "--data", self.data, "--output", output,
                    "--valid-data", self.data, "--train.eval_interval=2", f"--log.metrics_file={self.root / 'one-signal.jsonl'}", "--optim.lr=1e-2", "--train.train_iters=1000000",
