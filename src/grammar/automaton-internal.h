@@ -85,8 +85,8 @@ uint32_t automaton_text(struct automaton *automaton, uint32_t before, uint8_t by
 bool automaton_close_place(struct automaton *automaton, uint32_t place);
 /* The place of these items (one of them at least), which are sorted by this call. */
 uint32_t automaton_place(struct automaton *automaton, struct item *items, size_t count);
-/* A place that has the same texts, as far as those of at most `horizon` bytes can tell. Its terms are near ones, and its
- * counters are not told apart far from their bounds. The horizon is the same in each call. PLACE_NONE is a failure,
+/* A place that has the same texts, as far as those of at most `horizon` bytes can tell. Its terms are near ones, and
+ * its counters are not told apart far from their bounds. The horizon is the same in each call. PLACE_NONE is a failure,
  * which stays. */
 uint32_t automaton_near(struct automaton *automaton, uint32_t place, uint32_t horizon);
 /* Frees places that no user's place needs, all masks and all transitions. */
