@@ -44,6 +44,7 @@ static const struct config_row rows[] = {
     MODEL_LOAD_IN_ROW(AT(base)),
     MODEL_PRECISION_ROW(AT(base)),
     MODEL_THREADS_ROW(AT(base)),
+    RECEIPTS_ROW(AT(base.receipts)),
     MODEL_MAX_LEN_ROW(AT(base)),
     ADAPTER_MEMORY_ROW(AT(names)),
     MODEL_TOKENIZER_ROW(AT(base)),

@@ -36,6 +36,7 @@ static const struct config_row rows[] = {
     ROW_CHOICE("precision", AT(base.precision), "auto", precisions,
                "precision of the computation; auto: the files' type; fp8 has no zero gap"),
     MODEL_THREADS_ROW(AT(base)),
+    RECEIPTS_ROW(AT(base.receipts)),
     MODEL_TOKENIZER_ROW(AT(base)),
     MODEL_RANKS_ROW(AT(base)),
     MODEL_LAYOUT_ROW(AT(base), tensor, "tensor_model_parallel_size", "1", 1, "ranks that share each layer"),

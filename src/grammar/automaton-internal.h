@@ -33,6 +33,7 @@ struct place {
     uint32_t kernel_count, scan_count, call_count, special_count;
     uint32_t next;  /* in its bucket, or of the free ones */
     uint32_t users; /* states of texts */
+    uint32_t near;  /* by automaton_near; PLACE_NONE: unknown */
     bool is_closed, is_complete, has_unique, is_marked, is_free;
     struct byte_set live;    /* bytes that may follow */
     uint32_t *after;         /* by rank in `live`: a place, or UNKNOWN; NULL: none is known yet */
@@ -61,6 +62,8 @@ struct automaton {
     size_t seen_count;
     struct item *fresh; /* the items of a new place */
     size_t fresh_count, fresh_capacity;
+    uint32_t *way; /* places whose near ones are being found */
+    size_t way_capacity;
 };
 
 /* Opens the automaton of rules that are finished; they outlive it. STATUS_MEMORY, STATUS_UNSUPPORTED (too large). */
@@ -82,6 +85,10 @@ uint32_t automaton_text(struct automaton *automaton, uint32_t before, uint8_t by
 bool automaton_close_place(struct automaton *automaton, uint32_t place);
 /* The place of these items (one of them at least), which are sorted by this call. */
 uint32_t automaton_place(struct automaton *automaton, struct item *items, size_t count);
+/* A place that has the same texts, as far as those of at most `horizon` bytes can tell. Its terms are near ones, and
+ * its counters are not told apart far from their bounds. The horizon is the same in each call. PLACE_NONE is a failure,
+ * which stays. */
+uint32_t automaton_near(struct automaton *automaton, uint32_t place, uint32_t horizon);
 /* Frees places that no user's place needs, all masks and all transitions. */
 void automaton_sweep(struct automaton *automaton);
 /* Takes memory that counts as the automaton's; NULL is a failure, which stays. */

@@ -197,6 +197,7 @@ void automaton_close(struct automaton *automaton) {
     free(automaton->entries);
     free(automaton->seen);
     free(automaton->fresh);
+    free(automaton->way);
     free(automaton);
 }
 
@@ -515,6 +516,59 @@ uint32_t automaton_after_special(struct automaton *automaton, uint32_t number, i
                : PLACE_NONE;
 }
 
+/* ---- look-ahead ---- */
+
+/* The first of the counters of a repeat that no text of at most `horizon` bytes tells from this one. Such a text ends
+ * the present round, and others that have bytes. */
+static int32_t near_counter(const struct program_rule *rule, int32_t counter, uint32_t horizon) {
+    int64_t reach = horizon / rule->round + 2;
+    if (counter < rule->least)
+        return rule->least - counter > reach ? 0 : counter;
+    return rule->most != REGEX_ENDLESS && rule->most - counter > reach ? rule->least : counter;
+}
+
+/* The same for a place whose origins have theirs. */
+static uint32_t find_near(struct automaton *automaton, uint32_t number, uint32_t horizon) {
+    const struct program *program = automaton->program;
+    bool differs = false;
+    automaton->fresh_count = 0;
+    for (uint32_t i = 0; i < automaton->places[number].kernel_count; i++) {
+        struct item item = automaton->places[number].kernel[i];
+        const struct program_rule *rule = &program->rules[program->steps[item.step].rule];
+        item.term = regex_near(automaton->regexes, item.term, horizon);
+        item.counter = rule->is_repeat ? near_counter(rule, item.counter, horizon) : item.counter;
+        item.origin = automaton->places[item.origin].near;
+        differs = differs || by_fields(&item, &automaton->places[number].kernel[i]);
+        add_fresh(automaton, item);
+    }
+    if (!is_well(automaton))
+        return PLACE_NONE;
+    return differs ? automaton_place(automaton, automaton->fresh, automaton->fresh_count) : number;
+}
+
+uint32_t automaton_near(struct automaton *automaton, uint32_t number, uint32_t horizon) {
+    size_t depth = 0;
+    for (uint32_t at = number; !automaton->places[number].near;) {
+        const struct place *place = &automaton->places[at];
+        uint32_t i = 0;
+        while (i < place->kernel_count && automaton->places[place->kernel[i].origin].near)
+            i++;
+        if (i < place->kernel_count) {
+            if (!reserve(automaton, &automaton->way, &automaton->way_capacity, depth + 1, sizeof at))
+                return PLACE_NONE;
+            automaton->way[depth++] = at;
+            at = place->kernel[i].origin;
+            continue;
+        }
+        uint32_t near = find_near(automaton, at, horizon);
+        if (near == PLACE_NONE)
+            return PLACE_NONE;
+        automaton->places[at].near = automaton->places[near].near = near;
+        at = depth ? automaton->way[--depth] : number;
+    }
+    return automaton->places[number].near;
+}
+
 /* ---- sweeping ---- */
 
 /* Marks what places with users need: themselves, and the origins of their items. */
@@ -578,6 +632,7 @@ void automaton_sweep(struct automaton *automaton) {
         drop_mask(automaton, place);
         automaton_give(automaton, place->after);
         place->after = NULL;
+        place->near = PLACE_NONE;
         if (place->is_marked) {
             uint32_t *head = &automaton->buckets[hash_of(place->kernel, place->kernel_count) % automaton->bucket_count];
             place->next = *head;

@@ -26,7 +26,7 @@ int masks_open(struct masks *masks, const struct grammar_vocabulary *vocabulary,
 void masks_close(struct masks *masks);
 /* Forgets what terms allow: before a sweep. */
 void masks_clear(struct masks *masks);
-/* Returns the mask of a place, which the place keeps; NULL is a failure of the automaton. */
+/* Returns the mask of a place, which its near place keeps; NULL is a failure of the automaton. */
 const struct place_mask *masks_of(struct masks *masks, uint32_t place);
 
 /* The findings of a walk: ids, and nodes in order where the term accepts. */

@@ -347,7 +347,8 @@ const struct place_mask *masks_of(struct masks *masks, uint32_t number) {
     const struct grammar_vocabulary *vocabulary = masks->vocabulary;
     struct automaton *automaton = masks->automaton;
     size_t words = grammar_vocabulary_words(vocabulary), bytes = sizeof(struct place_mask) + words * sizeof(uint32_t);
-    if (automaton->places[number].mask)
+    number = automaton_near(automaton, number, (uint32_t)vocabulary->longest);
+    if (number == PLACE_NONE || automaton->places[number].mask)
         return automaton->places[number].mask;
     struct place_mask *mask = automaton_take(automaton, bytes);
     if (!mask)

@@ -19,6 +19,7 @@ struct step {
     uint8_t kind;
     bool is_last; /* a call that nothing follows */
     uint32_t a, next;
+    uint32_t rule; /* that has it */
     int32_t least, most;
 };
 struct program_rule {
@@ -26,6 +27,7 @@ struct program_rule {
     uint32_t first;
     bool is_scope, is_repeat, is_nullable;
     int32_t least, most; /* of a repeat */
+    uint32_t round;      /* of a repeat: a round that counts has at least this number of bytes, which is 1 or more */
 };
 struct program {
     struct step *steps;

@@ -51,9 +51,5 @@ bool regex_accepts_empty(const struct regexes *regexes, regex one);
 regex regex_after(struct regexes *regexes, regex one, uint8_t byte);
 /* True when the language has no text. Exact; bounded work, and then a failure stays. */
 bool regex_is_nothing(struct regexes *regexes, regex one);
-/* True when the languages share no text. */
-bool regex_are_disjoint(struct regexes *regexes, regex left, regex right);
-/* The number of texts in the language, at most `limit`. */
-size_t regex_count(struct regexes *regexes, regex one, size_t limit);
 /* True when the text is in the language. */
 bool regex_matches(struct regexes *regexes, regex one, const void *bytes, size_t length);

@@ -28,6 +28,7 @@ struct node {
     uint32_t users;   /* the last place that has it, a node * 2 and 1 for its b; 0: none */
     uint32_t next[2]; /* places that have a, and b */
     int32_t least, most;
+    uint32_t shortest; /* no text is shorter; found at the end */
 };
 struct rules {
     struct regexes *regexes;
@@ -41,6 +42,7 @@ struct rules {
     size_t work_count, work_capacity;
     struct program program;
     size_t step_capacity, rule_capacity;
+    uint32_t rule; /* whose steps are being written */
 };
 
 int rules_status(const struct rules *rules) {
@@ -256,6 +258,51 @@ bool rule_is_nothing(struct rules *rules, rule_id rule) {
     return !solve(rules) || rule >= rules->call_count || !rules->nodes[rules->calls[rule]].is_possible;
 }
 
+/* A bound that the term's spine gives: its sets, and other parts that are not empty. */
+static uint32_t shortest_of_term(const struct regexes *regexes, regex one) {
+    uint32_t bytes = 0;
+    for (; one > REGEX_EMPTY; one = regexes->terms[one].kind == TERM_JOIN ? regexes->terms[one].b : REGEX_EMPTY) {
+        bool is_join = regexes->terms[one].kind == TERM_JOIN;
+        bytes += !regexes->terms[is_join ? regexes->terms[one].a : one].accepts_empty;
+    }
+    return bytes;
+}
+
+/* Bounds below the lengths of nodes' texts. Each pass raises them; children come before what uses them, except for
+ * bodies of rules, so few passes find the bodies of rounds. */
+static void find_shortest(struct rules *rules) {
+    enum { PASSES = 4, MOST = 1 << 16 };
+    for (size_t i = 0; i < PASSES * rules->count; i++) {
+        struct node *node = &rules->nodes[i % rules->count];
+        bool has_b = node->kind >= NODE_JOIN, is_inner = node->kind >= NODE_SCOPE && node->kind != NODE_CALL;
+        uint32_t a = is_inner ? rules->nodes[node->a].shortest : 0, b = has_b ? rules->nodes[node->b].shortest : 0;
+        switch ((enum node_kind)node->kind) {
+        case NODE_TERMINAL:
+        case NODE_UNIQUE:
+            node->shortest = shortest_of_term(rules->regexes, node->a);
+            break;
+        case NODE_SCOPE:
+            node->shortest = a;
+            break;
+        case NODE_JOIN:
+            node->shortest = a + b;
+            break;
+        case NODE_EITHER: /* what derives no text does not count */
+            a = rules->nodes[node->a].is_possible ? a : MOST;
+            b = rules->nodes[node->b].is_possible ? b : MOST;
+            node->shortest = a < b ? a : b;
+            break;
+        case NODE_CALL:
+            node->shortest = b;
+            break;
+        default: /* a repeat of any number, and what has no bytes */
+            node->shortest = node->kind == NODE_REPEAT && node->least ? a : 0;
+            break;
+        }
+        node->shortest = node->shortest < MOST ? node->shortest : MOST;
+    }
+}
+
 /* ---- programs ---- */
 
 static uint32_t add_step(struct rules *rules, struct step step) {
@@ -263,6 +310,7 @@ static uint32_t add_step(struct rules *rules, struct step step) {
     if (!reserve(rules, &program->steps, &rules->step_capacity, program->step_count + 1, sizeof step) ||
         !regexes_work(rules->regexes))
         return STEP_END;
+    step.rule = rules->rule;
     program->steps[program->step_count] = step;
     return (uint32_t)program->step_count++;
 }
@@ -381,7 +429,9 @@ static void write_rule(struct rules *rules, struct writings *stack, size_t numbe
     struct program_rule rule = rules->program.rules[number];
     const struct node *node = &rules->nodes[rule.node];
     rule.is_nullable = node->is_nullable;
+    rules->rule = (uint32_t)number;
     if (rule.is_repeat) {
+        rule.round = node->shortest ? node->shortest : 1;
         rule.is_nullable = rule.is_nullable || !rule.least;
         rule.first = add_step(
             rules, (struct step){.kind = STEP_REPEAT, .next = STEP_END, .least = rule.least, .most = rule.most});
@@ -401,6 +451,7 @@ void rules_finish(struct rules *rules, rule_id root) {
     struct program *program = &rules->program;
     if (!solve(rules))
         return;
+    find_shortest(rules);
     add_step(rules, (struct step){.kind = STEP_FINISH});
     for (size_t i = 0; i < rules->call_count; i++)
         add_rule(rules, (struct program_rule){.node = rules->nodes[rules->calls[i]].b});

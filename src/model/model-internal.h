@@ -99,6 +99,8 @@ struct device_step {
         bool draws, has_top, has_labels;
     } fetches[MODEL_STEPS];
     int64_t fetched, given; /* steps whose results were queued, and steps whose results were read */
+    struct stream *up;      /* copies masks to the device while it computes logits; NULL: there are none */
+    struct event *has_masks;
     /* On a stage before the last: the rows for the next stage; steps alternate. */
     void *out[2]; /* [N, C] */
     struct comm_request sent[2];
@@ -531,7 +533,7 @@ int step_open_fetches(struct inference_runner *inference);
 void step_close_fetches(struct inference_runner *inference);
 /* STATUS_INVALID when the results of MODEL_STEPS steps are not read yet. */
 int step_check_fetches(const struct inference_runner *inference);
-/* Lets the step's masks be written, and queues their copy to the device. */
+/* Lets the step's masks be written, and queues their copy to the device, for which the draw waits. */
 int step_put_masks(struct inference_runner *inference, const struct model_masks *masks);
 /* Comes before the draw: divides a record there, or puts the masks. */
 int step_meet_masks(struct inference_runner *inference, const struct model_masks *masks);

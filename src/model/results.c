@@ -1,6 +1,6 @@
 /* The results of inference steps on their way to the host, and the masks of their draws on their way to the device.
- * They are copied after their step, in the order of the stream, and read once they have arrived. The device may run the
- * next step by then. */
+ * Results are copied after their step, in the order of the stream, and read once they have arrived. The device may run
+ * the next step by then. Masks have their own stream. */
 #include "model-internal.h"
 
 bool model_gives_results(const struct inference_runner *inference) {
@@ -28,11 +28,17 @@ int step_open_fetches(struct inference_runner *inference) {
     }
     if (status || !model_gives_results(inference))
         return status;
+    if (inference->options.max_masks) {
+        TRY(stream_open(device, &inference->step.up));
+        TRY(event_open(device, &inference->step.has_masks));
+    }
     inference->step.parts = calloc((size_t)inference->run.rank->grid.tensor, sizeof *inference->step.parts);
     return status_allocated(inference->step.parts);
 }
 
 void step_close_fetches(struct inference_runner *inference) {
+    stream_close(inference->step.up);
+    event_close(inference->step.has_masks);
     for (int i = 0; i < MODEL_STEPS; i++) {
         event_close(inference->step.fetches[i].has_arrived);
         device_host_free(inference->run.rank->device, inference->step.fetches[i].host);
@@ -48,12 +54,17 @@ int step_check_fetches(const struct inference_runner *inference) {
                : status_fail(STATUS_INVALID, "the results of %d steps are not read yet", MODEL_STEPS);
 }
 
-/* The memory is free: the results of the step that used it before were read. */
+/* The host's memory is free: the results of the step that used it before were read. The device's is read by draws until
+ * the results of the last step have arrived. */
 int step_put_masks(struct inference_runner *inference, const struct model_masks *masks) {
-    uint32_t *host = inference->step.fetches[inference->step.fetched % MODEL_STEPS].masks;
+    struct device_step *step = &inference->step;
+    uint32_t *host = step->fetches[step->fetched % MODEL_STEPS].masks;
     size_t words = (size_t)(masks->count * sample_mask_words(inference->run.base->options.config.vocab_size));
     TRY(masks->fill(masks->self, host));
-    return stream_copy_to_device(inference->run.rank->exec.stream, inference->step.masks, host, words * sizeof *host);
+    TRY(stream_wait_event(step->up, step->fetches[(step->fetched + MODEL_STEPS - 1) % MODEL_STEPS].has_arrived));
+    TRY(stream_copy_to_device(step->up, step->masks, host, words * sizeof *host));
+    TRY(event_record(step->has_masks, step->up));
+    return stream_wait_event(inference->run.rank->exec.stream, step->has_masks);
 }
 
 int step_meet_masks(struct inference_runner *inference, const struct model_masks *masks) {

@@ -1,6 +1,7 @@
 """cambium grammar: constraints checked without a model."""
 import json
 import os
+import re
 import tempfile
 import unittest
 
@@ -12,6 +13,44 @@ GPT2 = GOLDEN / "small"
 LLAMA2 = GOLDEN / "llama2"
 FIELDS = {"id", "status", "error", "ignored", "compile_us", "bytes", "texts", "mask_us"}
 PAIR = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+
+
+# Patterns, each with one for the beginnings of its texts, and texts that are such beginnings.
+BEGINNINGS = ((r"[0-9]{2}", r"[0-9]{0,2}", ["12", "7"]), (r"(cat|car|dog)s?", r"(c(a(t|r)?)?|d(o(g)?)?)?|(cat|car|dog)s", ["cars", "do"]),
+              (r"-?(0|[1-9][0-9]*)", r"-?(0|[1-9][0-9]*)?", ["-105", "0"]),
+              (r'"[^"\\\x00-\x1f]*"', r'("([^"\\\x00-\x1f]*"?)?)?', ['"so"', '" \u00e9\u2603"']),
+              (r"[\u00e9\u2603 ]{3}|\u2603x", r"[\u00e9\u2603 ]{0,3}|\u2603x", ["\u2603\u00e9 ", "\u2603x"]))
+
+
+def tokens_of(directory):
+    """The bytes of each id that a constraint may allow, by the definitions of byte-level BPE and of SentencePiece."""
+    model = json.loads((directory / "tokenizer.json").read_text())
+    special = {token["id"] for token in model["added_tokens"] if token["special"]}
+    pieces = {number: piece for piece, number in model["model"]["vocab"].items()} | {
+        token["id"]: token["content"] for token in model["added_tokens"]}
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    of_bytes = {chr(byte): byte for byte in plain} | {chr(256 + i): byte for i, byte in enumerate(sorted(set(range(256)) - {*plain}))}
+    is_of_bytes = "ByteLevel" in json.dumps(model.get("decoder"))
+    added = {token["id"] for token in model["added_tokens"]}
+    for number, piece in pieces.items():
+        if number not in special:
+            byte = re.fullmatch("<0x([0-9A-F]{2})>", piece)
+            yield (piece.encode() if number in added else bytes(of_bytes[c] for c in piece) if is_of_bytes
+                   else bytes([int(byte[1], 16)]) if byte else piece.replace("\u2581", " ").encode())
+
+
+def can_begin(pattern, text):
+    """Whether some continuation of the bytes matches: they are whole characters, or the last one can still be completed."""
+    for end in ([b""] + [bytes(tail) for tail in ENDS]):
+        try:
+            if re.fullmatch(pattern, (text + end).decode()):
+                return True
+        except UnicodeDecodeError:
+            pass
+    return False
+
+
+ENDS = [[0xa9], *([a] for a in (0x83, 0xbf)), *([a, b] for a in (0x98, 0xa0, 0xbf) for b in (0x83, 0xbf)), [0x90, 0x80, 0x80], [0x80, 0x80, 0x80]]
 
 
 def check(lines, *words, tokenizer=GPT2, expect=0):
@@ -76,6 +115,18 @@ class GrammarTest(unittest.TestCase):
         for constraint, text in (({"json_schema": PAIR}, '{"a": 12}'), ({"regex": " ?a b"}, "a b"), ({"regex": " ?a b"}, " a b"),
                                  ({"regex": "\u2603\U0001f600{2}"}, "\u2603\U0001f600\U0001f600")):
             self.assertEqual(self.verdicts(constraint | {"texts": [text]}, tokenizer=LLAMA2), [(True, True)], text)
+
+    def test_masks_of_tokenizers_are_those_of_brute_force(self):
+        for name in ("small", "llama2", "llama3", "gemma", "mistral"):
+            known = list(tokens_of(GOLDEN / name))
+            cases = [(pattern, beginnings, text[:i]) for pattern, beginnings, texts in BEGINNINGS for text in texts for i in range(len(text) + 1)]
+            lines = [{"regex": pattern, "texts": [text], "counts": True} for pattern, _, text in [("x", "", "x"), *cases]]
+            counts = [answer["texts"][0]["allowed"][-1] for answer in check(lines, tokenizer=GOLDEN / name)[0]]
+            ends = counts.pop(0)  # after "x", only they may follow
+            for (pattern, beginnings, text), count in zip(cases, counts, strict=True):
+                with self.subTest(tokenizer=name, pattern=pattern, after=text):
+                    allowed = sum(bool(token) and can_begin(beginnings, text.encode() + token) for token in known)
+                    self.assertEqual(count, allowed + ends * bool(re.fullmatch(pattern, text)))
 
     def test_refusals_name_field_place_and_code(self):
         for line, code, param, part in (

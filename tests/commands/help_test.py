@@ -75,6 +75,13 @@ class Help(unittest.TestCase):
                 examples = text(*words, "--help").split("\nexamples:\n")[1]
                 self.assertIn(" ".join(["cambium", *words]), examples)
 
+    def test_what_loads_adapters_takes_receipts(self):
+        for words in commands():
+            options = OPTION.findall(text(*words, "--help"))
+            if {"adapter", "adapter-root"} & {*options}:
+                with self.subTest(words):
+                    self.assertIn("receipts", options)
+
     def test_options_stand_in_the_order_of_their_use(self):
         """Required ones first. What the synopsis names stands before what neither it nor an example names."""
         for words in commands():

@@ -103,6 +103,10 @@ class Rooms(unittest.TestCase):
         run = subprocess.run([os.path.join(ROOT, "tools", "rooms"), "--check"], capture_output=True, text=True)
         self.assertEqual((run.returncode, run.stdout, run.stderr), (0, "", ""))
 
+    def test_planted_faults_fit_the_source(self):
+        run = subprocess.run([os.path.join(ROOT, "tools", "faults"), "--list"], capture_output=True, text=True)
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+
     def test_every_folder_with_sources_is_a_room(self):
         folders = {folder for folder, _ in ROOMS.values()}
         for parent in (ROOT, os.path.join(ROOT, "src")):

@@ -1,5 +1,6 @@
 """Receipts: finetune writes one into each directory, each load replays it, and a planted fault is refused by its name."""
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import unittest
 
 import finetune_support as tuning
 import model_support as support
+import mpi_support as mpi
 from serve_support import Server
 
 STREAMS = 24
@@ -74,10 +76,35 @@ class Receipts(tuning.Tuning):
             status, said = self.load(directory, "--receipts", "require")
             self.assertEqual(status, 0, said)
 
+    @mpi.needs_mpirun
+    def test_a_signal_to_one_process_ends_all(self):
+        """After the training, ranks ask what they agreed on, so one without the signal does not wait for one that has it."""
+        output = self.root / "one-signal"
+        command = [support.CAMBIUM, "finetune", "--model", self.base, "--peft", "prompt", "--peft.num_virtual_tokens=3", "--data", self.data, "--output", output,
+                   "--valid-data", self.data, "--train.eval_interval=2", f"--log.metrics_file={self.root / 'one-signal.jsonl'}", "--optim.lr=1e-2", "--train.train_iters=1000000",
+                   "--train.global_batch_size=2", "--checkpoint.save_interval=2", "--checkpoint.keep_last=1"]
+        with subprocess.Popen([*mpi.MPIRUN, "-n", "2", *map(str, command)], stderr=subprocess.PIPE, text=True) as running:
+            while running.poll() is None and not list(output.glob("iter_*")):
+                time.sleep(0.002)
+            for rank, process in mpi.rank_processes(str(output)).items():
+                if rank == 1:
+                    os.kill(process, signal.SIGTERM)
+            try:
+                errors = running.communicate(timeout=60)[1]
+            except subprocess.TimeoutExpired:
+                running.terminate()
+                self.fail(f"ranks wait for each other:\n{running.communicate()[1]}")
+        self.assertEqual(running.returncode, 0, errors)
+        self.assertIn("stopped by SIGTERM", errors)
+        self.assertTrue((output / "cambium_receipt.json").exists())
+
     def test_none_is_refused_only_where_one_is_required(self):
         shutil.copytree(self.made, self.root / "none", ignore=shutil.ignore_patterns("iter_*", "cambium_receipt.json"))
         self.assertEqual(self.load(self.root / "none")[0], 0)
         self.assertIn("has no receipt", self.load(self.root / "none", "--receipts", "require")[1])
+        for words in (["chat", "--chat-template", "plain"], ["verify", "serving"]):
+            errors = support.run(*words, "--model", self.base, "--adapter", self.root / "none", "--receipts", "require", expect=1)[1]
+            self.assertIn("has no receipt", errors)
         support.run("adapter", "receipt", self.root / "none", "--model", self.base)
         self.assertEqual(self.load(self.root / "none", "--receipts", "require")[0], 0)
 

@@ -352,6 +352,44 @@ static void masks_are_exact_on_random_ways(void **unused) {
         }
 }
 
+/* Masks do not tell counters apart that are far from their bounds; grammar_accept does. Tokens have many rounds. */
+static void counters_have_exact_masks_at_each_distance_from_their_bounds(void **unused) {
+    static const struct {
+        enum grammar_kind kind;
+        const char *text, *letters, *of_tokens;
+    } counted[] = {
+        {GRAMMAR_GBNF, "root ::= (\"a\" x){30,70} \"b\"\nx ::= | \"c\" x", "ab", "aaaaaaaaaaaaaaaab"},
+        {GRAMMAR_GBNF, "root ::= (\"a\" x){45,} \"b\"\nx ::= | \"c\" x", "ab", "aaaaaaaaaaaaaaaab"},
+        {GRAMMAR_GBNF, "root ::= ((\"aa\" x){25,50} \"b\"){1,3}\nx ::= | \"c\" x", "ab", "aaaaaaaaaaaaaaaab"},
+        {GRAMMAR_GBNF, "root ::= ((\"a\" x){1,3} \"b\"){24,36}\nx ::= | \"c\" x", "ba", "ab"},
+        {GRAMMAR_REGEX, "a{30,70}|(ab){40}", "ab", "aaaaaaaaab"},
+        {GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"minItems\":16,\"maxItems\":36,\"items\":{\"const\":1}}", "1,]",
+         "1,"},
+    };
+    (void)unused;
+    for (size_t i = 0; i < sizeof counted / sizeof *counted; i++) {
+        struct random random = {.state = i};
+        struct grammar_vocabulary *vocabulary = make_vocabulary(&random, counted[i].of_tokens);
+        struct grammar *grammar = compile(counted[i].kind, counted[i].text, vocabulary, (size_t)1 << 24);
+        struct grammar_state state = {0};
+        int steps = 0;
+        assert_non_null(grammar);
+        test_ok(grammar_begin(grammar, &state));
+        take(&state, "["); /* of an array */
+        for (bool goes = true; goes; steps += goes) {
+            const char *letter = counted[i].letters;
+            check_mask(&state, counted[i].text);
+            while (*letter && grammar_accept(&state, (unsigned char)*letter, NULL))
+                letter++;
+            goes = *letter && steps < 150;
+        }
+        assert_true(steps > 60);
+        grammar_end(&state);
+        grammar_release(grammar);
+        grammar_vocabulary_close(vocabulary);
+    }
+}
+
 /* Memory stays within its limit however long texts are, and the answers do not change. */
 static void memory_is_bounded(void **unused) {
     (void)unused;
@@ -436,6 +474,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_grammars_have_the_texts_of_their_definition),
         cmocka_unit_test(masks_are_exact_on_random_ways),
+        cmocka_unit_test(counters_have_exact_masks_at_each_distance_from_their_bounds),
         cmocka_unit_test(memory_is_bounded),
         cmocka_unit_test(a_prepared_vocabulary_has_the_masks_of_strings),
     };

@@ -128,21 +128,17 @@ static void random_languages_agree_with_their_definition(void **state) {
         int root = make(&random, regexes, 4);
         regex one = random.trees[root].term, near = regex_near(regexes, one, 1);
         test_ok(regexes_status(regexes));
-        size_t found = 0;
+        bool found = false;
         char bytes[8] = "";
         do {
             bool expected = is_text(&random, root, bytes, 0, (int)strlen(bytes));
             if (matches(regexes, one, bytes) != expected)
                 fail_msg("seed %u, text '%s': expected %d", seed, bytes, expected);
-            found += expected;
+            found |= expected;
             if (strlen(bytes) < 2 && expected != matches(regexes, near, bytes))
                 fail_msg("seed %u, text '%s': the look-ahead differs", seed, bytes);
         } while (next_text(bytes, 5));
-        /* Counts are at least what was found; a language of nothing has no text. */
-        size_t count = regex_count(regexes, one, 1000);
-        if (count < found && count < 1000)
-            fail_msg("seed %u: counted %zu of %zu", seed, count, found);
-        assert_int_equal(regex_is_nothing(regexes, one), count == 0);
+        assert_false(found && regex_is_nothing(regexes, one));
         assert_int_equal(regexes->scratch_count, 0);
         /* A term that a sweep keeps has the same language. */
         regexes_sweep_begin(regexes);
@@ -178,23 +174,7 @@ static void characters_are_their_utf8(void **state) {
     assert_false(matches(regexes, one, "\xc0\x80"));
     assert_false(matches(regexes, one, "\xf4\x90\x80\x80"));
     assert_true(matches(regexes, one, "\xf4\x8f\xbf\xbf"));
-    assert_int_equal(regex_count(regexes, one, 2000000), 0x110000 - 0x800);
     test_ok(regexes_status(regexes));
-    regexes_close(regexes);
-}
-
-static void counts_are_exact(void **state) {
-    struct regexes *regexes = open_set();
-    (void)state;
-    regex letter = regex_byte(regexes, 'a', 'c');
-    assert_int_equal(regex_count(regexes, regex_repeat(regexes, letter, 0, 3), 1000), 1 + 3 + 9 + 27);
-    assert_int_equal(regex_count(regexes, regex_repeat(regexes, letter, 0, 3), 10), 10);
-    assert_int_equal(regex_count(regexes, regex_repeat(regexes, letter, 1, REGEX_ENDLESS), 50), 50);
-    assert_int_equal(regex_count(regexes, REGEX_NOTHING, 50), 0);
-    regex some = regex_both(regexes, regex_repeat(regexes, letter, 2, 2), regex_not(regexes, text(regexes, "ab")));
-    assert_int_equal(regex_count(regexes, some, 50), 8);
-    assert_true(regex_are_disjoint(regexes, text(regexes, "ab"), some));
-    assert_false(regex_are_disjoint(regexes, text(regexes, "ac"), some));
     regexes_close(regexes);
 }
 
@@ -267,7 +247,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_languages_agree_with_their_definition),
         cmocka_unit_test(characters_are_their_utf8),
-        cmocka_unit_test(counts_are_exact),
         cmocka_unit_test(one_language_has_one_term_where_that_is_cheap),
         cmocka_unit_test(bombs_are_bounded),
     };

@@ -165,6 +165,11 @@ static void schemas_allow_and_forbid_what_their_rows_say(void **state) {
     check_rows(TEST_DATA "/grammar/golden/schemas.json", check_row);
 }
 
+static void schemas_agree_with_jsonschema_and_llguidance(void **state) {
+    (void)state;
+    check_rows(TEST_DATA "/grammar/golden/drawn.json", check_row);
+}
+
 static void patterns_allow_and_forbid_what_their_rows_say(void **state) {
     (void)state;
     check_rows(TEST_DATA "/grammar/golden/patterns.json", check_pattern);
@@ -201,6 +206,7 @@ static void a_schema_that_is_no_JSON_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(schemas_allow_and_forbid_what_their_rows_say),
+        cmocka_unit_test(schemas_agree_with_jsonschema_and_llguidance),
         cmocka_unit_test(patterns_allow_and_forbid_what_their_rows_say),
         cmocka_unit_test(any_object_is_an_object),
         cmocka_unit_test(a_schema_that_is_no_JSON_is_refused),
