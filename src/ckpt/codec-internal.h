@@ -36,6 +36,7 @@ struct codec_config {
     int64_t block[2];    /* rows and columns that share a scale; 0: no blocks */
     bool is_symmetric;
     bool has_plain_zeros;      /* GPTQ's second version */
+    bool needs_order;          /* the inputs of groups do not lie together */
     bool asks_for_activations; /* quantised activations, or a quantised cache */
     struct codec_names names;  /* rules for modules; the first that fits decides */
     struct codec_names ignored;

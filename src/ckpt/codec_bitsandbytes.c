@@ -4,7 +4,7 @@
 
 enum { WEIGHT, ABSMAX, QUANT_MAP, STATE_NF4, STATE_FP4, NESTED_ABSMAX, NESTED_MAP };
 enum { WEIGHT_8, SCB, WEIGHT_FORMAT };
-enum { STATE_BYTES = 1 << 16, MAP_4 = 16, MAP_8 = 256, MOST_BLOCK = 1 << 16 };
+enum { STATE_BYTES = 1 << 16, MAP_4 = 16, MAP_8 = 256, MOST_BLOCK = 1 << 16, NESTED_BLOCK = 256 };
 
 static void configure(struct codec_config *config) {
     struct json_keys *keys = &config->keys;
@@ -60,10 +60,11 @@ static int check_map(const struct codec_linear *linear) {
     return STATUS_OK;
 }
 
-/* Reads the keys of a state that say how scales are stored. */
+/* Reads the keys of a state about types, and how scales are stored. */
 static void read_nested(struct json_keys *keys, struct codec_linear *linear) {
     bool is_nested = linear->parts[NESTED_ABSMAX].tensor || linear->parts[NESTED_MAP].tensor;
     const char *type = json_keys_string(keys, "nested_dtype", "float32");
+    const char *values = json_keys_string(keys, "dtype", "float32");
     if (is_nested) {
         json_keys_need(keys, "nested_blocksize");
         json_keys_need(keys, "nested_offset");
@@ -72,6 +73,10 @@ static void read_nested(struct json_keys *keys, struct codec_linear *linear) {
     linear->offset = (float)json_keys_number(keys, "nested_offset", 0, -1e30, 1e30);
     if (!keys->status && strcmp(type, "float32"))
         json_keys_refuse(keys, "nested_dtype", "\"float32\"");
+    if (!keys->status && strcmp(values, "float32") && strcmp(values, "float16") && strcmp(values, "bfloat16"))
+        json_keys_refuse(keys, "dtype", "\"float32\", \"float16\" or \"bfloat16\"");
+    if (!keys->status && is_nested && linear->nested_block != NESTED_BLOCK)
+        json_keys_refuse(keys, "nested_blocksize", "%d", NESTED_BLOCK);
     if (!keys->status && linear->nested_block && !is_nested)
         json_keys_refuse(keys, "nested_blocksize", "absent: there are no nested scales");
 }

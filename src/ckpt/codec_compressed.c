@@ -223,6 +223,9 @@ static int open_plain(const struct codec_config *config, struct codec_linear *li
     if (scheme.is_float != is_float || scheme.bits > 8 || (is_float && scheme.bits != 8))
         return codec_fail(linear, WEIGHT, "has dtype %s, but %s says %lld bits of type %s", weight->type, config->where,
                           (long long)scheme.bits, scheme.is_float ? "float" : "int");
+    if (!is_float && scheme.bits != 4 && scheme.bits != 8)
+        return status_fail(STATUS_UNSUPPORTED, "%s: int-quantized weights of %lld bits are not supported: only 4 and 8",
+                           config->where, (long long)scheme.bits);
     if (weight->dims != 2 || weight->shape[0] <= 0 || weight->shape[1] <= 0 || weight->shape[1] > INT32_MAX)
         return codec_fail(linear, WEIGHT, "is no %s", "matrix");
     linear->rows = weight->shape[0];

@@ -35,6 +35,7 @@ static void configure(struct codec_config *config) {
     json_keys_need(keys, "bits");
     read_sizes(config);
     config->is_symmetric = json_keys_bool(keys, "sym", true);
+    config->needs_order = json_keys_bool(keys, "desc_act", false);
     const char *key = json_keys_find(keys, "checkpoint_format") ? "checkpoint_format" : "format";
     const char *version = json_keys_string(keys, key, "gptq"), *words = json_keys_string(keys, "pack_dtype", "int32");
     config->has_plain_zeros = !keys->status && !strcmp(version, "gptq_v2");
@@ -80,6 +81,10 @@ static int open_linear(const struct codec_config *general, struct codec_linear *
         (struct codec_codes){.shape = {linear->columns, linear->rows}, .bits = bits, .unit_bytes = 4, .axis = 0},
         &linear->codes));
     TRY(codec_set_scales(linear, SCALES, 1, config.group));
+    if (config.needs_order && linear->groups > 1 && !linear->parts[G_IDX].tensor)
+        return status_fail(STATUS_INVALID, "%s: missing tensor %.*s.g_idx: 'desc_act' is true in %s",
+                           linear->parts[QWEIGHT].file->path, (int)(strrchr(weight->name, '.') - weight->name),
+                           weight->name, config.where);
     TRY(codec_set_codes(
         linear, QZEROS,
         (struct codec_codes){.shape = {linear->groups, linear->rows}, .bits = bits, .unit_bytes = 4, .axis = 1},

@@ -384,6 +384,14 @@ static int write_directory(struct quantizer *q) {
     return status;
 }
 
+/* Rounds the linears as write_directory does, without writing them. */
+static int follow(struct quantizer *q) {
+    int status = STATUS_OK;
+    for (size_t i = 0; i < q->count && !status; i++)
+        status = prepare(q, i);
+    return status;
+}
+
 int ckpt_quantize(const struct quantize_request *request) {
     struct quantizer q = {.request = request, .rounding = *rounding_find(request->format->rounding), .current = -1};
     if (request->format->facts.has_half_scales)
@@ -396,7 +404,8 @@ int ckpt_quantize(const struct quantize_request *request) {
     const struct ckpt_quantization *present = ckpt_quantization(request->tensors);
     int status = present->method ? status_fail(STATUS_USAGE, "the model is quantised already: %s", present->text)
                                  : list_tensors(&q);
-    THEN(status, write_directory(&q));
+    status = comm_agree(request->world, status);
+    THEN(status, request->world->rank == 0 ? write_directory(&q) : follow(&q));
     drop_linear(&q);
     for (size_t i = 0; i < q.count; i++)
         free((char *)q.list[i].name);

@@ -42,6 +42,7 @@ struct quantized_vector {
 };
 
 struct quantize_request {
+    struct comm *world; /* ranks with equal requests. The first one writes, and the others round in its order */
     const char *output; /* a directory; what may be replaced is as in ckpt_write_model */
     const struct ckpt_tensors *tensors;
     const struct param_table *table;

@@ -5,6 +5,7 @@
 #include "ckpt/quantize.h"
 #include "config/config.h"
 #include "jobs/quantize.h"
+#include "pretrained/pretrained.h"
 
 static const char *const precisions[] = {"auto", "fp32", "bf16", NULL};
 static const char *const methods[] = {"auto", "nearest", "awq", "gptq", NULL};
@@ -40,7 +41,9 @@ static const struct config_row rows[] = {
     ROW_INT("seed", AT(seed), "0", 0, INT32_MAX, "of the choice of pieces"),
     ROW_CHOICE("precision", AT(precision), "auto", precisions,
                "of the samples' way through the model: fp32 or bf16; auto: bf16 for a model in bf16, else fp32"),
-    ROW_INT("threads", AT(threads), "0", 0, 4096, "0: all cores"),
+    ROW_INT("threads", AT(threads), "0", 0, 4096, "of each rank; 0: all cores, which ranks share"),
+    RANKS_ROW(AT(ranks), "ranks that share the samples of --data, as threads of this process; 1 when not given, and "
+                         "under mpirun or srun theirs. The files have the same bytes for any number of them"),
 };
 
 static const struct config_command command = {
@@ -51,15 +54,44 @@ static const struct config_command command = {
         "read it. Embedding, head, norms and biases stay as they are. Every command of Cambium opens the result. Equal "
         "input gives equal bytes.",
     .examples = "  cambium quantize --model out/gpt --output out/gpt-int4 --format int4\n"
-                "  cambium quantize --model out/gpt --output out/gpt-nf4 --format nf4 --ignore 're:.*[.]0[.]'\n",
+                "  cambium quantize --model out/gpt --output out/gpt-nf4 --format nf4 --ignore 're:.*[.]0[.]'\n"
+                "  mpirun -n 4 cambium quantize --model out/gpt --output out/gpt-gptq --format gptq --data a.txt\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
 };
 
-static int run(const void *values, const struct config *given) {
-    return quantize_job_run(values);
+struct quantizing {
+    struct quantize_job job; /* first, as the values of the options */
+    int ranks;
+};
+
+static int prepare(const struct launch *launch, const struct config *config, void *context) {
+    struct quantizing *q = context;
+    int status = launch_ranks(launch, q->job.ranks, &q->ranks);
+    if (!status && q->ranks > 1 && !q->job.data)
+        status = status_fail(STATUS_USAGE, "--ranks %d needs --data, whose samples ranks share", q->ranks);
+    return status;
+}
+
+static int add_facts(void *context, struct facts *facts) {
+    const struct quantizing *q = context;
+    int status = pretrained_facts(q->job.model, facts);
+    THEN_IF(status, q->job.data, facts_add_file(facts, "--data", q->job.data));
+    return status;
+}
+
+static int run(struct launch *launch, void *context) {
+    struct quantizing *q = context;
+    return launch_run(launch, q->ranks, quantize_job_run, &q->job);
 }
 
 int command_quantize(int argc, char **argv) {
-    return command_run(&command, argc, argv, &(struct quantize_job){0}, run);
+    struct quantizing values = {0};
+    const struct launch_steps steps = {.command = &command,
+                                       .values = &values,
+                                       .watches = true,
+                                       .prepare = prepare,
+                                       .add_facts = add_facts,
+                                       .run = run};
+    return launch_command(&steps, argc, argv, &values);
 }

@@ -25,9 +25,11 @@ void samples_free(struct samples *samples);
 /* Samples on their way through the model. One layer at a time is in memory. */
 struct calibration;
 
-/* Reads the samples, and runs them through the embedding. The caller closes it, even after a failure. */
+/* Reads the samples, and runs them through the embedding. All ranks of the world call it together, and what follows;
+ * each takes a share of the samples. The caller closes it, even after a failure. STATUS_USAGE for fewer samples than
+ * ranks. */
 int calibration_open(const struct quantize_job *job, const struct pretrained *model, const struct param_table *table,
-                     struct calibration **calibration);
+                     struct comm *world, int threads, struct calibration **calibration);
 void calibration_close(struct calibration *calibration);
 /* Takes the samples to a layer, and sums its inputs. They go through the layers before it with the weights that
  * calibration_set gave. */
@@ -49,16 +51,21 @@ void calibration_set_vector(struct calibration *calibration, const struct quanti
  * quantised one's distribution of the next token, on the samples that were held back. */
 int calibration_finish(struct calibration *calibration, double *divergence);
 
-/* ---- quantize_solve.c ---- */
+/* ---- quantize_solve.c: ranks of a world divide the rows of a linear, and get equal results ---- */
 
+/* Adds numbers [count] that one rank has each, the others having 0, in their order. All ranks have them afterwards. The
+ * errors of comm_all_reduce. */
+int ranks_add(struct comm *world, double *numbers, int64_t count, double *sum);
 /* Rounds a linear so that its outputs change little: GPTQ (arXiv 2210.17323), in the order of the inputs. `sums` is
- * that of calibration_sums. STATUS_MEMORY. */
-int solve_gptq(const struct rounding_call *call, const float *sums);
+ * that of calibration_sums. STATUS_MEMORY, and the errors of collectives. */
+int solve_gptq(struct comm *world, const struct rounding_call *call, const float *sums);
 /* Finds the factors [in] of the inputs that make the error of the outputs the smallest, when they multiply the values
  * of a call before nearest rounding. This is AWQ (arXiv 2306.00978). `sizes` [in] has the mean squares of the inputs,
- * up to one factor: equal ones get equal factors. The call has no target. STATUS_MEMORY. */
-int solve_factors(const struct rounding_call *call, const float *sums, const float *sizes, float *factors);
+ * up to one factor: equal ones get equal factors. The call has no target. STATUS_MEMORY, and the errors of collectives.
+ */
+int solve_factors(struct comm *world, const struct rounding_call *call, const float *sums, const float *sizes,
+                  float *factors);
 /* Adds the squares of the outputs, and of their change by rounding, for some of the rows. The values are `factors`
- * (NULL: 1) times those that the sums belong to. STATUS_MEMORY. */
-int solve_errors(const struct rounding_call *call, const float *sums, const float *factors, double *error,
-                 double *size);
+ * (NULL: 1) times those that the sums belong to. STATUS_MEMORY, and the errors of collectives. */
+int solve_errors(struct comm *world, const struct rounding_call *call, const float *sums, const float *factors,
+                 double *error, double *size);

@@ -1,6 +1,8 @@
 /* Rounds the linears of a model, and reports what that cost. */
 #include "quantize-internal.h"
 
+#include "parallel/site.h"
+
 #include <math.h>
 
 /* Linears of one kind, in all layers. */
@@ -14,6 +16,8 @@ enum { MOST_KINDS = 32 };
 
 struct quantizing {
     const struct quantize_job *job;
+    struct comm *world;
+    int threads;
     enum quantize_method method;
     struct calibration *calibration; /* NULL: there are no samples */
     double divergence;
@@ -26,10 +30,6 @@ struct quantizing {
     int kind_count;
     struct progress progress;
 };
-
-static int threads_of(const struct quantize_job *job) {
-    return job->threads ? (int)job->threads : usable_cores();
-}
 
 /* Returns the kind of a linear: its module without the names of the layers. */
 static struct kind *find_kind(struct quantizing *q, const char *module) {
@@ -99,9 +99,9 @@ static int find_factors(struct quantizing *q, const struct quantized_vector *vec
     THEN(status, calibration_rows(q->calibration, place, most, &rows, &count));
     if (!status) {
         const struct rounding_call call = {
-            .rounding = vector->rounding, .values = rows, .rows = count, .columns = in, .threads = threads_of(q->job)};
+            .rounding = vector->rounding, .values = rows, .rows = count, .columns = in, .threads = q->threads};
         find_sizes(q, place, in, sizes);
-        status = solve_factors(&call, calibration_sums(q->calibration, place), sizes, q->factors[place]);
+        status = solve_factors(q->world, &call, calibration_sums(q->calibration, place), sizes, q->factors[place]);
     }
     free(rows);
     free(sizes);
@@ -213,13 +213,13 @@ static int round_linear(void *context, const struct quantized_linear *linear, co
     if (q->method == QUANTIZE_AWQ)
         scale_linear(q, linear, values);
     if (q->method == QUANTIZE_GPTQ)
-        TRY(solve_gptq(call, sums));
+        TRY(solve_gptq(q->world, call, sums));
     else
         rounding_rows(call);
     TRY(add_error(kind, call));
     if (!q->calibration)
         return STATUS_OK;
-    TRY(solve_errors(call, sums, q->factors[row->place], &kind->output_error, &kind->output_size));
+    TRY(solve_errors(q->world, call, sums, q->factors[row->place], &kind->output_error, &kind->output_size));
     TRY(calibration_set(q->calibration, linear, call->to));
     return linear->number + 1 < linear->count ? STATUS_OK : calibration_finish(q->calibration, &q->divergence);
 }
@@ -283,15 +283,29 @@ static int check_options(struct quantizing *q) {
     return STATUS_OK;
 }
 
-int quantize_job_run(const struct quantize_job *job) {
-    struct quantizing q = {.job = job, .generation = STRBUF_INIT};
+/* Opens the model, and what follows samples. */
+static int open_all(struct quantizing *q) {
+    const struct quantize_job *job = q->job;
+    int status = check_options(q);
+    THEN(status, open_model(q));
+    TRY(comm_agree(q->world, status));
+    struct rank_site site = {.threads = job->threads ? (int)job->threads : usable_cores()};
+    TRY(q->world->size > 1 ? rank_site_find(q->world, (int)job->threads, &site) : STATUS_OK);
+    q->threads = site.threads;
+    THEN_IF(status, job->data, calibration_open(job, &q->model, &q->table, q->world, q->threads, &q->calibration));
+    return comm_agree(q->world, status);
+}
+
+int quantize_job_run(struct comm *world, void *context) {
+    const struct quantize_job *job = context;
+    struct quantizing q = {.job = job, .world = world, .generation = STRBUF_INIT};
     struct ckpt_text text = {.name = "generation_config.json"};
-    int status = check_options(&q);
-    THEN(status, open_model(&q));
-    THEN_IF(status, job->data, calibration_open(job, &q.model, &q.table, &q.calibration));
+    log_quiet(world->rank > 0);
+    int status = open_all(&q);
     text.text = strbuf_text(&q.generation);
     THEN(status, ckpt_quantize(&(struct quantize_request){
                      .output = job->output,
+                     .world = world,
                      .tensors = q.model.tensors,
                      .table = &q.table,
                      .config_text = strbuf_text(&q.model.config_text),
@@ -303,13 +317,15 @@ int quantize_job_run(const struct quantize_job *job) {
                      .has_zeros = job->has_zeros,
                      .ignore = job->ignore.items,
                      .ignore_count = (int64_t)job->ignore.count,
-                     .threads = threads_of(job),
+                     .threads = q.threads,
                      .round = round_linear,
                      .change = q.method == QUANTIZE_AWQ ? change_vector : NULL,
                      .context = &q,
                  }));
     if (!status)
         report(&q);
+    else
+        comm_fail(world, status);
     calibration_close(q.calibration);
     for (int place = 0; place < ATTACH_PLACE_COUNT; place++)
         free(q.factors[place]);

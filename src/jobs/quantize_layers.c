@@ -1,28 +1,34 @@
-/* Samples go through a model layer by layer. Each layer is a separate stage, which is opened, used and closed. */
+/* Samples go through a model layer by layer. Each layer is a separate stage, which is opened, used and closed.
+ *
+ * Ranks take the samples in turn. The inputs of a linear are gathered, and each rank adds x x' for its blocks of rows,
+ * in the order of the samples. So the sums have the same bits for any number of ranks. */
 #include "quantize-internal.h"
 
 #include "tensor/tensor.h"
 
 #include <math.h>
 
-enum { HEAD_ROWS = 64 };
+enum { HEAD_ROWS = 64, SUM_ROWS = 256 };
 
 /* The sum over the inputs of the linear at a place. */
 struct sums {
     const struct calibration *calibration;
     int64_t width;
+    int64_t first_block;  /* the number of its first block of rows in the layer */
     float *device, *host; /* [width, width] */
 };
 
 struct calibration {
     const struct pretrained *model;
     const struct param_table *table;
+    struct comm *world;
     struct samples samples;
     struct device *device;
     enum dtype dtype;
-    void *inputs;  /* [samples * length, C] of the present layer */
-    void *exact;   /* [held_back * length, C] the same with the model's own weights */
-    void *outputs; /* [length, C] of one sample */
+    void *inputs;   /* [own samples * length, C] of the present layer */
+    void *exact;    /* [own samples that are held back * length, C] the same with the model's own weights */
+    void *outputs;  /* [length, C] of one sample */
+    char *gathered; /* [ranks, length, the widest input of a linear]; NULL: there is one rank */
     /* The stage. */
     int64_t layer; /* below 0: none of a layer */
     struct rank rank;
@@ -31,21 +37,54 @@ struct calibration {
     struct hook_table hooks;
     struct sums sums[ATTACH_PLACE_COUNT];
     bool is_summing;
+    int64_t round;              /* the sample of the first rank, while inputs are summed */
     int32_t *positions, *zeros; /* [length] */
     float *weights;             /* [length] zero */
 };
 
 /* ---- a stage ---- */
 
+static int64_t fitted(const struct calibration *c) {
+    return c->samples.count - c->samples.held_back;
+}
+
+/* Adds x x' of a sample [length, width] to this rank's blocks of rows. x is NULL while planning. */
+static int add_blocks(const struct sums *sums, struct rank *rank, const char *x) {
+    const struct calibration *c = sums->calibration;
+    struct matrix_view all = matrix_plain(c->dtype, x, c->samples.length, sums->width);
+    for (int64_t row = 0, block = sums->first_block; row < sums->width; row += SUM_ROWS, block++) {
+        int64_t rows = sums->width - row < SUM_ROWS ? sums->width - row : SUM_ROWS;
+        const void *columns = x ? x + (size_t)row * dtype_bytes(c->dtype) : NULL;
+        if (block % c->world->size != c->world->rank)
+            continue;
+        TRY(rank_multiply(
+            rank, PHASE_GEMM,
+            &(struct gemm){.a = matrix_strided(c->dtype, columns, all.rows, rows, sums->width),
+                           .a_transposed = true,
+                           .b = all,
+                           .c = matrix_plain(DTYPE_F32, sums->device + row * sums->width, rows, sums->width),
+                           .accumulate = true}));
+    }
+    return STATUS_OK;
+}
+
 static int add_inputs(void *self, const struct hook_call *call) {
     const struct sums *sums = self;
-    struct matrix_view x = matrix_plain(call->dtype, call->x, call->rows, call->in);
-    return rank_multiply(call->rank, PHASE_GEMM,
-                         &(struct gemm){.a = x,
-                                        .a_transposed = true,
-                                        .b = x,
-                                        .c = matrix_plain(DTYPE_F32, sums->device, call->in, call->in),
-                                        .accumulate = true});
+    const struct calibration *c = sums->calibration;
+    int ranks = call->rank->is_planning ? 1 : c->world->size;
+    const char *x = call->x;
+    struct comm_data data = {.send = x,
+                             .receive = c->gathered,
+                             .count = call->rows * sums->width,
+                             .dtype = c->dtype,
+                             .stream = call->rank->exec.stream};
+    if (ranks > 1) {
+        TRY(comm_all_gather(c->world, &data));
+        x = c->gathered;
+    }
+    for (int r = 0; r < ranks && c->round + r < fitted(c); r++)
+        TRY(add_blocks(sums, call->rank, r ? x + (size_t)(r * data.count) * dtype_bytes(c->dtype) : x));
+    return STATUS_OK;
 }
 
 static bool is_summing(const void *self) {
@@ -53,12 +92,15 @@ static bool is_summing(const void *self) {
 }
 
 static int open_sums(struct calibration *c, int64_t layer) {
+    int64_t blocks = 0;
     TRY(hook_table_init(&c->hooks, c->model->config.num_layers));
     for (int place = ATTACH_QKV; place <= ATTACH_FC2; place++) {
         struct sums *sums = &c->sums[place];
         int id = model_find_linear(c->table, layer, (enum attach_place)place, false);
         sums->calibration = c;
         sums->width = c->table->rows[id].shape[1];
+        sums->first_block = blocks;
+        blocks += (sums->width + SUM_ROWS - 1) / SUM_ROWS;
         size_t bytes = (size_t)(sums->width * sums->width) * sizeof(float);
         sums->host = malloc(bytes);
         TRY(status_allocated(sums->host));
@@ -99,6 +141,7 @@ static int open_stage(struct calibration *c, struct model_chunk chunk, int64_t r
                                     .max_rows = rows,
                                     .hooks = has_layer ? &c->hooks : NULL};
     close_stage(c);
+    c->round = 0;
     c->is_summing = true; /* their workspace is planned, too */
     TRY(rank_open_single(&c->rank, c->device, 0));
     TRY(has_layer ? open_sums(c, chunk.first) : STATUS_OK);
@@ -150,67 +193,99 @@ static char *sample_at(const struct calibration *c, void *of, int64_t sample) {
     return (char *)of + (size_t)sample * sample_bytes(c);
 }
 
-/* Runs the samples from `first` on through the stage, in place. */
+/* Returns how many of the first `count` samples are this rank's. */
+static int64_t own(const struct calibration *c, int64_t count) {
+    return (count - c->world->rank + c->world->size - 1) / c->world->size;
+}
+
+/* Runs this rank's sample `number` of them through the stage: from x to y. */
+static int run_own(struct calibration *c, int64_t number, void *x, void *y) {
+    return run_sample(c, c->world->rank + number * c->world->size, x, y);
+}
+
+/* Runs this rank's samples through the stage, in place. */
 static int run_samples(struct calibration *c, bool has_inputs) {
     int status = STATUS_OK;
-    for (int64_t i = 0; i < c->samples.count && !status; i++) {
+    for (int64_t i = 0; i < own(c, c->samples.count) && !status; i++) {
         char *at = sample_at(c, c->inputs, i);
-        status = run_sample(c, i, has_inputs ? at : NULL, at);
+        status = run_own(c, i, has_inputs ? at : NULL, at);
     }
     return status;
 }
 
-static int64_t fitted(const struct calibration *c) {
-    return c->samples.count - c->samples.held_back;
+/* Takes the sums of all ranks' blocks to the host. */
+static int take_sums(struct calibration *c, const struct sums *sums) {
+    int64_t count = sums->width * sums->width;
+    struct comm_data data = {.send = sums->host, .receive = sums->host, .count = count, .dtype = DTYPE_F32};
+    TRY(stream_copy_to_host(c->rank.exec.stream, sums->host, sums->device, (size_t)count * sizeof(float)));
+    TRY(rank_finish(&c->rank));
+    return comm_all_reduce(c->world, &data, COMM_SUM);
 }
 
-/* Opens a layer, sums its inputs, and takes the exact ones of the samples that are held back through it. */
+/* Opens a layer, sums its inputs, and takes the exact ones of the samples that are held back through it. A rank without
+ * a sample in the last round runs its first one again, which nobody adds. */
 static int open_layer(struct calibration *c, int64_t layer) {
     TRY(open_stage(c, (struct model_chunk){layer, 1}, c->samples.length));
-    for (int64_t i = 0; i < fitted(c); i++)
-        TRY(run_sample(c, i, sample_at(c, c->inputs, i), NULL));
+    for (int64_t i = 0; c->round < fitted(c); i++, c->round += c->world->size) {
+        int64_t number = i < own(c, fitted(c)) ? i : 0;
+        TRY(run_own(c, number, sample_at(c, c->inputs, number), NULL));
+    }
     c->is_summing = false;
-    for (int64_t i = 0; i < c->samples.held_back; i++) {
-        char *at = sample_at(c, c->exact, i);
-        TRY(run_sample(c, fitted(c) + i, at, at));
+    for (int64_t i = own(c, fitted(c)); i < own(c, c->samples.count); i++) {
+        char *at = sample_at(c, c->exact, i - own(c, fitted(c)));
+        TRY(run_own(c, i, at, at));
     }
-    for (int place = ATTACH_QKV; place <= ATTACH_FC2; place++) {
-        const struct sums *sums = &c->sums[place];
-        TRY(stream_copy_to_host(c->rank.exec.stream, sums->host, sums->device,
-                                (size_t)(sums->width * sums->width) * sizeof(float)));
-    }
-    return rank_finish(&c->rank);
+    for (int place = ATTACH_QKV; place <= ATTACH_FC2; place++)
+        TRY(take_sums(c, &c->sums[place]));
+    return STATUS_OK;
 }
 
 /* ---- what others call ---- */
 
-int calibration_open(const struct quantize_job *job, const struct pretrained *model, const struct param_table *table,
-                     struct calibration **calibration) {
-    struct calibration *c = *calibration = calloc(1, sizeof *c);
-    TRY(status_allocated(c));
-    c->model = model;
-    c->table = table;
-    c->layer = -1;
-    c->dtype = job->precision == 0   ? (model->dtype == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32)
-               : job->precision == 1 ? DTYPE_F32
-                                     : DTYPE_BF16;
-    TRY(samples_read(job, model, &c->samples));
-    size_t length = (size_t)(c->samples.length > HEAD_ROWS ? c->samples.length : HEAD_ROWS);
+/* Allocates what all stages share. */
+static int allocate(struct calibration *c) {
+    const struct model_widths w = model_widths(&c->model->config, 1);
+    size_t length = (size_t)(c->samples.length > HEAD_ROWS ? c->samples.length : HEAD_ROWS), bytes = sample_bytes(c);
+    int64_t widest = w.q > w.ffn ? w.q : w.ffn;
+    widest = widest > c->model->config.hidden_size ? widest : c->model->config.hidden_size;
     c->positions = calloc(length, sizeof *c->positions);
     c->zeros = calloc(length, sizeof *c->zeros);
     c->weights = calloc(length, sizeof *c->weights);
     TRY(status_allocated(c->positions && c->zeros && c->weights));
     for (size_t i = 0; i < length; i++)
         c->positions[i] = (int32_t)i;
-    TRY(device_open(NULL, DEVICE_FIRST, job->threads ? (int)job->threads : usable_cores(), &c->device));
-    size_t bytes = sample_bytes(c);
-    TRY(device_alloc(c->device, (size_t)c->samples.count * bytes, &c->inputs));
-    TRY(device_alloc(c->device, (size_t)c->samples.held_back * bytes, &c->exact));
+    int64_t samples = own(c, c->samples.count);
+    TRY(device_alloc(c->device, (size_t)samples * bytes, &c->inputs));
+    TRY(device_alloc(c->device, (size_t)(samples - own(c, fitted(c)) + 1) * bytes, &c->exact));
     TRY(device_alloc(c->device, bytes, &c->outputs));
+    if (c->world->size == 1)
+        return STATUS_OK;
+    return device_alloc(c->device, (size_t)(c->world->size * c->samples.length * widest) * dtype_bytes(c->dtype),
+                        (void **)&c->gathered);
+}
+
+int calibration_open(const struct quantize_job *job, const struct pretrained *model, const struct param_table *table,
+                     struct comm *world, int threads, struct calibration **calibration) {
+    struct calibration *c = *calibration = calloc(1, sizeof *c);
+    TRY(status_allocated(c));
+    c->model = model;
+    c->table = table;
+    c->world = world;
+    c->layer = -1;
+    c->dtype = job->precision == 0   ? (model->dtype == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32)
+               : job->precision == 1 ? DTYPE_F32
+                                     : DTYPE_BF16;
+    TRY(samples_read(job, model, &c->samples));
+    if (world->size > fitted(c))
+        return status_fail(STATUS_USAGE, "--ranks %d: --data has %lld samples to divide", world->size,
+                           (long long)fitted(c));
+    TRY(device_open(NULL, DEVICE_FIRST, threads, &c->device));
+    TRY(allocate(c));
     TRY(open_stage(c, (struct model_chunk){0, 0}, c->samples.length));
     TRY(run_samples(c, false));
-    TRY(stream_copy(c->rank.exec.stream, c->exact, sample_at(c, c->inputs, fitted(c)),
-                    (size_t)c->samples.held_back * bytes));
+    int64_t first = own(c, fitted(c)), held_back = own(c, c->samples.count) - first;
+    TRY(stream_copy(c->rank.exec.stream, c->exact, sample_at(c, c->inputs, first),
+                    (size_t)held_back * sample_bytes(c)));
     return rank_finish(&c->rank);
 }
 
@@ -221,6 +296,7 @@ void calibration_close(struct calibration *c) {
     device_free(c->device, c->inputs);
     device_free(c->device, c->exact);
     device_free(c->device, c->outputs);
+    device_free(c->device, c->gathered);
     device_close(c->device);
     samples_free(&c->samples);
     free(c->positions);
@@ -326,12 +402,13 @@ static double divergence_of(const float *p, const float *q, int64_t count) {
 }
 
 int calibration_finish(struct calibration *c, double *divergence) {
-    int64_t vocab = c->model->config.vocab_size, rows = c->samples.held_back * c->samples.length;
+    int64_t vocab = c->model->config.vocab_size, length = c->samples.length, held_back = c->samples.held_back;
+    int64_t start = own(c, fitted(c)), rows = (own(c, c->samples.count) - start) * length;
     size_t width = (size_t)c->model->config.hidden_size * dtype_bytes(c->dtype);
     float *logits = malloc((size_t)(2 * HEAD_ROWS * vocab) * sizeof *logits);
-    char *streams[] = {c->exact, sample_at(c, c->inputs, fitted(c))};
-    int status = status_allocated(logits);
-    double total = 0;
+    double *found = calloc((size_t)(held_back * length), sizeof *found);
+    char *streams[] = {c->exact, sample_at(c, c->inputs, start)};
+    int status = status_allocated(logits && found);
     THEN(status, calibration_reach(c, c->model->config.num_layers));
     THEN(status, open_stage(c, (struct model_chunk){c->model->config.num_layers, 0}, HEAD_ROWS));
     for (int64_t first = 0; first < rows && !status; first += HEAD_ROWS) {
@@ -341,11 +418,16 @@ int calibration_finish(struct calibration *c, double *divergence) {
             const struct model_logits_part part = {.count = count, .logits = logits + s * count * vocab};
             status = model_logits_chunk(c->runner, &batch, 0, streams[s] + (size_t)first * width, NULL, &part);
         }
-#pragma omp parallel for num_threads(device_threads(c->device)) schedule(static) reduction(+ : total)
-        for (int64_t r = 0; r < (status ? 0 : count); r++)
-            total += divergence_of(logits + r * vocab, logits + (count + r) * vocab, vocab);
+#pragma omp parallel for num_threads(device_threads(c->device)) schedule(static)
+        for (int64_t r = 0; r < (status ? 0 : count); r++) {
+            int64_t sample = (start + (first + r) / length) * c->world->size + c->world->rank - fitted(c);
+            found[sample * length + (first + r) % length] =
+                divergence_of(logits + r * vocab, logits + (count + r) * vocab, vocab);
+        }
     }
+    THEN(status, ranks_add(c->world, found, held_back * length, divergence));
+    *divergence = status ? 0 : *divergence / (double)(held_back * length);
     free(logits);
-    *divergence = status ? 0 : total / (double)rows;
+    free(found);
     return status;
 }

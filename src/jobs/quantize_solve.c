@@ -1,5 +1,5 @@
 /* Codes that keep a linear's outputs. A change d of a row changes its outputs by d' H d, where H is the sum of x x'
- * over its inputs. */
+ * over its inputs. A row's result depends on that row and H only, so any rank may compute it. */
 #include "quantize-internal.h"
 
 #include <math.h>
@@ -143,7 +143,8 @@ static void solve_rows(const struct rounding_call *call, const struct plan *plan
     }
 }
 
-int solve_gptq(const struct rounding_call *call, const float *sums) {
+/* Rounds the rows of one rank. */
+static int solve_share(const struct rounding_call *call, const float *sums) {
     int64_t n = call->columns;
     size_t each = (size_t)(TILE * (n + 2 * encoded_groups(&call->to->encoding, n)));
     struct plan plan = {0};
@@ -161,6 +162,49 @@ int solve_gptq(const struct rounding_call *call, const float *sums) {
     return status;
 }
 
+/* Returns `count` of a linear's rows. */
+static struct encoded_rows share_of(const struct encoded_rows *all, int64_t first, int64_t count) {
+    struct encoded_rows share = *all;
+    int64_t groups = encoded_groups(&all->encoding, all->positions);
+    share.rows = count;
+    share.codes += first * all->positions;
+    share.scales = (char *)all->scales + (size_t)(first * groups) * dtype_bytes(all->encoding.scale_type);
+    share.shifts = all->shifts ? (char *)all->shifts + first * groups : NULL;
+    return share;
+}
+
+/* Gives a rank's rows to the others. */
+static int give_share(struct comm *world, const struct encoded_rows *share, int rank) {
+    int64_t groups = share->rows * encoded_groups(&share->encoding, share->positions);
+    struct comm_data parts[] = {{.receive = share->codes, .count = share->rows * share->positions, .dtype = DTYPE_U8},
+                                {.receive = share->scales, .count = groups, .dtype = share->encoding.scale_type},
+                                {.receive = share->shifts, .count = share->shifts ? groups : 0, .dtype = DTYPE_U8}};
+    for (int i = 0; i < 3; i++) {
+        parts[i].send = parts[i].receive;
+        TRY(parts[i].count ? comm_broadcast(world, &parts[i], rank) : STATUS_OK);
+    }
+    return STATUS_OK;
+}
+
+int solve_gptq(struct comm *world, const struct rounding_call *call, const float *sums) {
+    int64_t each = (call->rows + world->size - 1) / world->size;
+    for (int pass = 0; pass < 2; pass++) /* each solves its rows before any gives them away */
+        for (int r = 0; r < world->size; r++) {
+            int64_t first = each * r < call->rows ? each * r : call->rows;
+            int64_t count = call->rows - first < each ? call->rows - first : each;
+            struct encoded_rows share = share_of(call->to, first, count);
+            struct rounding_call own = *call;
+            own.values += first * call->columns;
+            own.rows = count;
+            own.to = &share;
+            if (pass)
+                TRY(give_share(world, &share, r));
+            else if (r == world->rank && count)
+                TRY(solve_share(&own, sums));
+        }
+    return STATUS_OK;
+}
+
 /* ---- errors of outputs ---- */
 
 /* Returns x' H x. */
@@ -176,27 +220,38 @@ static double square(const float *x, const float *h, int64_t n) {
     return total;
 }
 
-int solve_errors(const struct rounding_call *call, const float *sums, const float *factors, double *error,
-                 double *size) {
+int ranks_add(struct comm *world, double *numbers, int64_t count, double *sum) {
+    struct comm_data data = {.send = numbers, .receive = numbers, .count = count, .dtype = DTYPE_F64};
+    TRY(comm_all_reduce(world, &data, COMM_SUM));
+    *sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        *sum += numbers[i];
+    return STATUS_OK;
+}
+
+int solve_errors(struct comm *world, const struct rounding_call *call, const float *sums, const float *factors,
+                 double *error, double *size) {
     int64_t n = call->columns, step = (call->rows + ERROR_ROWS - 1) / ERROR_ROWS;
     float *rows = malloc((size_t)(2 * n * ERROR_ROWS) * sizeof *rows);
-    double errors = 0, sizes = 0;
+    double errors[ERROR_ROWS] = {0}, sizes[ERROR_ROWS] = {0}, sum[2];
     TRY(status_allocated(rows));
-#pragma omp parallel for num_threads(call->threads) schedule(static) reduction(+ : errors, sizes)
-    for (int64_t r = 0; r < call->rows; r += step) {
-        float *change = rows + r / step * 2 * n, *exact = change + n;
-        encoded_row_values(call->to, r, change);
+#pragma omp parallel for num_threads(call->threads) schedule(static)
+    for (int64_t at = world->rank; at < (call->rows + step - 1) / step; at += world->size) {
+        float *change = rows + at * 2 * n, *exact = change + n;
+        encoded_row_values(call->to, at * step, change);
         for (int64_t i = 0; i < n; i++) {
             float factor = factors ? factors[i] : 1;
-            exact[i] = call->values[r * n + i] / factor;
+            exact[i] = call->values[at * step * n + i] / factor;
             change[i] = change[i] / factor - exact[i];
         }
-        errors += square(change, sums, n);
-        sizes += square(exact, sums, n);
+        errors[at] = square(change, sums, n);
+        sizes[at] = square(exact, sums, n);
     }
     free(rows);
-    *error += errors;
-    *size += sizes;
+    TRY(ranks_add(world, errors, ERROR_ROWS, &sum[0]));
+    TRY(ranks_add(world, sizes, ERROR_ROWS, &sum[1]));
+    *error += sum[0];
+    *size += sum[1];
     return STATUS_OK;
 }
 
@@ -234,23 +289,28 @@ static double scaled_error(const struct rounding *rounding, const float *exact, 
     return square(row, sums, n);
 }
 
-int solve_factors(const struct rounding_call *call, const float *sums, const float *sizes, float *factors) {
+int solve_factors(struct comm *world, const struct rounding_call *call, const float *sums, const float *sizes,
+                  float *factors) {
     int64_t n = call->columns;
     float *tried = malloc((size_t)n * sizeof *tried), *rows = malloc((size_t)(call->rows * n) * sizeof *rows);
-    double best = INFINITY;
-    int status = status_allocated(tried && rows);
+    double *errors = malloc((size_t)call->rows * sizeof *errors), best = INFINITY;
+    int status = status_allocated(tried && rows && errors);
     for (int step = 0; step < FACTOR_STEPS && !status; step++) {
         double error = 0;
         set_factors(sizes, n, (double)step / FACTOR_STEPS, tried);
-#pragma omp parallel for num_threads(call->threads) schedule(static) reduction(+ : error)
+#pragma omp parallel for num_threads(call->threads) schedule(static)
         for (int64_t r = 0; r < call->rows; r++)
-            error += scaled_error(call->rounding, call->values + r * n, n, sums, tried, rows + r * n);
-        if (error < best) {
+            errors[r] = r % world->size != world->rank
+                            ? 0
+                            : scaled_error(call->rounding, call->values + r * n, n, sums, tried, rows + r * n);
+        status = ranks_add(world, errors, call->rows, &error);
+        if (!status && error < best) {
             best = error;
             memcpy(factors, tried, (size_t)n * sizeof *factors);
         }
     }
     free(tried);
     free(rows);
+    free(errors);
     return status;
 }

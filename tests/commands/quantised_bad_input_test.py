@@ -216,7 +216,11 @@ TENSORS = [  # form, damage, the place that the line names, more of the line
     *(("nf4-twice", state(**{key: value}), MODEL, f"'{key}'") for key in ("nested_blocksize", "nested_offset", "nested_dtype")
       for value in ("x", [], {}, True, 1e300)),
     ("nf4-twice", state(nested_offset=None), MODEL, "'nested_offset' is missing"),
-    ("nf4-twice", state(nested_blocksize=2), MODEL, f"'{MODULE}.weight.nested_absmax'"),
+    *(("nf4-twice", state(nested_blocksize=size), MODEL, "'nested_blocksize' must be 256") for size in (2, 100, 128, 512)),
+    *((form, state(form[:3], dtype=word), MODEL, "'dtype' must be") for form in ("nf4", "fp4", "nf4-twice")
+      for word in ("int8", "float64", "float8_e4m3fn", "torch.float16", "", 16, [])),
+    ("gptq4", keys(desc_act=True), MODEL, "missing tensor model.layers.0.mlp.down_proj.g_idx: 'desc_act' is true"),
+    ("gptq-order", without("g_idx"), MODEL, f"{MISSING} {MODULE}.g_idx: 'desc_act' is true"),
     ("fp4", state("fp4", quant_type="nf4"), MODEL, "'quant_type' must be \"fp4\""),
     ("fp4", without("weight.quant_state.bitsandbytes__fp4"), MODEL, f"'{MODULE}.weight' has no quant_state"),
     ("nf4", state(nested_blocksize=256), MODEL, "'nested_blocksize' must be"),
@@ -277,7 +281,9 @@ CONFIGS = [  # form, change of quantization_config, words of the line
     ("packed4", keys(config_groups={"g": 4}), "'config_groups'"), ("packed4", keys(ignore="lm_head"), "'ignore'"),
     ("packed4", keys(ignore=[3]), "'ignore'"), ("packed4", keys(ignore=["re:("]), "ignore"),
     ("packed4", keys(ignore=["re:((.+)+)+[A-Z]"]), "ignore"),
-    ("packed4", weights(num_bits=3), "3 bits"), ("packed4", weights(num_bits=None), "'num_bits'"),
+    *((form, weights(num_bits=bits), f"{bits} bits") for form in ("packed4", "int", "naive-int-tensor") for bits in (1, 2, 3, 5, 6, 7)),
+    *(("gptq4", keys(desc_act=value), "'desc_act'") for value in ("yes", 1, [])),
+    ("packed4", weights(num_bits=None), "'num_bits'"),
     ("packed4", weights(type="complex"), "'type' \"complex\""), ("packed4", weights(strategy="tensor_group"), "'strategy' \"tensor_group\""),
     ("packed4", weights(group_size=None), "'group_size'"), ("packed4", weights(type="float"), "type float"),
     ("naive-block", weights(block_structure=[128]), "'block_structure'"), ("naive-block", weights(block_structure=[0, 8]), "'block_structure'"),

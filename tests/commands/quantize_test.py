@@ -6,10 +6,13 @@ import random
 import re
 import resource
 import struct
+import subprocess
 import tempfile
 import unittest
 
+from mpi_support import MPIRUN, needs_mpirun
 from model_support import SOURCE, floats, read_safetensors, rows, run, write_byte_llama, write_safetensors
+from pretrain_support import CAMBIUM
 from quantised_support import FAMILIES, NF4, e4m3, fp32
 
 TOKENS = [1, 5, 9, 2, 30, 7, 7, 11, 40, 3]
@@ -298,6 +301,35 @@ class Calibrated(Case):
                         for model in (FAMILIES["gpt2"], output))
         for a, b in zip(exact, found, strict=True):
             self.assertLess(abs(a - b), 0.5)
+
+    def test_any_number_of_ranks_writes_the_same_bytes(self):
+        """38 samples go to 3 ranks, and the 160 outputs of a linear too: shares differ."""
+        for method in ("gptq", "awq", "nearest"):
+            words = ("--method", method, "--data", self.data, *self.WORDS, "--asymmetric")
+            found = [self.quantize("int4", *words, *ranks, output=f"{method}{len(ranks)}{ranks[-1:]}")
+                     for ranks in ((), ("--ranks", 1, "--threads", 2), ("--ranks", 2), ("--ranks", 3))]
+            files = [{path.name: path.read_bytes() for path in output.iterdir()} for output, _ in found]
+            self.assertTrue(all(one == files[0] for one in files), method)
+            lines = [re.findall(r"relative error.*|held back: .*", errors) for _, errors in found]
+            self.assertEqual(len(lines[0]), 8)
+            self.assertTrue(all(one == lines[0] for one in lines), method)
+
+    @needs_mpirun
+    def test_processes_write_what_one_writes(self):
+        words = ("quantize", "--model", self.model, "--format", "gptq", "--data", self.data, *self.WORDS)
+        run(*words, "--output", self.top / "one")
+        done = subprocess.run([*MPIRUN, "-n", "2", CAMBIUM, *map(str, words), "--output", str(self.top / "two")], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(*((self.top / name / "model.safetensors").read_bytes() for name in ("one", "two")))
+        done = subprocess.run([*MPIRUN, "-n", "2", CAMBIUM, *map(str, words), "--output", str(self.top / "out"), "--group", "48"],
+                              capture_output=True, text=True)
+        self.assertEqual(done.stderr.count("--group 48: 128, 64, 32 or -1 was expected"), 1, done.stderr)
+        self.assertFalse((self.top / "out").exists())
+
+    def test_ranks_need_samples(self):
+        Refusals.refused(self, "int4", "--ranks", 2, says="--ranks 2 needs --data")
+        _, errors = self.quantize("int4", "--data", self.data, "--samples", 10, "--ranks", 10, expect=2)
+        self.assertIn("--ranks 10: --data has 9 samples to divide", errors)
 
     def test_texts_of_every_form(self):
         text = (SOURCE / "README.md").read_text()
