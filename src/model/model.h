@@ -109,7 +109,7 @@ struct model_options {
 /* True when the stage has the layer; -1: the embedding. */
 bool model_has_layer(const struct base_options *options, int64_t layer);
 /* Returns the layer where the backward ends because nothing below it trains; -1: the embedding; num_layers: nothing
- * trains. */
+ * trains. A layer with a hook counts as one that trains, also if the hook is of a frozen adapter. */
 int64_t model_lowest_layer(const struct model_options *options);
 /* True when a chunk that ends before layer `end` has a backward. A chunk below the lowest layer has none, and its
  * forward keeps nothing. The chunk with the head always has one. */
