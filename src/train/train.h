@@ -79,6 +79,7 @@ struct tuner {
     const struct ckpt_text *texts; /* in every directory that is written */
     int text_count;
     const char *init_directory; /* the adapter whose values it starts with; NULL: initial values */
+    struct config_list frozen;  /* directories of adapters below it, which its files do not have */
 };
 
 /* The progress of a run. */
