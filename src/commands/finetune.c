@@ -284,6 +284,7 @@ struct tuning {
     struct tuner tuner;
     struct tuning_options rows;
     size_t row_bytes;               /* memory of the rows */
+    size_t reference_bytes;         /* of what the reference model says of them */
     struct chat_template *template; /* renders the rows; NULL: they need none */
     struct tokenizer *tokenizer;
     struct token_buffer prompt_text; /* initial text of virtual tokens */
@@ -454,6 +455,9 @@ static int survey_rows(struct options *options, struct tuning *tuning, bool by_e
     chat_template_close(tuning->template);
     tuning->template = chat_template_keep(tuning_data_template(data));
     tuning->row_bytes = tuning_data_bytes(data, iterations * batch);
+    for (int split = SPLIT_TRAIN; split <= SPLIT_VALID; split++)
+        tuning->reference_bytes += references_bytes(&loss_table[options->sections.tuning.loss], data,
+                                                    (enum data_split)split, iterations * batch);
     if (tuning->fits_rows) {
         options->sections.run.data.seq_length = tuning_data_seq_length(data);
         log_info("data.seq_length is %lld, the length of the longest row%s",
@@ -538,6 +542,7 @@ static void set_run(struct tuning *tuning, struct options *options) {
         set_tuner(tuning, options);
     tuning->run.tuning = &tuning->rows;
     tuning->run.tuning_bytes = tuning->row_bytes;
+    tuning->run.reference_bytes = tuning->reference_bytes;
     options->sections.run = tuning->run.config; /* resolved */
     options->sections.tuning.epochs = 0;        /* not given: the resolved run has iterations */
 }

@@ -86,6 +86,9 @@ struct model_training {
     /* With RECOMPUTE_BLOCK: stashes from this number on recompute all layers; 0: all stashes follow `recompute`. */
     int partial_stashes;
     bool has_row_losses; /* passes may have `weigh` */
+    /* Evaluations of each batch before its own pass, for planning: with the hooks of training, and with others. */
+    int evaluations, other_evaluations;
+    const struct hook_table *other_hooks; /* NULL: none */
 };
 
 /* Options of an inference runner only. */
