@@ -213,12 +213,13 @@ static int project_backward(const struct bottleneck *bottleneck, const struct ho
                       .accumulate = true,
                       .bias_gradient = param_gradient(store, bottleneck->id[weight + 1])};
     struct gemm back = {.a = outputs, .b = w, .c = matrix_plain(call->dtype, dx, call->rows, w.columns)};
+    bool trains = bottleneck->adapter->peft->trains;
     int status = STATUS_OK;
-    if (call->rank->is_planning) /* of the bias gradient, whose pointer is NULL */
+    if (trains && call->rank->is_planning) /* of the bias gradient, whose pointer is NULL */
         status = rank_need(call->rank,
                            call->rank->ops->column_sum_workspace(
                                call->rank->device, &(const struct column_sum){.rows = call->rows, .cols = w.rows}));
-    THEN(status, rank_multiply(call->rank, PHASE_GEMM, &dw));
+    THEN_IF(status, trains, rank_multiply(call->rank, PHASE_GEMM, &dw));
     THEN(status, rank_multiply(call->rank, PHASE_GEMM, &back));
     param_return(store, bottleneck->id[weight]);
     return status;

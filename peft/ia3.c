@@ -82,7 +82,8 @@ static int describe(struct peft_adapter *adapter) {
             status = add_scale(adapter, layer, &projections[p], choice->is_feedforward, scale);
             if (is_at_input(scale)) {
                 need_scratch(scale);
-                if (!status && adapter->peft->count > 1) /* the other adapters would see the unscaled input */
+                if (!status && adapter->peft->count + adapter->peft->others >
+                                   1) /* the other adapters would see the unscaled input */
                     status = fail_input(projections, projections[p].module);
             }
         }

@@ -306,6 +306,10 @@ int peft_load(struct peft *peft, const struct peft_files *files) {
     return peft_read(peft, files, &array);
 }
 
+int peft_load_frozen(struct peft *peft, const struct peft_files *files) {
+    return peft_load(peft->frozen, files);
+}
+
 int peft_check_values(struct peft *peft, const struct peft_files *files, int index) {
     struct ckpt_flat flat = ckpt_flat_weights(&peft->store, peft->rank->exec.stream);
     struct ckpt_array array = named_array(&peft->adapters[0], ckpt_flat_array(&flat, "", true));

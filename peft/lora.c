@@ -133,7 +133,8 @@ static void close_lora(struct peft_adapter *adapter) {
 
 /* ---- the hook ---- */
 
-/* The forward keeps s A x [N, r]. After it come the gradient of A x [N, r], and DoRA's unscaled y [N, out]. */
+/* The forward keeps s A x [N, r]. After it come the gradient of A x [N, r], and DoRA's unscaled y [N, out]. A frozen
+ * pair has only the gradient. */
 struct kept {
     void *inner, *dinner, *y;
 };
@@ -141,11 +142,10 @@ struct kept {
 static struct kept place_kept(const struct pair *pair, const struct hook_call *call, struct arena *arena) {
     size_t width = dtype_bytes(call->dtype), inner = (size_t)(call->rows * pair->r) * width;
     struct kept kept = {0};
-    if (!pair->adapter->peft->trains)
-        return kept;
-    kept.inner = arena_take(arena, inner);
-    kept.dinner = arena_take(arena, inner);
-    if (pair->adapter->config.use_dora)
+    const struct peft *peft = pair->adapter->peft;
+    kept.inner = peft->trains ? arena_take(arena, inner) : NULL;
+    kept.dinner = peft->has_backward ? arena_take(arena, inner) : NULL;
+    if (peft->trains && pair->adapter->config.use_dora)
         kept.y = arena_take(arena, (size_t)(call->rows * call->out) * width);
     return kept;
 }
@@ -256,6 +256,7 @@ static int backward_output(void *self, const struct hook_call *call) {
     struct matrix_view b = param_borrow(store, pair->b);
     struct kept kept = kept_of(pair, call);
     bool is_dora = pair->adapter->config.use_dora, is_dropped_dora = is_dora && has_dropout(pair, call);
+    bool trains = pair->adapter->peft->trains;
     /* For the pair's product. */
     struct matrix_view inner = matrix_plain(call->dtype, kept.inner, call->rows, pair->r),
                        dy = matrix_strided(call->dtype, call->dy, call->rows, call->out, call->y_stride);
@@ -269,7 +270,7 @@ static int backward_output(void *self, const struct hook_call *call) {
     int status = is_dropped_dora ? dora_dropped_backward(pair, call, kept.y)
                  : is_dora       ? dora_backward(pair, call, kept.y)
                                  : STATUS_OK;
-    THEN(status, add_gradient(call, param_gradient(store, pair->b), dy, inner));
+    THEN_IF(status, trains, add_gradient(call, param_gradient(store, pair->b), dy, inner));
     THEN(status, multiply(call, &back));
     struct scale_add less_dy = {.rows = call->rows,
                                 .cols = call->out,
@@ -297,7 +298,7 @@ static int backward_input(void *self, const struct hook_call *call) {
     struct gemm back = {
         .a = dinner, .b = a, .c = matrix_plain(call->dtype, call->dx, call->rows, call->in), .accumulate = true};
     int status = is_dropped ? drop(pair, call, NULL, call->x, scratch) : STATUS_OK;
-    THEN(status, add_gradient(call, param_gradient(store, pair->a), dinner, x));
+    THEN_IF(status, pair->adapter->peft->trains, add_gradient(call, param_gradient(store, pair->a), dinner, x));
     bool wants_dx = call->dx || call->rank->is_planning;
     bool is_unsure = may_drop(pair) || call->has_no_dx;
     rank_unsure(call->rank, is_unsure, 1);

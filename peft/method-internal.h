@@ -115,6 +115,10 @@ struct peft {
     struct model_projection projections[MODEL_MAX_PROJECTIONS]; /* of each block of the base */
     enum dtype dtype;
     bool trains, takes_tables;         /* as in the options */
+    bool has_backward;                 /* it trains, or a stack above it does */
+    int others;                        /* adapters of the stack above or below */
+    struct peft *frozen;               /* the stack below; NULL: none */
+    bool is_begun;                     /* a stack below: what it computes from its values is there */
     int64_t sample;                    /* the first of the current global batch; below 0: no dropout */
     int64_t max_rows;                  /* of a batch */
     const struct param_store *weights; /* the base's, once they are set */

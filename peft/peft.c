@@ -151,11 +151,12 @@ int peft_check_stack(const struct peft_config *const *configs, int count) {
 }
 
 static int check_stack(const struct peft_options *options) {
-    const struct peft_config **configs = malloc(((size_t)options->count + 1) * sizeof *configs);
+    int frozen = options->frozen_count, count = frozen + options->count;
+    const struct peft_config **configs = malloc(((size_t)count + 1) * sizeof *configs);
     TRY(status_allocated(configs));
-    for (int i = 0; i < options->count; i++)
-        configs[i] = &options->adapters[i];
-    int status = peft_check_stack(configs, options->count);
+    for (int i = 0; i < count; i++)
+        configs[i] = i < frozen ? &options->frozen[i] : &options->adapters[i - frozen];
+    int status = peft_check_stack(configs, count);
     free(configs);
     return status;
 }
@@ -200,7 +201,24 @@ static int open_store(struct peft *peft, const struct model_options *model) {
                                                                   .layer_shards = model->base.layer_shards});
 }
 
-int peft_open(const struct peft_options *options, struct rank *rank, struct peft **out) {
+static int open_stack(const struct peft_options *options, struct rank *rank, const struct peft_options *above,
+                      struct peft **out);
+
+/* Opens the frozen adapters as a stack that does not train, and puts their hooks before all others. */
+static int open_frozen(struct peft *peft, const struct peft_options *options) {
+    const struct peft_options frozen = {.adapters = options->frozen,
+                                        .count = options->frozen_count,
+                                        .model = options->model,
+                                        .directory = options->directory};
+    if (!frozen.count)
+        return STATUS_OK;
+    TRY(open_stack(&frozen, peft->rank, options, &peft->frozen));
+    peft->method_bytes += param_weight_bytes(&peft->frozen->store) + peft_device_bytes(peft->frozen);
+    return hook_table_stand_on(&peft->hooks, &peft->frozen->hooks);
+}
+
+static int open_stack(const struct peft_options *options, struct rank *rank, const struct peft_options *above,
+                      struct peft **out) {
     *out = NULL;
     struct peft *peft = calloc(1, sizeof *peft);
     TRY(status_allocated(peft));
@@ -212,6 +230,8 @@ int peft_open(const struct peft_options *options, struct rank *rank, struct peft
                           .dtype = options->model->base.dtype,
                           .trains = options->trains,
                           .takes_tables = options->takes_tables,
+                          .has_backward = options->trains || (above && above->trains),
+                          .others = above ? above->count : options->frozen_count,
                           .sample = -1,
                           .max_rows = options->model->max_rows,
                           .count = options->count,
@@ -219,6 +239,7 @@ int peft_open(const struct peft_options *options, struct rank *rank, struct peft
     int status = status_allocated(peft->adapters);
     peft->family->projections(&peft->base, peft->projections);
     THEN(status, hook_table_init(&peft->hooks, peft->base.num_layers));
+    THEN(status, open_frozen(peft, options));
     THEN(status, open_adapters(peft, options));
     THEN(status, choose_rows(peft));
     THEN(status, open_store(peft, options->model));
@@ -235,6 +256,10 @@ int peft_open(const struct peft_options *options, struct rank *rank, struct peft
     return status;
 }
 
+int peft_open(const struct peft_options *options, struct rank *rank, struct peft **out) {
+    return open_stack(options, rank, NULL, out);
+}
+
 void peft_close(struct peft *peft) {
     if (!peft)
         return;
@@ -247,6 +272,7 @@ void peft_close(struct peft *peft) {
     }
     peft_close_images(peft);
     peft_close(peft->tables);
+    peft_close(peft->frozen);
     device_free(peft->rank->device, peft->scratch);
     param_store_close(&peft->store);
     param_table_free(&peft->table);
@@ -265,19 +291,23 @@ int peft_hooks_of(const struct peft *peft, int adapter, struct hook_table *hooks
     return hook_table_of(&peft->hooks, adapter, hooks);
 }
 
+const struct peft *peft_frozen(const struct peft *peft) {
+    return peft->frozen;
+}
+
 struct param_store *peft_store(struct peft *peft) {
     return &peft->store;
 }
 
 int64_t peft_virtual_tokens(const struct peft *peft) {
-    int64_t tokens = 0;
+    int64_t tokens = peft->frozen ? peft_virtual_tokens(peft->frozen) : 0;
     for (int i = 0; i < peft->count; i++)
         tokens += peft_config_virtual_tokens(&peft->adapters[i].config);
     return tokens;
 }
 
 int64_t peft_prefix_tokens(const struct peft *peft) {
-    int64_t tokens = 0;
+    int64_t tokens = peft->frozen ? peft_prefix_tokens(peft->frozen) : 0;
     for (int i = 0; i < peft->count; i++)
         tokens += peft_config_prefix_tokens(&peft->adapters[i].config);
     return tokens;
@@ -288,7 +318,8 @@ size_t peft_device_bytes(const struct peft *peft) {
 }
 
 int peft_allocate(struct peft *peft) {
-    int status = param_store_open(&peft->store, NULL);
+    int status = peft->frozen ? peft_allocate(peft->frozen) : STATUS_OK;
+    THEN(status, param_store_open(&peft->store, NULL));
     THEN_IF(status, peft->scratch_bytes, device_alloc(peft->rank->device, peft->scratch_bytes, &peft->scratch));
     THEN(status, peft_allocate_images(peft));
     for (int i = 0; i < peft->count && !status; i++)
@@ -299,6 +330,8 @@ int peft_allocate(struct peft *peft) {
 
 void peft_set_base(struct peft *peft, const struct param_store *weights) {
     peft->weights = weights;
+    if (peft->frozen)
+        peft_set_base(peft->frozen, weights);
     if (peft->bank)
         peft_bank_set_base(peft->bank, weights);
 }
@@ -313,9 +346,20 @@ int peft_initialise(struct peft *peft, uint64_t seed) {
 
 /* ---- a global batch ---- */
 
+static int begin(struct peft *peft, int64_t sample);
+
+/* Runs once: neither frozen values nor those of the base change. */
+static int begin_frozen(struct peft *frozen) {
+    int status = frozen && !frozen->is_begun ? begin(frozen, -1) : STATUS_OK;
+    if (frozen)
+        frozen->is_begun = !status;
+    return status;
+}
+
 static int begin(struct peft *peft, int64_t sample) {
     peft->sample = sample;
-    int status = param_clear_gradients(&peft->store, peft->rank->exec.stream);
+    int status = begin_frozen(peft->frozen);
+    THEN(status, param_clear_gradients(&peft->store, peft->rank->exec.stream));
     for (int i = 0; i < peft->count && !status; i++)
         if (peft->adapters[i].method->begin)
             status = peft->adapters[i].method->begin(&peft->adapters[i]);

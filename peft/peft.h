@@ -25,6 +25,9 @@ struct peft_options {
     const struct model_options *model; /* of the base: shape, type, layers of this stage */
     const char *directory;             /* of the base, for errors about adapters of other bases; NULL: unknown */
     bool trains;
+    /* Adapters below those: they apply as in inference, and do not train. peft_load_frozen reads their values. */
+    const struct peft_config *frozen;
+    int frozen_count;
     bool takes_tables; /* while it trains: tables that an encoder made take its place, as in the files of an adapter */
 };
 
@@ -40,11 +43,14 @@ const struct hook_table *peft_hooks(const struct peft *peft);
 struct param_store *peft_store(struct peft *peft);
 /* Returns the store's table with tensor names that differ between the adapters: "base_model.....ia3_l.ia3". */
 const struct param_table *peft_state_table(const struct peft *peft);
-/* Returns the virtual tokens of all adapters: rows before the tokens of each sample. */
+/* Returns the frozen adapters below a stack as a stack, which belongs to it; NULL: there are none. Its hooks are those
+ * of the model without what trains. */
+const struct peft *peft_frozen(const struct peft *peft);
+/* Returns the virtual tokens of all adapters, frozen ones included: rows before the tokens of each sample. */
 int64_t peft_virtual_tokens(const struct peft *peft);
 
-/* Returns the number of keys and values before each sample. It is the position of the sample's first row, virtual or
- * not. */
+/* Returns the number of keys and values before each sample, also of frozen adapters. It is the position of the sample's
+ * first row, virtual or not. */
 int64_t peft_prefix_tokens(const struct peft *peft);
 
 /* Gives the store its memory. */
@@ -190,6 +196,8 @@ int peft_check_shapes(const struct peft_files *files, int index);
 /* Loads the parameters of a stack that was opened with these configurations and has its memory. Within one adapter,
  * everything is checked before any value is set. STATUS_INVALID, STATUS_IO. */
 int peft_load(struct peft *peft, const struct peft_files *files);
+/* Loads the frozen adapters, in the order of the files. */
+int peft_load_frozen(struct peft *peft, const struct peft_files *files);
 /* The same in pieces, for a stack of one that is adapter `index` of the files: first everything is checked, then each
  * row of its table is read. */
 int peft_check_values(struct peft *peft, const struct peft_files *files, int index);

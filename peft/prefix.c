@@ -118,9 +118,10 @@ static int describe(struct peft_adapter *adapter) {
     if (prefix)
         prefix->layers = calloc((size_t)peft->base.num_layers, sizeof *prefix->layers);
     TRY(status_allocated(prefix && prefix->layers));
-    for (int i = 0; i < adapter->number; i++)
-        if (peft->adapters[i].method == adapter->method)
-            return peft_fail_prefixes(i, adapter->number);
+    int below = peft->frozen ? peft->frozen->count : 0;
+    for (int i = 0; i < below + adapter->number; i++)
+        if ((i < below ? &peft->frozen->adapters[i] : &peft->adapters[i - below])->method == adapter->method)
+            return peft_fail_prefixes(i, below + adapter->number);
     int status = check_window(peft);
     THEN(status, peft_check_virtual_tokens(adapter));
     prefix->tokens = prefix->inner = adapter->config.num_virtual_tokens;

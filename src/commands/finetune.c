@@ -36,7 +36,8 @@ static const struct config_row rows[] = {
     ROW_PATHS("valid-data", AT(valid_data), "FILE.jsonl...", "rows for validation"),
     TRAINING_DRY_RUN_ROWS(AT(is_dry_run), AT(target)),
     TRAINING_CONFIG_ROW(AT(config)),
-    ROW_PATHS("adapter", AT(adapters), "DIR...", "with train.skip_train: adapters on the model to validate; all apply"),
+    ROW_PATHS("adapter", AT(adapters), "DIR...",
+              "adapters on the model, which stay frozen below what trains; with train.skip_train: those to validate"),
     OPTION("init-adapter", init_adapter, "DIR",
            "start from the values and the configuration of an adapter or a stack, instead of keys of peft"),
     TRAINING_RANKS_ROW(AT(ranks)),
@@ -283,6 +284,7 @@ struct tuning {
     struct tuner tuner;
     struct tuning_options rows;
     size_t row_bytes;               /* memory of the rows */
+    size_t reference_bytes;         /* of what the reference model says of them */
     struct chat_template *template; /* renders the rows; NULL: they need none */
     struct tokenizer *tokenizer;
     struct token_buffer prompt_text; /* initial text of virtual tokens */
@@ -316,21 +318,21 @@ static int check_given(const struct options *options) {
                  {"--valid-data", options->valid_data.count > 0, skips, false},
                  {"--output", options->output, !skips, skips},
                  {"--init-adapter", options->init_adapter, false, skips},
-                 {"--peft", options->peft.count > 0, false, skips},
-                 {"--adapter", options->adapters.count > 0, false, !skips}};
+                 {"--peft", options->peft.count > 0, false, skips}};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         if (words[i].is_needed && !words[i].is_given)
             return status_fail(STATUS_USAGE, "finetune: %s is not given", words[i].name);
         if (words[i].is_idle && words[i].is_given)
-            return status_fail(STATUS_USAGE,
-                               skips ? "%s is for training, which train.skip_train leaves out"
-                                     : "%s needs train.skip_train; --init-adapter starts from one",
-                               words[i].name);
+            return status_fail(STATUS_USAGE, "%s is for training, which train.skip_train leaves out", words[i].name);
     }
     if (options->load_in && stack_lists_full(&options->peft))
         return status_fail(STATUS_USAGE, "--load-in is for a frozen base, and --peft full trains all weights");
     if (options->init_adapter && stack_lists_full(&options->peft))
         return status_fail(STATUS_USAGE, "--init-adapter does nothing with --peft full");
+    if (options->adapters.count && stack_lists_full(&options->peft))
+        return status_fail(
+            STATUS_USAGE, "--adapter stays frozen, and --peft full trains the model below it: 'cambium merge' writes a "
+                          "model with the adapter");
     return STATUS_OK;
 }
 
@@ -369,11 +371,12 @@ static int check_idle(const struct options *options, const struct config *given,
 static int choose_stack(const struct options *options, const struct config *given, struct stack *stack) {
     const struct stack_options *keys = &options->sections.peft;
     bool only_evaluates = options->sections.run.train.skip_train;
-    if (!only_evaluates && !options->init_adapter)
-        return stack_choose(stack, &options->peft, keys, given);
     const struct stack_base base = {options->model, options->load_in};
-    return only_evaluates ? stack_apply(stack, &options->adapters, given, &base)
-                          : stack_take(stack, &options->peft, keys, given, options->init_adapter, &base);
+    if (only_evaluates)
+        return stack_apply(stack, &options->adapters, given, &base);
+    int status = options->init_adapter ? stack_take(stack, &options->peft, keys, given, options->init_adapter, &base)
+                                       : stack_choose(stack, &options->peft, keys, given);
+    return status ? status : stack_freeze(stack, &options->adapters, &base);
 }
 
 /* Sets the learning rate that the methods have when none is given, and prints it. */
@@ -387,10 +390,14 @@ static void choose_lr(struct options *options, const struct stack *stack) {
 
 static void describe_rows(struct tuning *tuning, const struct options *options) {
     const struct run_config *run = &tuning->run.config;
+    const struct stack *stack = &tuning->stack;
+    int frozen = stack->frozen ? peft_files_count(stack->frozen) : 0;
     int64_t before = 0, positions = 0;
-    for (int i = 0; i < tuning->stack.count; i++) {
-        before += peft_config_virtual_tokens(&tuning->stack.configs[i]);
-        positions += peft_config_prefix_tokens(&tuning->stack.configs[i]);
+    for (int i = 0; i < frozen + stack->count; i++) {
+        const struct peft_config *config =
+            i < frozen ? &peft_files_configs(stack->frozen)[i] : &stack->configs[i - frozen];
+        before += peft_config_virtual_tokens(config);
+        positions += peft_config_prefix_tokens(config);
     }
     tuning->rows = (struct tuning_options){
         .train = options->data,
@@ -448,6 +455,9 @@ static int survey_rows(struct options *options, struct tuning *tuning, bool by_e
     chat_template_close(tuning->template);
     tuning->template = chat_template_keep(tuning_data_template(data));
     tuning->row_bytes = tuning_data_bytes(data, iterations * batch);
+    for (int split = SPLIT_TRAIN; split <= SPLIT_VALID; split++)
+        tuning->reference_bytes += references_bytes(&loss_table[options->sections.tuning.loss], data,
+                                                    (enum data_split)split, iterations * batch);
     if (tuning->fits_rows) {
         options->sections.run.data.seq_length = tuning_data_seq_length(data);
         log_info("data.seq_length is %lld, the length of the longest row%s",
@@ -504,11 +514,14 @@ static void set_tuner(struct tuning *tuning, const struct options *options) {
                                 .count = tuning->stack.count,
                                 .files = options->sections.run.train.skip_train ? tuning->stack.init : NULL,
                                 .init = tuning->stack.init,
+                                .frozen = tuning->stack.frozen,
                                 .model = tuning->run.model_directory};
     tuning->tuner = tuner_of_adapters(&tuning->adapters);
     tuning->tuner.texts = tuning->texts.items;
     tuning->tuner.text_count = tuning->texts.count;
     tuning->tuner.init_directory = options->init_adapter;
+    if (tuning->stack.frozen)
+        tuning->tuner.frozen = options->adapters;
     tuning->receipts =
         (struct receipts_maker){.run = &tuning->run, .configs = tuning->stack.configs, .count = tuning->stack.count};
     if (!options->sections.run.train.skip_train)
@@ -529,6 +542,7 @@ static void set_run(struct tuning *tuning, struct options *options) {
         set_tuner(tuning, options);
     tuning->run.tuning = &tuning->rows;
     tuning->run.tuning_bytes = tuning->row_bytes;
+    tuning->run.reference_bytes = tuning->reference_bytes;
     options->sections.run = tuning->run.config; /* resolved */
     options->sections.tuning.epochs = 0;        /* not given: the resolved run has iterations */
 }
@@ -602,9 +616,11 @@ static int prepare(const struct launch *launch, const struct config *given, void
 /* Adds facts about the files that the run names. */
 static int add_facts(void *context, struct facts *facts) {
     const struct tuning *tuning = context;
+    const struct peft_files *files[] = {tuning->stack.init, tuning->stack.frozen};
     int status = STATUS_OK;
-    for (int i = 0; tuning->stack.init && i < peft_files_count(tuning->stack.init) && !status; i++)
-        status = ckpt_adapter_facts(peft_files_directory(tuning->stack.init, i), facts);
+    for (int f = 0; f < 2; f++)
+        for (int i = 0; files[f] && i < peft_files_count(files[f]) && !status; i++)
+            status = ckpt_adapter_facts(peft_files_directory(files[f], i), facts);
     return status ? status : train_facts(&tuning->run, facts);
 }
 
@@ -616,7 +632,8 @@ static int export(struct trainer *trainer, const struct train_run *run) {
         return STATUS_OK;
     int status = trainer_export(trainer, output, true);
     if (!status)
-        log_info("the %s is in %s", run->tuner ? "adapter" : "model", output);
+        log_info("the %s is in %s%s", run->tuner ? "adapter" : "model", output,
+                 run->tuner && run->tuner->frozen.count ? "; it applies after the adapters below it" : "");
     return status;
 }
 
@@ -638,7 +655,8 @@ static void dump(const void *context) {
 static int before(struct comm *world, const struct train_run *run, const void *context) {
     const struct tuning *tuning = context;
     const struct job_model model = {.receipts = tuning->options->receipts};
-    return tuning->stack.init ? receipts_replay(world, run, &model, tuning->stack.init) : STATUS_OK;
+    TRY(tuning->stack.init ? receipts_replay(world, run, &model, tuning->stack.init) : STATUS_OK);
+    return tuning->stack.frozen ? receipts_replay(world, run, &model, tuning->stack.frozen) : STATUS_OK;
 }
 
 /* When the trainer is closed: receipts into the adapters, then the gap, which loads what was written. */

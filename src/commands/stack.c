@@ -262,16 +262,27 @@ int stack_take(struct stack *stack, const struct config_list *methods, const str
     return status ? status_wrap(status, "--init-adapter") : STATUS_OK;
 }
 
+/* Opens adapters that go together with `others` more. */
+static int open_together(const struct config_list *directories, const struct stack_base *base, bool trains, int others,
+                         struct peft_files **files) {
+    int status = peft_files_open(directories->items, directories->count, trains, files);
+    THEN(status, peft_files_check_base(*files, base->model, base->load_in));
+    if (!status && others + peft_files_count(*files) > PEFT_MAX_STACK)
+        status = status_fail(STATUS_USAGE, "--adapter: %d adapters, at most %d apply together",
+                             others + peft_files_count(*files), PEFT_MAX_STACK);
+    return status;
+}
+
+int stack_freeze(struct stack *stack, const struct config_list *directories, const struct stack_base *base) {
+    return directories->count ? open_together(directories, base, false, stack->count, &stack->frozen) : STATUS_OK;
+}
+
 int stack_apply(struct stack *stack, const struct config_list *directories, const struct config *given,
                 const struct stack_base *base) {
     int status = check_keys(given, "--adapter");
     if (status || !directories->count)
         return status;
-    status = peft_files_open(directories->items, directories->count, true, &stack->init);
-    THEN(status, peft_files_check_base(stack->init, base->model, base->load_in));
-    if (!status && peft_files_count(stack->init) > PEFT_MAX_STACK)
-        status = status_fail(STATUS_USAGE, "--adapter: %d adapters, at most %d apply together",
-                             peft_files_count(stack->init), PEFT_MAX_STACK);
+    status = open_together(directories, base, true, 0, &stack->init);
     for (int i = 0; !status && i < peft_files_count(stack->init); i++)
         stack->configs[stack->count++] = peft_files_configs(stack->init)[i];
     return status;
@@ -279,4 +290,5 @@ int stack_apply(struct stack *stack, const struct config_list *directories, cons
 
 void stack_free(struct stack *stack) {
     peft_files_close(stack->init);
+    peft_files_close(stack->frozen);
 }

@@ -23,8 +23,9 @@ void stack_rates(char out[STACK_NAMES_BYTES]);
 struct stack {
     struct peft_config configs[PEFT_MAX_STACK];
     int count;
-    bool is_full;            /* the model's weights train; count is 0 */
-    struct peft_files *init; /* files with the initial values, or NULL */
+    bool is_full;              /* the model's weights train; count is 0 */
+    struct peft_files *init;   /* files with the initial values, or NULL */
+    struct peft_files *frozen; /* adapters below it that do not train, or NULL */
 };
 /* True when a list of methods names "full". */
 bool stack_lists_full(const struct config_list *methods);
@@ -48,6 +49,8 @@ int stack_take(struct stack *stack, const struct config_list *methods, const str
  * times. STATUS_USAGE, and errors of reading the files. */
 int stack_apply(struct stack *stack, const struct config_list *directories, const struct config *given,
                 const struct stack_base *base);
+/* Puts frozen adapters below a stack that trains. STATUS_USAGE, and errors of reading the files. */
+int stack_freeze(struct stack *stack, const struct config_list *directories, const struct stack_base *base);
 /* Returns the learning rate when none is given, and sets *title to what has it. */
 double stack_default_lr(const struct stack *stack, const char **title);
 /* Removes keys that no method of the stack has from an array of rows. */

@@ -8,17 +8,26 @@ static int open_stack(const void *description, const struct model_options *model
                                    .model = model,
                                    .directory = adapters->model,
                                    .trains = true};
+    const struct peft_files *named = adapters->init ? adapters->init : adapters->frozen;
     struct peft *peft;
+    if (adapters->frozen) {
+        options.frozen = peft_files_configs(adapters->frozen);
+        options.frozen_count = peft_files_count(adapters->frozen);
+    }
     int status = peft_open(&options, rank, &peft);
-    if (status && adapters->init)
-        return peft_explain_base(status, adapters->init, adapters->model);
-    if (!status)
-        *part = (struct tuner_part){.self = peft,
-                                    .hooks = peft_hooks(peft),
-                                    .store = peft_store(peft),
-                                    .state_table = peft_state_table(peft),
-                                    .bytes = peft_device_bytes(peft)};
-    return status;
+    if (status)
+        return named ? peft_explain_base(status, named, adapters->model) : status;
+    const struct peft *frozen = peft_frozen(peft);
+    *part = (struct tuner_part){.self = peft,
+                                .hooks = peft_hooks(peft),
+                                .store = peft_store(peft),
+                                .state_table = peft_state_table(peft),
+                                .bytes = peft_device_bytes(peft)};
+    if (frozen)
+        part->reference = (struct tuner_reference){.hooks = peft_hooks(frozen),
+                                                   .virtual_tokens = peft_virtual_tokens(frozen),
+                                                   .first_position = peft_prefix_tokens(frozen)};
+    return STATUS_OK;
 }
 
 static void close_stack(void *self) {
@@ -29,6 +38,7 @@ static int start_stack(const void *description, void *self, struct base *base, u
     const struct tuner_adapters *adapters = description;
     int status = peft_allocate(self);
     peft_set_base(self, base_store(base));
+    THEN_IF(status, adapters->frozen, peft_load_frozen(self, adapters->frozen));
     TRY(status);
     return adapters->files ? peft_load(self, adapters->files) : peft_initialise(self, seed);
 }

@@ -95,6 +95,12 @@ void tuning_data_close(struct tuning_data *data);
 int64_t tuning_data_length(const struct tuning_data *data, enum data_split split);
 /* Returns the samples of one epoch: rows, or packs of rows. */
 int64_t tuning_data_epoch(const struct tuning_data *data, enum data_split split);
+/* Returns the rows of a split, each once. */
+int64_t tuning_data_rows(const struct tuning_data *data, enum data_split split);
+/* Returns the number of rows of sample k, 0 past the end of the split. They are at *packed; if that is NULL, there is
+ * only *row. */
+int64_t tuning_data_sample(const struct tuning_data *data, enum data_split split, int64_t k, const uint32_t **packed,
+                           int64_t *row);
 /* Returns the memory in bytes that the same files take when opened with `samples` samples of training. */
 size_t tuning_data_bytes(const struct tuning_data *data, int64_t samples);
 /* Returns the maximum number of tokens of a sample, virtual tokens and first_position included: seq_length, or less

@@ -219,6 +219,16 @@ int64_t tuning_data_epoch(const struct tuning_data *data, enum data_split split)
     return data->splits[split].epoch;
 }
 
+int64_t tuning_data_rows(const struct tuning_data *data, enum data_split split) {
+    return data->splits[split].rows.count;
+}
+
+int64_t tuning_data_sample(const struct tuning_data *data, enum data_split split, int64_t k, const uint32_t **packed,
+                           int64_t *row) {
+    const struct tuning_split *of = &data->splits[split];
+    return k < of->length ? tuning_split_sample(of, k, packed, row) : 0;
+}
+
 size_t tuning_data_bytes(const struct tuning_data *data, int64_t samples) {
     size_t bytes = sizeof *data + data->file_count * sizeof *data->files;
     for (int s = 0; s < SPLIT_COUNT; s++)

@@ -43,11 +43,18 @@ static int write_record(const struct train_run *run, int64_t iteration, double g
 static int compare(struct comm *ranks, const struct train_run *run, void *context) {
     struct verify_serving *verify = context;
     struct job_model model = job_model_of_run(run, ranks->size);
-    const char *output = run->config.checkpoint.save;
+    size_t frozen = run->tuner ? run->tuner->frozen.count : 0;
+    const char **adapters = calloc(frozen + 1, sizeof *adapters);
+    TRY(status_allocated(adapters));
+    for (size_t i = 0; i < frozen; i++)
+        adapters[i] = run->tuner->frozen.items[i];
+    adapters[frozen] = run->config.checkpoint.save;
     if (run->tuner)
-        model.adapters = (struct config_list){.items = &output, .count = 1};
+        model.adapters = (struct config_list){.items = adapters, .count = frozen + 1};
     verify->model = &model;
-    return verify_serving_run(ranks, verify);
+    int status = verify_serving_run(ranks, verify);
+    free(adapters);
+    return status;
 }
 
 int serving_gap_add(struct comm *world, const struct train_run *run, int64_t iteration) {

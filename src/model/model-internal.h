@@ -498,6 +498,8 @@ int head_end(const struct pass *pass, int status);
 /* pass.c: the batch is in the stash. `use` is PARAM_FORWARD or PARAM_EVALUATION. See model_forward for x and y. */
 int pass_forward(struct training_runner *training, const struct model_pass *asked, enum param_use use, const void *x,
                  void *y);
+/* A forward without a backward, and the head's loss. */
+int pass_evaluate(struct training_runner *training, const struct model_pass *asked, const void *x, void *y);
 /* Layers first .. end - 1 of a chunk, counted within it. */
 struct layer_group {
     int64_t first, end;

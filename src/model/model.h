@@ -86,6 +86,9 @@ struct model_training {
     /* With RECOMPUTE_BLOCK: stashes from this number on recompute all layers; 0: all stashes follow `recompute`. */
     int partial_stashes;
     bool has_row_losses; /* passes may have `weigh` */
+    /* Evaluations of each batch before its own pass, for planning: with the hooks of training, and with others. */
+    int evaluations, other_evaluations;
+    const struct hook_table *other_hooks; /* NULL: none */
 };
 
 /* Options of an inference runner only. */
@@ -109,7 +112,7 @@ struct model_options {
 /* True when the stage has the layer; -1: the embedding. */
 bool model_has_layer(const struct base_options *options, int64_t layer);
 /* Returns the layer where the backward ends because nothing below it trains; -1: the embedding; num_layers: nothing
- * trains. */
+ * trains. A layer with a hook counts as one that trains, also if the hook is of a frozen adapter. */
 int64_t model_lowest_layer(const struct model_options *options);
 /* True when a chunk that ends before layer `end` has a backward. A chunk below the lowest layer has none, and its
  * forward keeps nothing. The chunk with the head always has one. */

@@ -216,14 +216,18 @@ int model_sum_tied_gradients(struct training_runner *training) {
     return gradient_sum(rank, RANK_EMBEDDING, &training->run.base->store, training->run.base->token_table);
 }
 
+int pass_evaluate(struct training_runner *training, const struct model_pass *asked, const void *x, void *y) {
+    struct pass pass = pass_of(training, asked);
+    int status = pass_forward(training, asked, PARAM_EVALUATION, x, y);
+    return status || !chunk_has_head(training->run.base, pass.chunk) ? status : run_head(&pass, PARAM_EVALUATION);
+}
+
 int model_evaluate(struct training_runner *training, const struct model_batch *batch,
                    const struct model_pass *evaluated, const void *x, void *y) {
     const struct model_pass asked = {
         .chunk = evaluated->chunk, .weigh = evaluated->weigh, .context = evaluated->context};
     TRY(upload_batch(training, batch, &training_stash(training, 0)->batch));
-    struct pass pass = pass_of(training, &asked);
-    int status = pass_forward(training, &asked, PARAM_EVALUATION, x, y);
-    THEN_IF(status, chunk_has_head(training->run.base, pass.chunk), run_head(&pass, PARAM_EVALUATION));
+    int status = pass_evaluate(training, &asked, x, y);
     training->kept.fresh = NULL;
     param_check_returned(&training->run.base->store, "an evaluation");
     return status;

@@ -21,6 +21,16 @@ static int open_stashes(struct training_runner *training, const struct model_opt
     return STATUS_OK;
 }
 
+/* Plans evaluations of a batch by a chunk. */
+static int plan_evaluations(struct training_runner *training, int chunk, int count, const struct hook_table *hooks) {
+    const struct hook_table *before = training_set_hooks(training, hooks);
+    int status = STATUS_OK;
+    for (int i = 0; i < count && !status; i++)
+        status = pass_evaluate(training, &(const struct model_pass){.chunk = chunk}, NULL, NULL);
+    training_set_hooks(training, before);
+    return status;
+}
+
 /* Plans a batch of `rows` rows through every chunk. */
 static int plan_batch(void *self, int64_t rows) {
     struct training_runner *training = self;
@@ -32,7 +42,9 @@ static int plan_batch(void *self, int64_t rows) {
     batch->head.is_all = true;
     for (int c = 0; c < training->run.base->options.chunk_count && !status; c++) {
         struct model_pass pass = {.chunk = c, .has_dropout = true};
-        status = pass_forward(training, &pass, PARAM_FORWARD, NULL, NULL);
+        status = plan_evaluations(training, c, training->options.evaluations, training->run.hooks);
+        THEN(status, plan_evaluations(training, c, training->options.other_evaluations, training->options.other_hooks));
+        THEN(status, pass_forward(training, &pass, PARAM_FORWARD, NULL, NULL));
         THEN(status, model_backward(training, &pass, NULL, NULL));
     }
     return status;

@@ -54,20 +54,31 @@ int hook_table_add_tokens(struct hook_table *table, const struct token_hook *hoo
     return STATUS_OK;
 }
 
+/* Adds the hooks of `from` that one owner has, or all of them. */
+static int add_hooks(struct hook_table *table, const struct hook_table *from, bool is_all, int owner) {
+    int status = STATUS_OK;
+    for (int64_t i = 0; i < from->layers * ATTACH_PLACE_COUNT && !status; i++)
+        for (int k = 0; k < from->lists[i].count && !status; k++)
+            if (is_all || from->lists[i].hook[k].owner == owner)
+                status = hook_table_add(table, 0, i, &from->lists[i].hook[k]);
+    for (int64_t i = 0; i < from->layers && !status; i++)
+        for (int k = 0; k < from->prefixes[i].count && !status; k++)
+            if (is_all || from->prefixes[i].hook[k].owner == owner)
+                status = hook_table_add_prefix(table, i, &from->prefixes[i].hook[k]);
+    for (int k = 0; k < from->tokens.count && !status; k++)
+        if (is_all || from->tokens.hook[k].owner == owner)
+            status = hook_table_add_tokens(table, &from->tokens.hook[k]);
+    return status;
+}
+
 int hook_table_of(const struct hook_table *all, int owner, struct hook_table *table) {
     int status = hook_table_init(table, all->layers);
-    for (int64_t i = 0; i < all->layers * ATTACH_PLACE_COUNT && !status; i++)
-        for (int k = 0; k < all->lists[i].count && !status; k++)
-            if (all->lists[i].hook[k].owner == owner)
-                status = hook_table_add(table, 0, i, &all->lists[i].hook[k]);
-    for (int64_t i = 0; i < all->layers && !status; i++)
-        for (int k = 0; k < all->prefixes[i].count && !status; k++)
-            if (all->prefixes[i].hook[k].owner == owner)
-                status = hook_table_add_prefix(table, i, &all->prefixes[i].hook[k]);
-    for (int k = 0; k < all->tokens.count && !status; k++)
-        if (all->tokens.hook[k].owner == owner)
-            status = hook_table_add_tokens(table, &all->tokens.hook[k]);
-    return status;
+    return status ? status : add_hooks(table, all, false, owner);
+}
+
+int hook_table_stand_on(struct hook_table *table, const struct hook_table *below) {
+    table->owner = HOOK_OF_ANOTHER;
+    return add_hooks(table, below, true, 0);
 }
 
 const struct hook_list *hook_table_list(const struct hook_table *table, int64_t layer, enum attach_place place) {

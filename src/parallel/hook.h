@@ -73,7 +73,7 @@ struct hook_virtual {
  * rank's rows of the stream. */
 struct hook {
     void *self;
-    int owner; /* the table's when it was added */
+    int owner; /* the table's when it was added, or HOOK_OF_ANOTHER */
     enum hook_side side;
     int64_t first, columns; /* the columns that it covers, of the place's side on this rank; columns 0: all. Required if
                                the sides differ in width, and `saved_bytes` depends on that */
@@ -153,6 +153,10 @@ struct hook_table {
 
 /* Starts an empty table for `layers` layers. The caller frees it. STATUS_MEMORY. */
 int hook_table_init(struct hook_table *table, int64_t layers);
+/* Adds the hooks of another stack's table before any others. They get the owner HOOK_OF_ANOTHER. STATUS_INVALID if a
+ * list is full. */
+enum { HOOK_OF_ANOTHER = -1 };
+int hook_table_stand_on(struct hook_table *table, const struct hook_table *below);
 /* Makes a table of only one owner's hooks. The caller frees it. STATUS_MEMORY. */
 int hook_table_of(const struct hook_table *all, int owner, struct hook_table *table);
 /* Frees the table; a zeroed one is allowed. */

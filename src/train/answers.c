@@ -16,6 +16,10 @@ size_t stepper_answer_bytes(const struct train_run *run, int data_ranks) {
     return has_answers ? (size_t)rows * (sizeof(float) + (size_t)micros * sizeof(double)) : 0;
 }
 
+double *stepper_references(const struct stepper *stepper, int64_t micro_batch) {
+    return stepper->references + micro_batch * micro_rows(stepper);
+}
+
 int answers_open(struct stepper *stepper) {
     if (!stepper_has_answers(stepper))
         return STATUS_OK;
@@ -71,7 +75,7 @@ static void give_gradients(const struct gpt_batch *batch, int64_t count, const f
 int answers_weigh(void *context, int64_t count, float *values) {
     struct stepper *stepper = context;
     const struct gpt_batch *batch = &stepper->micros[stepper->micro_batch];
-    const double *references = stepper->references + stepper->micro_batch * micro_rows(stepper);
+    const double *references = stepper_references(stepper, stepper->micro_batch);
     int texts = tuning_texts(stepper->loss->form);
     float *at = stepper->values;
     take_values(batch, count == batch->rows, values, at);
@@ -107,7 +111,7 @@ int answers_weigh(void *context, int64_t count, float *values) {
 static int take_sums(void *context, int64_t count, float *values) {
     struct stepper *stepper = context;
     const struct gpt_batch *batch = &stepper->micros[stepper->micro_batch];
-    double *sums = stepper->references + stepper->micro_batch * micro_rows(stepper);
+    double *sums = stepper_references(stepper, stepper->micro_batch);
     const float *at = stepper->values;
     struct answer answer;
     take_values(batch, count == batch->rows, values, stepper->values);
@@ -131,6 +135,7 @@ static int sum_answers(struct stepper *stepper, const struct train_samples *samp
     struct training_runner *runner = stepper->model->runner;
     const struct hook_table *all = samples->is_reference ? training_set_hooks(runner, reference->hooks) : NULL;
     stepper->sum = stepper->summed = 0;
+    stepper->forwards++;
     int status = stepper_read(stepper, samples);
     THEN(status, stepper_run(stepper, true, &(const struct pipeline_worker){sum_micro_batch, stepper}));
     if (samples->is_reference)
@@ -141,6 +146,7 @@ static int sum_answers(struct stepper *stepper, const struct train_samples *samp
 int answers_prepare(struct stepper *stepper, const struct train_samples *samples) {
     struct train_samples of = *samples;
     double sums[2];
+    bool are_known;
     if (!stepper_has_answers(stepper) || !stepper->loss->has_reference)
         return STATUS_OK;
     TRY(stepper_await_weights(stepper));
@@ -157,5 +163,9 @@ int answers_prepare(struct stepper *stepper, const struct train_samples *samples
     }
     of.is_mismatched = false;
     of.is_reference = true;
-    return sum_answers(stepper, &of);
+    TRY(references_find(stepper, &of, &are_known));
+    if (are_known)
+        return STATUS_OK;
+    TRY(sum_answers(stepper, &of));
+    return references_keep(stepper, &of);
 }

@@ -151,13 +151,15 @@ int stepper_pass(struct stepper *stepper, int64_t first, struct stepper_result *
     const struct train_samples samples = {.split = SPLIT_TRAIN, .first = first};
     int64_t counts[ROWS_COUNTS] = {0};
     int status = stepper->tuner ? stepper->tuner->begin(stepper->model->tuner.self, first) : STATUS_OK;
+    stepper->forwards = 0;
     THEN(status, answers_prepare(stepper, &samples));
     THEN(status, stepper_read(stepper, &samples));
     if (!status)
         count_rows(stepper, counts);
     THEN(status, train_sum_over_data(stepper->rank, counts, ROWS_COUNTS, DTYPE_I64));
     TRY(status);
-    *result = (struct stepper_result){.tokens = counts[ROWS_TOKENS], .labels = counts[ROWS_LABELS]};
+    *result = (struct stepper_result){
+        .tokens = counts[ROWS_TOKENS], .labels = counts[ROWS_LABELS], .forwards = stepper->forwards};
     int64_t mean = mean_count(stepper, counts);
     stepper->scale = mean > 0 ? 1.0 / (double)mean : 0;
     if (!stepper_has_answers(stepper))

@@ -22,6 +22,7 @@ struct train_record {
     double lr;        /* the rate of this update */
     double grad_norm; /* before clipping */
     double tokens_per_s, model_tflops, seconds;
+    double work; /* as a multiple of an iteration without forwards of the reference model */
 };
 
 struct validation_record {

@@ -8,7 +8,8 @@
 /* Returns the bytes of a rank's part of a global batch. */
 static size_t batch_bytes(const struct train_run *run, int data_ranks) {
     int64_t rows = run->config.train.global_batch_size / data_ranks * train_sample_rows(&run->config, run->loss);
-    return (size_t)rows * (6 * sizeof(int32_t) + sizeof(int64_t)) + stepper_answer_bytes(run, data_ranks);
+    return (size_t)rows * (6 * sizeof(int32_t) + sizeof(int64_t)) + stepper_answer_bytes(run, data_ranks) +
+           run->reference_bytes;
 }
 
 static int measure_data(const struct train_run *run, const struct gpt_data *data, struct gpt_data_bytes *bytes) {

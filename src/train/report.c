@@ -38,14 +38,15 @@ void report_step(struct report *report, const struct train_record *record) {
     int64_t done = record->iteration, total = run->train.train_iters;
     double now = clock_seconds();
     bool is_first = done == report->first_iteration + 1;
+    report->work += is_first ? 0 : record->work;
     /* The first iteration also prepares the products and reads the text for the first time, so it says little about
      * later ones. */
-    double mean =
-        is_first ? now - report->start : (now - report->first_end) / (double)(done - report->first_iteration - 1);
+    double since = is_first ? report->start : report->first_end, work = is_first ? record->work : report->work;
+    double seconds_left = (now - since) / work * train_work_left(report->trainer);
     if (is_first)
         report->first_end = now;
     format_rate(rate, sizeof rate, record->tokens_per_s);
-    format_left(left, sizeof left, mean * (double)(total - done));
+    format_left(left, sizeof left, seconds_left);
     if (report->ceiling_tflops > 0)
         snprintf(share, sizeof share, " (%.0f%% of the GEMM ceiling)",
                  100 * record->model_tflops / report->ceiling_tflops);
@@ -60,9 +61,8 @@ void report_step(struct report *report, const struct train_record *record) {
                  (long long)total, detail, left);
     }
     if (log_is_terminal()) {
-        /* The start, as if all iterations had taken the mean time of this process. The remaining time is then right
-         * after a resume. */
-        report->progress.start = now - mean * (double)done;
+        /* The start from which the mean gives this remaining time, also after a resume. */
+        report->progress.start = now - (done < total ? seconds_left * (double)done / (double)(total - done) : 0);
         progress_update(&report->progress, done, "%lld/%lld  loss %.4f  %s tokens/s", (long long)done, (long long)total,
                         record->lm_loss, rate);
     }

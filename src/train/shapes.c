@@ -96,6 +96,9 @@ int train_model_options(const struct train_run *run, const struct rank *rank, co
         .max_rows = run->config.train.micro_batch_size * train_sample_rows(&run->config, run->loss),
         .train.has_row_losses = run->loss && run->loss->run,
         .train.segment_rows = run->config.data.seq_length,
+        .train.evaluations = run->loss && run->loss->has_shift,
+        .train.other_evaluations = run->loss ? run->loss->has_reference + run->loss->has_shift : 0,
+        .train.other_hooks = model->tuner.reference.hooks,
         .base.chunk_count = shape->chunks,
         .train.partial_stashes = (int)run->config.parallel.num_microbatches_with_partial_activation_checkpoints,
     };

@@ -58,6 +58,7 @@ struct stepper {
     double
         *references; /* [micro_count][rows of a micro batch] log-probabilities of each segment by the reference model */
     double sum, summed;  /* of all segments of a forward before; their number */
+    int forwards;        /* forwards before that of the batch */
     int64_t micro_batch; /* of the present pass */
     double shift;        /* see struct loss */
     double scale;        /* of the gradients: 1 / samples of the global batch */
@@ -77,6 +78,7 @@ struct stepper_result {
     double loss;                 /* mean over the labels; of a loss of answers: over the rows of the files */
     struct loss_figures figures; /* sums over the global batch; of a loss of answers */
     double grad_norm;            /* before clipping; 0: the loss is not finite */
+    int forwards;                /* forwards besides that of the batch, for its loss */
 };
 /* Runs forward and backward of the global batch of samples from `first` on. It starts the sums of gradients over the
  * data ranks, and fetches this rank's part of the loss. Sets the counts of *result. */

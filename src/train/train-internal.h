@@ -78,10 +78,22 @@ static inline bool stepper_has_answers(const struct stepper *stepper) {
 }
 int answers_open(struct stepper *stepper);
 void answers_close(struct stepper *stepper);
+/* Returns the reference's sums of the segments of a micro batch. */
+double *stepper_references(const struct stepper *stepper, int64_t micro_batch);
 /* Runs the forwards that the loss needs before its own, with the hooks of the tuner as they are. */
 int answers_prepare(struct stepper *stepper, const struct train_samples *samples);
 /* The head's `weigh` of this loss. `context`: the stepper. */
 int answers_weigh(void *context, int64_t count, float *values);
+
+/* references.c */
+/* Takes memory for the references of rows that `samples` samples of training, or the validations between them, meet
+ * more than once. */
+int references_open(struct train_source *source, const struct loss *loss, int64_t samples);
+void references_close(struct train_source *source);
+/* Sets the references of a global batch if they are known, the same on all ranks. */
+int references_find(struct stepper *stepper, const struct train_samples *samples, bool *are_known);
+/* Keeps those that were just computed. */
+int references_keep(struct stepper *stepper, const struct train_samples *samples);
 
 /* shapes.c */
 /* Returns the pipeline's schedule. */
@@ -111,6 +123,8 @@ int train_state_write(const struct trainer *trainer, char **text);
 int train_state_read(struct train_run *run, const char *text, const char *where);
 
 /* trainer.c */
+/* Returns the work of the remaining iterations, in those without forwards of the reference model. */
+double train_work_left(const struct trainer *trainer);
 /* Returns the number of samples, or rows, of the validation split. */
 int64_t train_validation_length(const struct trainer *trainer);
 /* Ends a run after a failure that every rank finds. It finishes a save that is in progress, and the other ranks wait
@@ -150,6 +164,7 @@ struct report {
     const struct trainer *trainer;
     int64_t first_iteration;
     double start, first_end; /* clock_seconds() at the beginning, and after the first iteration */
+    double work;             /* of the iterations after the first one */
     double ceiling_tflops;   /* 0: not measured */
 };
 void report_begin(struct report *report, const struct trainer *trainer, double ceiling_tflops);

@@ -79,6 +79,7 @@ struct tuner {
     const struct ckpt_text *texts; /* in every directory that is written */
     int text_count;
     const char *init_directory; /* the adapter whose values it starts with; NULL: initial values */
+    struct config_list frozen;  /* directories of adapters below it, which its files do not have */
 };
 
 /* The progress of a run. */
@@ -102,6 +103,11 @@ struct train_samples {
 struct train_source {
     /* Reads batch->samples samples, as tuning_batch_view does. */
     int (*read)(const struct train_source *source, struct gpt_batch *batch, const struct train_samples *samples);
+    /* Rows of files, of which references are kept; they are not read by `read`. */
+    const struct tuning_data *rows;
+    /* The sums of the reference model's log-probabilities of each text of each row [rows, texts]; NaN: not known yet.
+     * NULL: they are computed for every batch. */
+    double *references[SPLIT_COUNT];
 };
 
 /* A run that is ready to be planned and opened. */
@@ -112,6 +118,7 @@ struct train_run {
     const struct loss *loss;             /* NULL: sft */
     struct loss_options loss_options;
     size_t tuning_bytes;               /* of the rows at each rank, for the plan, as far as the caller knows */
+    size_t reference_bytes;            /* the same of the references that are kept (references_bytes) */
     struct run_config config;          /* resolved; the caller owns its strings */
     struct tokenizer_files *tokenizer; /* as read when the run was prepared; copied into checkpoints; NULL: none */
     struct model_text_ends ends;       /* the first one ends a document */
@@ -138,6 +145,10 @@ void train_run_free(struct train_run *run);
  * checkpoint to train_resume_tuning, which is called once the number of iterations is known. The caller sets `tuner`
  * and `tuning` before the run is planned. */
 int train_prepare_tuning(struct train_run *run, const struct run_config *config, const char *model_directory);
+
+/* Returns the bytes of the references that a rank keeps of a split, in a run of `samples` samples on these rows. */
+size_t references_bytes(const struct loss *loss, const struct tuning_data *data, enum data_split split,
+                        int64_t samples);
 
 /* Takes the checkpoint that checkpoint.load names, if there is one, and warns about keys that have changed since.
  * STATUS_USAGE without checkpoint.load when checkpoint.save has checkpoints of another run; else the errors of

@@ -64,6 +64,27 @@ static double flops_of(const struct train_plan *plan, int64_t tokens, int64_t la
     return (double)tokens * (plan->flops_per_token - head) + (double)labels * head;
 }
 
+/* Returns the work of an iteration with so many further forwards, as a multiple of one without. A forward is half of
+ * the work where the base is frozen, else a third. */
+static double work_of(const struct trainer *trainer, int forwards) {
+    return 1 + forwards * (trainer->run.tuner ? 1.0 / 2 : 1.0 / 3);
+}
+
+double train_work_left(const struct trainer *trainer) {
+    const struct run_config *run = &trainer->run.config;
+    const struct loss *loss = trainer->run.loss;
+    int64_t left = run->train.train_iters - trainer->iteration, once = left, batch = run->train.global_batch_size;
+    int forwards = !loss ? 0 : loss->has_reference + 2 * loss->has_shift;
+    if (trainer->files.references[SPLIT_TRAIN]) {
+        int64_t done = (trainer->iteration - trainer->run.iteration) * batch,
+                unknown = tuning_data_epoch(trainer->rows, SPLIT_TRAIN) - done;
+        once = unknown > 0 ? (unknown + batch - 1) / batch : 0;
+        once = once < left ? once : left;
+    }
+    return (double)once * work_of(trainer, forwards) +
+           (double)(left - once) * work_of(trainer, forwards > 0 ? forwards - 1 : 0);
+}
+
 static struct train_rewards rewards_of(const struct loss_figures *figures) {
     double rejected = figures->reward[0] / figures->answers[0], chosen = figures->reward[1] / figures->answers[1];
     return (struct train_rewards){chosen, rejected, chosen - rejected, figures->accurate / figures->samples};
@@ -85,7 +106,7 @@ int trainer_step(struct trainer *trainer, struct train_record *record) {
     trainer->progress.has_loss = true;
     trainer->progress.loss = result.loss;
     double seconds = clock_seconds() - start;
-    double tokens_per_s = (double)result.tokens / seconds;
+    double tokens_per_s = (double)result.tokens / seconds, work = work_of(trainer, result.forwards);
     trainer->tokens += result.tokens;
     *record = (struct train_record){
         .iteration = trainer->iteration,
@@ -94,7 +115,8 @@ int trainer_step(struct trainer *trainer, struct train_record *record) {
         .lr = lr,
         .grad_norm = result.grad_norm,
         .tokens_per_s = tokens_per_s,
-        .model_tflops = flops_of(&trainer->plan, result.tokens, result.labels) / seconds / 1e12,
+        .model_tflops = flops_of(&trainer->plan, result.tokens, result.labels) * work / seconds / 1e12,
+        .work = work,
         .seconds = seconds,
     };
     if (record->has_rewards)

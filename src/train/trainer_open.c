@@ -210,7 +210,7 @@ static int open_stepper(void *self) {
     struct model_options options;
     struct pipeline_shape shape;
     TRY(train_model_options(&trainer->run, &trainer->rank, &trainer->model, &options, &shape));
-    trainer->files.read = read_files;
+    trainer->files = (struct train_source){.read = read_files, .rows = trainer->rows};
     trainer->stepper = (struct stepper){.rank = &trainer->rank,
                                         .config = &trainer->run.config,
                                         .model = &trainer->model,
@@ -218,11 +218,18 @@ static int open_stepper(void *self) {
                                         .loss = trainer->run.loss,
                                         .loss_options = trainer->run.loss_options,
                                         .source = trainer->run.source ? trainer->run.source : &trainer->files};
-    return stepper_open(&trainer->stepper, &shape);
+    int status = references_open(&trainer->files, trainer->run.loss,
+                                 trainer->run.config.train.train_iters * trainer->run.config.train.global_batch_size);
+    THEN(status, stepper_open(&trainer->stepper, &shape));
+    if (status)
+        references_close(&trainer->files);
+    return status;
 }
 
 static void close_stepper(void *self) {
-    stepper_close(&((struct trainer *)self)->stepper);
+    struct trainer *trainer = self;
+    stepper_close(&trainer->stepper);
+    references_close(&trainer->files);
 }
 
 static int load(void *self) {

@@ -4,7 +4,7 @@ import json
 import random
 import re
 
-from finetune_support import KEYS, METHODS, P, Tuning, keys_of, values
+from finetune_support import KEYS, METHODS, P, Tuning, adapters, hash_tree, keys_of, values
 from model_support import SOURCE, run, write_byte_model
 from preference_support import write_lora
 
@@ -75,6 +75,38 @@ class Preference(Tuning):
                 self.assertLess(lines[-1]["loss"], lines[0]["loss"])
                 self.assertGreater(lines[-1]["rewards_margin"], lines[0]["rewards_margin"])
 
+    def test_every_method_stands_on_frozen_adapters_of_every_method(self):
+        """Both apply in training, in its reference and where they are served; only what trains is written."""
+        below = {method: self.root / f"below-{method}" for method in METHODS}
+        for method in METHODS:
+            self.prefer(f"below-{method}", "dpo", method)
+        for number, method in enumerate(METHODS * 2):
+            frozen = METHODS[(number + number // len(METHODS)) % len(METHODS)]
+            if method == frozen == "prefix":
+                continue
+            with self.subTest(method=method, frozen=frozen):
+                before, name = hash_tree(below[frozen]), f"{method}-on-{frozen}"
+                lines = self.prefer(name, "dpo", method, "--adapter", below[frozen], "--valid-data", self.pairs, "--train.eval_interval=4",
+                                    "--train.precision=bf16" if number % 2 else "--train.precision=fp32")
+                if method not in ("prompt", "ptuning", "prefix"):
+                    self.assertEqual((lines[0]["loss"], lines[0]["rewards_margin"]), (0.6931471805599453, 0))
+                self.assertEqual(lines[-1]["serving_gap"], 0)
+                self.assertEqual(before, hash_tree(below[frozen]))
+                written = {tensor for tensor in adapters(self.root / name) if not tensor.startswith("best/")}
+                self.assertEqual(written, adapters(below[method]).keys())
+
+    def test_the_reference_keeps_frozen_adapters_but_not_those_that_training_starts_from(self):
+        start, merged = self.root / "start", self.root / "merged"
+        write_lora(start, {"n_layer": 2, "n_embd": 32})
+        self.prefer("frozen", "dpo", "lora")
+        run("merge", "--model", self.base, "--adapter", self.root / "frozen", "--output", merged)
+        for loss in LOSSES:
+            found = self.prefer(f"{loss}-on-frozen", loss, "lora", "--init-adapter", start, "--adapter", self.root / "frozen")
+            expected = self.prefer(f"{loss}-on-merged", loss, "lora", "--init-adapter", start, "--model", merged)
+            for a, b in zip(found, expected, strict=True):
+                for key in FIGURES:  # the merged weights are rounded
+                    self.assertLessEqual(abs(a[key] - b[key]), 1e-5 * max(1, abs(b[key])), f"{loss}: {key} of iteration {a['iteration']}")
+
     def test_layouts_and_micro_batches_do_not_change_the_figures(self):
         for loss in LOSSES:
             whole = self.prefer(f"whole-{loss}", loss, "lora")
@@ -128,6 +160,7 @@ class Preference(Tuning):
                 (["--peft", "lora", "--loss", "orpo", "--tuning.sft_weight=1"], ("tuning.sft_weight", "--loss orpo")),
                 ([*dpo, "--tuning.train_on_prompt"], ("tuning.train_on_prompt", "--loss dpo")),
                 (["--peft", "full", "--loss", "dpo"], ("--loss dpo", "--peft full")),
+                (["--peft", "full", "--adapter", "some"], ("--adapter stays frozen", "--peft full")),
                 (["--peft", "lora", "--loss", "kto", "--train.global_batch_size=1"], ("train.global_batch_size 1",)),
                 (["--peft", "lora", "--loss", "ppo"], ("loss", "sft, dpo, orpo"))):
             with self.subTest(words=words):

@@ -49,6 +49,8 @@ struct prompt_run {
 struct prompt_stack {
     int count;
     struct peft_config adapters[PROMPT_STACK_MOST];
+    int frozen_count;
+    struct peft_config frozen[PROMPT_STACK_MOST]; /* below those */
     enum dtype dtype;
     int64_t layers;     /* of the base; 0: LAYERS */
     int stashes;        /* of the model; 0: 1 */
@@ -94,6 +96,8 @@ static inline int prompt_open(struct prompt_run *run, const struct prompt_stack 
         (struct model_chunk){first, param_share(layers, run->rank.place.pipeline + 1, grid->pipeline) - first};
     struct peft_options adapters = {
         .adapters = stack->adapters, .count = stack->count, .model = &options, .trains = true};
+    adapters.frozen = stack->frozen;
+    adapters.frozen_count = stack->frozen_count;
     if (!status)
         status = peft_open(&adapters, &run->rank, &run->peft);
     if (status)
@@ -110,6 +114,11 @@ static inline int prompt_open(struct prompt_run *run, const struct prompt_stack 
         status = peft_initialise(run->peft, 5);
     if (!status && stack->shaken > 0)
         status = tuned_shake(peft_store(run->peft), run->rank.exec.stream, stack->shaken);
+    struct peft *frozen = status ? NULL : (struct peft *)peft_frozen(run->peft); /* as if its files had these values */
+    if (frozen)
+        status = peft_initialise(frozen, 6);
+    if (!status && frozen)
+        status = tuned_shake(peft_store(frozen), run->rank.exec.stream, 0.3f);
     size_t bytes = status ? 0 : (size_t)training_stream_elements(run->model) * dtype_bytes(stack->dtype);
     for (int i = 0; i < 4 && !status; i++)
         status = device_alloc(run->device, bytes, &run->stream[i]);
