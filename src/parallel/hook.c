@@ -7,7 +7,7 @@ static const struct token_list no_tokens;
 
 int hook_table_init(struct hook_table *table, int64_t layers) {
     *table = (struct hook_table){.layers = layers};
-    table->lists = calloc((size_t)layers * ATTACH_PLACE_COUNT, sizeof *table->lists);
+    table->lists = calloc((size_t)(layers + 1) * ATTACH_PLACE_COUNT, sizeof *table->lists);
     table->prefixes = calloc((size_t)layers, sizeof *table->prefixes);
     if (table->lists && table->prefixes)
         return STATUS_OK;
@@ -56,7 +56,7 @@ int hook_table_add_tokens(struct hook_table *table, const struct token_hook *hoo
 
 int hook_table_of(const struct hook_table *all, int owner, struct hook_table *table) {
     int status = hook_table_init(table, all->layers);
-    for (int64_t i = 0; i < all->layers * ATTACH_PLACE_COUNT && !status; i++)
+    for (int64_t i = 0; i < (all->layers + 1) * ATTACH_PLACE_COUNT && !status; i++)
         for (int k = 0; k < all->lists[i].count && !status; k++)
             if (all->lists[i].hook[k].owner == owner)
                 status = hook_table_add(table, 0, i, &all->lists[i].hook[k]);

@@ -149,7 +149,7 @@ static int step(struct pair *p, int count) {
     struct peft_segment segment = {.rows = ROWS, .count = count};
     const struct hook_upload *hooks = &peft_bank_hooks(p->bank)->upload;
     memcpy(segment.images, p->images, (size_t)count * sizeof *p->images);
-    TRY(peft_bank_step(p->bank, &segment, 1));
+    TRY(peft_bank_step(p->bank, &segment, 1, (struct peft_wanted){0}));
     TRY(upload_open(&p->upload, p->tuned.rank->device, hooks->bytes));
     TRY(device_alloc(p->tuned.rank->device, hooks->bytes, &p->block));
     TRY(upload_begin(&p->upload, p->block));
