@@ -5,7 +5,7 @@
 #include "peft/bank.h"
 
 /* The entries of an image, layer by layer: the first list for each projection, the second for each half of the
- * block. */
+ * block. The head, which is one more projection, follows the last layer. */
 enum projection_entry { ENTRY_DOWN, ENTRY_UP, ENTRY_OUTPUT, ENTRY_INPUT, PROJECTION_ENTRIES };
 enum half_entry { ENTRY_NORM, ENTRY_HALF_DOWN, ENTRY_HALF_UP, HALF_ENTRIES };
 
@@ -14,9 +14,9 @@ struct peft_image {
     struct peft_config config;        /* numbers and choices only, without texts and lists */
     char *memory;                     /* device: `bytes` of the bank's memory */
     size_t bytes;
-    struct group_entry *entries;              /* host: [layers of the stage][bank->entries]; norms have gain and bias */
+    struct group_entry *entries;              /* host: [bank_entry_count]; norms have gain and bias */
     const struct group_entry *device_entries; /* the same on the device */
-    uint16_t *sites;                          /* [layers of the stage] bits of the sites that the image changes */
+    uint16_t *sites;                          /* [layers of the stage + 1] bits of the sites that the image changes */
     int64_t columns;                          /* the widest inner product of a row */
     const char *scaled_input;                 /* a module whose input is scaled and has other readers; NULL: none */
     bool reads_half, reads_stream; /* of a half of a block: its output, and the stream to which that is added */
@@ -36,7 +36,7 @@ struct bank_kept {
 /* One side of a place of a layer. */
 struct bank_site {
     struct peft_bank *bank;
-    int64_t layer; /* counted from the stage's first */
+    int64_t layer; /* counted from the stage's first; at the head, the one after the last */
     enum attach_place place;
     enum hook_side side;
 };
@@ -46,18 +46,20 @@ enum { BANK_SITES = 2 * ATTACH_PLACE_COUNT };
 struct bank_rows {
     int64_t first_row, rows;
     const struct peft_image *image;
-    int64_t first_listed; /* position of the first one among the rows of its list */
+    int64_t first_listed;         /* position of the first one among the rows of its list */
+    int64_t first_wanted, wanted; /* those that go through the head, among all of the step that do */
 };
 
 /* Rows of a step whose slots have an adapter of the same method at the same position. */
 struct bank_list {
     int64_t count, total; /* runs; rows of all runs */
     int64_t columns;      /* the maximum of any image */
-    uint16_t *sites;      /* [layers] sites that any of the images changes */
+    uint16_t *sites;      /* [layers + 1] sites that any of the images changes */
     struct bank_rows *rows;
     struct group_segment *host;           /* for the upload */
     const struct group_segment *segments; /* device: [count] in the batch */
     const struct group_segment *listed;   /* device: [count] in the order of row_index */
+    const struct group_segment *wanted;   /* device: [count] among the rows of the head, if an image changes it */
     int32_t *host_index;
     const int32_t *row_index;    /* device: [total] rows of the batch, for methods that ask for them */
     bool has_ratios, has_inputs; /* some image may scale outputs by ratios; inputs that have other readers */
@@ -70,6 +72,7 @@ struct bank_list {
 struct bank_level {
     int rounds;      /* for images of one slot at the same sites */
     bool has_halves; /* changes of the outputs of attention and MLP */
+    bool has_head;   /* changes of the logits */
     bool has_inputs; /* scaled inputs that have other readers; such an image is the only one in its slot */
 };
 
@@ -78,11 +81,11 @@ struct peft_bank {
     struct rank *rank;
     struct model_options model; /* of the base, without hooks */
     const struct model_family *family;
-    struct model_projection projections[MODEL_MAX_PROJECTIONS];
-    int64_t first_layer, layers; /* of the stage */
-    int64_t entries;             /* of a layer */
+    struct model_projection projections[MODEL_MAX_PROJECTIONS + 1]; /* of a block, and the head */
+    int64_t first_layer, layers;                                    /* of the stage */
+    int64_t entries;                                                /* of a layer */
     struct hook_table hooks;
-    struct bank_site *sites; /* [layers][BANK_SITES] */
+    struct bank_site *sites; /* [layers + 1][BANK_SITES] */
     const struct param_store *base;
     const char *directory; /* of the base; NULL: unknown */
     bool is_allocated;     /* peft_bank_allocate has set the memory of images: */
@@ -108,16 +111,22 @@ struct peft_bank {
 static inline struct bank_list *bank_list_at(struct peft_bank *bank, int number) {
     return &bank->lists[number / PEFT_TYPE_COUNT][number % PEFT_TYPE_COUNT];
 }
-/* Returns the number of an entry. */
+/* Returns the number of an entry; the head has the same in any layer. */
 static inline int64_t bank_projection_entry(const struct peft_bank *bank, int64_t layer, int projection,
                                             enum projection_entry entry) {
-    return layer * bank->entries + projection * PROJECTION_ENTRIES + (int64_t)entry;
+    bool is_head = projection == bank->family->projection_count;
+    int64_t first = is_head ? bank->layers * bank->entries : layer * bank->entries + projection * PROJECTION_ENTRIES;
+    return first + (int64_t)entry;
+}
+/* Returns the number of entries of an image. */
+static inline int64_t bank_entry_count(const struct peft_bank *bank) {
+    return bank->layers * bank->entries + PROJECTION_ENTRIES;
 }
 static inline int64_t bank_half_entry(const struct peft_bank *bank, int64_t layer, bool is_mlp, enum half_entry entry) {
     return layer * bank->entries + bank->family->projection_count * PROJECTION_ENTRIES + is_mlp * HALF_ENTRIES +
            (int64_t)entry;
 }
-/* Returns the number of a projection in the family's order. */
+/* Returns the number of a projection in the family's order; the head is the last. */
 int bank_projection(const struct peft_bank *bank, const struct model_projection *projection);
 
 /* Returns the projection's first output on this rank, counted among the outputs of its place. */

@@ -40,11 +40,14 @@ int bank_scale_rows(const struct bank_call *call, enum projection_entry entry) {
     struct group_scale a = {.count = call->list->count,
                             .segments = call->list->segments,
                             .entry = bank_projection_entry(call->bank, call->site->layer, call->projection, entry),
+                            .first_row = hook->first_row,
                             .rows = hook->rows,
                             .x = hook->y,
+                            .x_row = hook->first_row,
                             .ldx = hook->y_stride,
                             .x_type = hook->y_dtype,
                             .y = hook->y,
+                            .y_row = hook->first_row,
                             .ldy = hook->y_stride,
                             .y_type = hook->y_dtype};
     return rank_run(hook->rank, PHASE_NORM, group_scale, &a);
@@ -83,7 +86,7 @@ static int run_list(struct bank_call *call, const struct peft_method *method) {
     bool is_half = site->place == ATTACH_AFTER_ATTENTION || site->place == ATTACH_AFTER_MLP;
     enum attach_place place = site->side == HOOK_AFTER_ACTIVATION ? ATTACH_FC2 : site->place;
     int status = is_half ? method->forward(call) : STATUS_OK;
-    for (; call->projection < bank->family->projection_count && !status; call->projection++)
+    for (; call->projection <= bank->family->projection_count && !status; call->projection++)
         if (bank->projections[call->projection].place == place)
             status = method->forward(call);
     return status;
@@ -98,9 +101,11 @@ static int forward(void *self, const struct hook_call *hook) {
         return plan(bank, hook);
     for (int round = 0; round < PEFT_SLOT_IMAGES && !status; round++)
         for (int type = 0; type < PEFT_TYPE_COUNT && !status; type++) {
-            const struct bank_list *list = &bank->lists[round][type];
-            struct bank_call call = {.bank = bank, .list = list, .site = site, .hook = hook, .columns = list->columns};
-            if (list->count && (list->sites[site->layer] & bit))
+            struct bank_list list = bank->lists[round][type];
+            struct bank_call call = {.bank = bank, .list = &list, .site = site, .hook = hook, .columns = list.columns};
+            if (site->place == ATTACH_HEAD)
+                list.segments = list.wanted;
+            if (list.count && (list.sites[site->layer] & bit))
                 status = run_list(&call, peft_method(type));
         }
     return status;
@@ -130,9 +135,9 @@ static void return_rows(void *self) {
 static int add_hook(struct peft_bank *bank, int64_t layer, enum attach_place place, enum hook_side side) {
     struct bank_site *site = &bank->sites[layer * BANK_SITES + 2 * (int)place + (int)side];
     *site = (struct bank_site){.bank = bank, .layer = layer, .place = place, .side = side};
-    bool is_projection = place != ATTACH_AFTER_ATTENTION && place != ATTACH_AFTER_MLP;
+    bool is_rounded = place != ATTACH_AFTER_ATTENTION && place != ATTACH_AFTER_MLP && place != ATTACH_HEAD;
     struct hook hook = {.self = site, .side = side, .forward = forward, .is_active = is_active};
-    if (is_projection && side == HOOK_BEFORE_ACTIVATION && bank->fp32_product_bytes)
+    if (is_rounded && side == HOOK_BEFORE_ACTIVATION && bank->fp32_product_bytes)
         hook.fp32_y = &bank->fp32_product;
     return hook_table_add(&bank->hooks, bank->first_layer + layer, place, &hook);
 }
@@ -143,10 +148,12 @@ static int attach(struct peft_bank *bank) {
     int status = bank->first_layer == 0 ? hook_table_add_tokens(&bank->hooks, &tokens) : STATUS_OK;
     for (int64_t layer = 0; layer < bank->layers && !status; layer++) {
         status = hook_table_add_prefix(&bank->hooks, bank->first_layer + layer, &prefix);
-        for (enum attach_place place = ATTACH_QKV; place < ATTACH_PLACE_COUNT && !status; place++)
+        for (enum attach_place place = ATTACH_QKV; place < ATTACH_HEAD && !status; place++)
             status = add_hook(bank, layer, place, HOOK_BEFORE_ACTIVATION);
         THEN(status, add_hook(bank, layer, ATTACH_FC1, HOOK_AFTER_ACTIVATION));
     }
+    if (!status && model_has_layer(&bank->model.base, bank->model.base.config.num_layers))
+        status = add_hook(bank, bank->layers, ATTACH_HEAD, HOOK_BEFORE_ACTIVATION);
     return status;
 }
 
@@ -154,17 +161,21 @@ const struct hook_table *peft_bank_hooks(const struct peft_bank *bank) {
     return &bank->hooks;
 }
 
-static void upload_list(struct bank_list *list, struct upload *upload) {
+static void upload_list(const struct peft_bank *bank, struct bank_list *list, struct upload *upload) {
+    bool has_head = list->sites[bank->layers];
     for (int64_t i = 0; i < list->count; i++) {
         const struct bank_rows *rows = &list->rows[i];
         list->host[i] = (struct group_segment){rows->first_row, rows->rows, rows->image->device_entries};
         list->host[list->count + i] =
             (struct group_segment){rows->first_listed, rows->rows, rows->image->device_entries};
+        list->host[2 * list->count + i] =
+            (struct group_segment){rows->first_wanted, rows->wanted, rows->image->device_entries};
         for (int64_t k = 0; k < rows->rows; k++)
             list->host_index[rows->first_listed + k] = (int32_t)(rows->first_row + k);
     }
-    list->segments = upload_add(upload, list->host, 2 * (size_t)list->count * sizeof *list->host);
+    list->segments = upload_add(upload, list->host, (has_head ? 3 : 2) * (size_t)list->count * sizeof *list->host);
     list->listed = list->segments + list->count;
+    list->wanted = list->listed + list->count;
     list->row_index = upload_add(upload, list->host_index, (size_t)list->total * sizeof *list->host_index);
 }
 
@@ -173,7 +184,7 @@ static void add_upload(void *self, struct upload *upload) {
     struct peft_bank *bank = self;
     for (int i = 0; i < BANK_LISTS && bank->is_active; i++)
         if (bank_list_at(bank, i)->count)
-            upload_list(bank_list_at(bank, i), upload);
+            upload_list(bank, bank_list_at(bank, i), upload);
 }
 
 /* ---- opening ---- */
@@ -187,11 +198,11 @@ static size_t fp32_product_bytes(const struct peft_bank *bank) {
     return bank->model.base.dtype == DTYPE_BF16 ? (size_t)(bank->model.max_rows * most) * sizeof(float) : 0;
 }
 
-/* The runs, once in the batch and once by themselves, the numbers of their rows, and the lists; or what a recorded step
- * has. */
+/* The runs, once in the batch, once by themselves and once in the head, the numbers of their rows, and the lists; or
+ * what a recorded step has. */
 static size_t step_bytes(const struct peft_bank *bank) {
     size_t rows = PEFT_SLOT_IMAGES * (size_t)bank->model.max_rows;
-    size_t bytes = rows * (2 * sizeof(struct group_segment) + sizeof(int32_t)) + 2 * BANK_LISTS * ARENA_ALIGNMENT;
+    size_t bytes = rows * (3 * sizeof(struct group_segment) + sizeof(int32_t)) + 2 * BANK_LISTS * ARENA_ALIGNMENT;
     size_t recorded = bank_recorded_bytes(bank), most = bytes > recorded ? bytes : recorded;
     return (most + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
 }
@@ -201,10 +212,10 @@ static void place_lists(struct peft_bank *bank, struct arena *arena) {
     size_t rows = PEFT_SLOT_IMAGES * (size_t)bank->model.max_rows;
     struct bank_list *first = bank_list_at(bank, 0);
     first->rows = arena_take(arena, rows * sizeof *first->rows);
-    first->host = arena_take(arena, 2 * rows * sizeof *first->host);
+    first->host = arena_take(arena, 3 * rows * sizeof *first->host);
     first->host_index = arena_take(arena, rows * sizeof *first->host_index);
     for (int i = 0; i < BANK_LISTS; i++)
-        bank_list_at(bank, i)->sites = arena_take(arena, (size_t)bank->layers * sizeof *first->sites);
+        bank_list_at(bank, i)->sites = arena_take(arena, (size_t)(bank->layers + 1) * sizeof *first->sites);
 }
 
 static int allocate_lists(struct peft_bank *bank) {
@@ -223,7 +234,7 @@ int bank_new(const struct model_options *model, struct rank *rank, struct peft_b
     TRY(status_allocated(bank));
     *bank = (struct peft_bank){.rank = rank, .model = *model, .family = model_family(&model->base.config)};
     bank->model.hooks = NULL;
-    bank->family->projections(&model->base.config, bank->projections);
+    peft_list_projections(&model->base.config, bank->projections);
     bank->first_layer = model->base.chunk_count ? model->base.chunks[0].first : 0;
     bank->layers = model->base.chunk_count ? model->base.chunks[0].count : model->base.config.num_layers;
     bank->entries = bank->family->projection_count * PROJECTION_ENTRIES + 2 * HALF_ENTRIES;
@@ -237,7 +248,7 @@ int peft_bank_open(const struct model_options *model, struct rank *rank, struct 
     int status = bank_new(model, rank, &bank);
     *out = NULL;
     TRY(status);
-    bank->sites = calloc((size_t)(bank->layers * BANK_SITES), sizeof *bank->sites);
+    bank->sites = calloc((size_t)((bank->layers + 1) * BANK_SITES), sizeof *bank->sites);
     status = bank->sites ? allocate_lists(bank) : status_no_memory();
     THEN(status, hook_table_init(&bank->hooks, model->base.config.num_layers));
     bank->hooks.upload = (struct hook_upload){.bytes = step_bytes(bank), .add = add_upload, .self = bank};
@@ -322,7 +333,7 @@ static void share_arrays(struct peft_bank *bank, const int64_t *counts, const in
     for (int i = 1; i < BANK_LISTS; i++) {
         struct bank_list *list = bank_list_at(bank, i), *before = bank_list_at(bank, i - 1);
         list->rows = before->rows + counts[i - 1];
-        list->host = before->host + 2 * counts[i - 1];
+        list->host = before->host + 3 * counts[i - 1];
         list->host_index = before->host_index + totals[i - 1];
     }
 }
@@ -332,21 +343,43 @@ static void clear_lists(struct peft_bank *bank) {
         struct bank_list *list = bank_list_at(bank, i);
         list->count = list->total = list->columns = 0;
         list->has_ratios = list->has_inputs = list->has_norm = false;
-        memset(list->sites, 0, (size_t)bank->layers * sizeof *list->sites);
+        memset(list->sites, 0, (size_t)(bank->layers + 1) * sizeof *list->sites);
     }
 }
 
-static void add_rows(const struct peft_bank *bank, struct bank_list *list, const struct peft_segment *segment,
+/* A segment, and its rows among those that go through the head. */
+struct placed_segment {
+    const struct peft_segment *segment;
+    int64_t first_wanted, wanted;
+};
+
+static void add_rows(const struct peft_bank *bank, struct bank_list *list, const struct placed_segment *placed,
                      const struct peft_image *image) {
-    list->rows[list->count++] = (struct bank_rows){
-        .first_row = segment->first_row, .rows = segment->rows, .image = image, .first_listed = list->total};
+    const struct peft_segment *segment = placed->segment;
+    list->rows[list->count++] = (struct bank_rows){.first_row = segment->first_row,
+                                                   .rows = segment->rows,
+                                                   .image = image,
+                                                   .first_listed = list->total,
+                                                   .first_wanted = placed->first_wanted,
+                                                   .wanted = placed->wanted};
     list->total += segment->rows;
     list->columns = image->columns > list->columns ? image->columns : list->columns;
     list->has_ratios |= image->config.use_dora;
     list->has_inputs |= image->scaled_input != NULL;
     list->has_norm |= image->has_norm;
-    for (int64_t layer = 0; layer < bank->layers; layer++)
+    for (int64_t layer = 0; layer <= bank->layers; layer++)
         list->sites[layer] |= image->sites[layer];
+}
+
+/* Moves to the next segment. */
+static void place_segment(const struct peft_segment *segment, const struct peft_wanted *wanted,
+                          struct placed_segment *placed) {
+    int64_t at = placed->first_wanted + placed->wanted, end = segment->first_row + segment->rows;
+    while (at < wanted->count && wanted->rows[at] < segment->first_row)
+        at++;
+    *placed = (struct placed_segment){.segment = segment, .first_wanted = at};
+    while (at < wanted->count && wanted->rows[at++] < end)
+        placed->wanted++;
 }
 
 /* Returns the number of an image's list, or -1 for an image that changes no site. Its round is the number of images
@@ -363,7 +396,8 @@ static int list_of(const struct peft_bank *bank, const struct peft_segment *segm
     return round * PEFT_TYPE_COUNT + image->config.type;
 }
 
-static void fill_lists(struct peft_bank *bank, const struct peft_segment *segments, int64_t count) {
+static void fill_lists(struct peft_bank *bank, const struct peft_segment *segments, int64_t count,
+                       struct peft_wanted wanted) {
     int64_t counts[BANK_LISTS] = {0}, totals[BANK_LISTS] = {0};
     clear_lists(bank);
     for (int64_t i = 0; i < count; i++)
@@ -375,19 +409,23 @@ static void fill_lists(struct peft_bank *bank, const struct peft_segment *segmen
             totals[list] += segments[i].rows;
         }
     share_arrays(bank, counts, totals);
-    for (int64_t i = 0; i < count; i++)
+    struct placed_segment placed = {0};
+    for (int64_t i = 0; i < count; i++) {
+        place_segment(&segments[i], &wanted, &placed);
         for (int k = 0; k < segments[i].count; k++) {
             int list = list_of(bank, &segments[i], k);
             if (list >= 0)
-                add_rows(bank, bank_list_at(bank, list), &segments[i], bank->images[segments[i].images[k]]);
+                add_rows(bank, bank_list_at(bank, list), &placed, bank->images[segments[i].images[k]]);
         }
+    }
 }
 
-int peft_bank_step(struct peft_bank *bank, const struct peft_segment *segments, int64_t count) {
+int peft_bank_step(struct peft_bank *bank, const struct peft_segment *segments, int64_t count,
+                   struct peft_wanted wanted) {
     int status = check_segments(bank, segments, count);
     bank->is_active = false;
     TRY(status);
-    fill_lists(bank, segments, count);
+    fill_lists(bank, segments, count, wanted);
     for (int i = 0; i < BANK_LISTS; i++)
         bank->is_active |= bank_list_at(bank, i)->count > 0;
     return STATUS_OK;

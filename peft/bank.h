@@ -81,6 +81,12 @@ struct peft_segment {
     int count;
     int images[PEFT_SLOT_IMAGES];
 };
+/* The rows of a step that go through the head, ascending. */
+struct peft_wanted {
+    int64_t count;
+    const int32_t *rows; /* [count] */
+};
 /* Sets the slots of the next step, in the order of its rows; rows outside all segments use the bare base. There are at
  * most as many segments as the model has rows. STATUS_INVALID. */
-int peft_bank_step(struct peft_bank *bank, const struct peft_segment *segments, int64_t count);
+int peft_bank_step(struct peft_bank *bank, const struct peft_segment *segments, int64_t count,
+                   struct peft_wanted wanted);

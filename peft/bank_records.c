@@ -9,12 +9,12 @@
 static const struct bank_level levels[] = {
     {.rounds = 0},
     {.rounds = 1},
-    {.rounds = 1, .has_halves = true},
-    {.rounds = 2, .has_halves = true},
-    {.rounds = PEFT_SLOT_IMAGES, .has_halves = true},
-    {.rounds = PEFT_SLOT_IMAGES, .has_halves = true, .has_inputs = true},
+    {.rounds = 1, .has_halves = true, .has_head = true},
+    {.rounds = 2, .has_halves = true, .has_head = true},
+    {.rounds = PEFT_SLOT_IMAGES, .has_halves = true, .has_head = true},
+    {.rounds = PEFT_SLOT_IMAGES, .has_halves = true, .has_head = true, .has_inputs = true},
 };
-static const struct bank_level each = {.rounds = 1, .has_halves = true, .has_inputs = true};
+static const struct bank_level each = {.rounds = 1, .has_halves = true, .has_head = true, .has_inputs = true};
 enum { LEVELS = sizeof levels / sizeof *levels - 1 };
 _Static_assert((int)LEVELS <= (int)HOOK_LEVELS_MOST, "a record of the model for each level");
 
@@ -41,6 +41,7 @@ static bool has_list(const struct peft_bank *bank, int level, int round, int typ
     const struct bank_list *list = &bank->lists[round][type];
     return has_method(level_at(level), round, type) && list->columns <= bank->columns_by_row &&
            (level_at(level)->has_inputs || !list->has_inputs) &&
+           (level_at(level)->has_head || !list->sites[bank->layers]) &&
            (round == 0 || !(list->has_ratios || list->has_inputs));
 }
 
@@ -87,7 +88,7 @@ static void add_segments(struct upload *upload, struct bank_list *list, int64_t 
     for (int64_t i = 0; i < list->count; i++)
         for (int64_t k = 0; k < list->rows[i].rows; k++)
             segments[list->rows[i].first_row + k].entries = list->rows[i].image->device_entries;
-    list->segments = list->listed = upload_place(upload, segments);
+    list->segments = list->listed = list->wanted = upload_place(upload, segments);
 }
 
 static void add_by_row(void *self, struct upload *upload, int level, int64_t rows) {
@@ -121,6 +122,7 @@ static void act_by_row(void *self, int level, int64_t rows) {
             list->has_inputs = round == 0 && level_at(level)->has_inputs;
             for (int64_t layer = 0; layer < bank->layers; layer++)
                 list->sites[layer] = is_there ? peft_method(type)->sites() : 0;
+            list->sites[bank->layers] = is_there && level_at(level)->has_head ? peft_method(type)->sites() : 0;
         }
 }
 

@@ -15,7 +15,7 @@ int dora_add_row(struct pair *pair) {
                         .sums_over_tensor = pair_is_row(pair),
                         .init = PARAM_INIT_ONE,
                         .layer = (int)pair->layer};
-    snprintf(row.name, sizeof row.name, "layers.%lld.%s.lora_magnitude_vector", (long long)pair->layer, p->module);
+    pair_name(pair, "lora_magnitude_vector", row.name);
     row.slice_count = model_projection_slices(&pair->adapter->peft->base, p, row.slices);
     for (int i = 0; i < row.slice_count; i++)
         peft_tensor_name(pair->adapter->peft, pair->layer, p->module, "lora_magnitude_vector", row.slices[i].name);
@@ -93,10 +93,11 @@ static int measure_own(struct pair *pair, bool with_pair) {
     const struct param_store *base = pair->adapter->peft->weights;
     if (!base)
         return status_fail(STATUS_INVALID, "DoRA without the weights of its base");
-    TRY(param_unshard(base, (int)pair->layer, PARAM_READ));
-    int status = measure_part(pair, find_linear(pair, base, false), with_pair);
+    int id = find_linear(pair, base, false), unit = base->map.table->rows[id].layer; /* of a tied head, the embedding */
+    TRY(param_unshard(base, unit, PARAM_READ));
+    int status = measure_part(pair, id, with_pair);
     THEN_IF(status, dora_has_bias(pair, base), copy_bias(pair));
-    return param_reshard_after(base, (int)pair->layer, status);
+    return param_reshard_after(base, unit, status);
 }
 
 static int sum_squares(struct pair *pair) {

@@ -62,6 +62,16 @@ static int check_together(const struct peft_bank *bank, const struct peft_image 
     return image->scaled_input ? fail_input(bank->projections, image->scaled_input) : STATUS_OK;
 }
 
+static int check_head(const struct peft_adapter *adapter) {
+    const struct model_projection *head = &adapter->peft->projections[adapter->peft->family->projection_count];
+    const char *where = adapter->config.where;
+    if (!peft_choice(adapter, adapter->peft->base.num_layers, head)->is_target)
+        return STATUS_OK;
+    int status =
+        status_fail(STATUS_USAGE, "peft.target_modules %s: IA3 does not scale the head; LoRA changes it", head->module);
+    return where ? status_wrap(status, "%s", where) : status;
+}
+
 static int describe(struct peft_adapter *adapter) {
     const struct model_config *base = &adapter->peft->base;
     const struct model_projection *projections = adapter->peft->projections;
@@ -72,6 +82,7 @@ static int describe(struct peft_adapter *adapter) {
     TRY(status_allocated(ia3 && ia3->scales));
     int status = peft_choose_targets(adapter);
     THEN(status, peft_check_forwards(adapter));
+    THEN(status, check_head(adapter));
     for (int64_t layer = 0; layer < base->num_layers && !status; layer++)
         for (int p = 0; p < projection_count && !status; p++) {
             const struct peft_choice *choice = peft_choice(adapter, layer, &projections[p]);

@@ -22,10 +22,10 @@ static void read_keys(struct peft_reader *r) {
 
 /* True when the targets include a module, in some layer, that is scaled at its input by default. */
 static int targets_forward(const struct peft_config *config, const struct model_family *family, bool *is_any) {
-    enum { LAYERS = 1024 }; /* the layers whose numbers expressions may name */
-    int64_t count = (int64_t)LAYERS * family->projection_count;
+    enum { LAYERS = 1024 };                                     /* the layers whose numbers expressions may name */
+    int64_t count = (int64_t)LAYERS * family->projection_count; /* and the head */
     struct peft_config anywhere = *config;
-    struct peft_choice *choices = calloc((size_t)count, sizeof *choices);
+    struct peft_choice *choices = calloc((size_t)count + 1, sizeof *choices);
     anywhere.layers_to_transform = (struct config_list){0};
     int status = choices ? peft_choose(&anywhere, family, LAYERS, choices) : status_no_memory();
     *is_any = false;

@@ -98,8 +98,8 @@ struct peft_image *image_new(const struct peft_bank *bank, const struct peft_con
                                          .adapter_pre_norm = config->adapter_pre_norm,
                                          .adapter_scaling = config->adapter_scaling,
                                          .num_virtual_tokens = config->num_virtual_tokens};
-    image->entries = calloc((size_t)(bank->layers * bank->entries), sizeof *image->entries);
-    image->sites = calloc((size_t)bank->layers, sizeof *image->sites);
+    image->entries = calloc((size_t)bank_entry_count(bank), sizeof *image->entries);
+    image->sites = calloc((size_t)bank->layers + 1, sizeof *image->sites);
     image->prefix = calloc(2 * (size_t)bank->layers, sizeof *image->prefix);
     if (!image->entries || !image->sites || !image->prefix) {
         image_free(image);
@@ -135,13 +135,15 @@ static uint16_t sites_of(const struct peft_bank *bank, const struct peft_image *
 int image_make(struct image_maker *maker) {
     struct peft_bank *bank = maker->bank;
     struct peft_image *image = maker->image;
-    size_t bytes = (size_t)(bank->layers * bank->entries) * sizeof *image->entries;
+    size_t bytes = (size_t)bank_entry_count(bank) * sizeof *image->entries;
     maker->arena = maker_plans(maker) ? ARENA_PLAN : arena_over(image->memory, image->bytes);
     maker->puts = 0;
     void *entries = arena_take(&maker->arena, bytes);
     int status = image->method->make_image(maker);
     for (int64_t layer = 0; layer < bank->layers; layer++)
         image->sites[layer] = sites_of(bank, image, layer);
+    if (has_entry(image, bank_projection_entry(bank, 0, bank->family->projection_count, ENTRY_DOWN)))
+        image->sites[bank->layers] = peft_site_bit(ATTACH_HEAD, HOOK_BEFORE_ACTIVATION);
     image->device_entries = entries;
     if (!status && maker->phase == MAKER_FINISHES)
         status = stream_copy_to_device(bank->rank->exec.stream, entries, image->entries, bytes);

@@ -37,6 +37,9 @@ static inline bool pair_is_row(const struct pair *pair) {
     return peft_is_row(&pair->projection);
 }
 
+/* Writes our name of a parameter of the pair. */
+void pair_name(const struct pair *pair, const char *kind, char out[PARAM_NAME_BYTES]);
+
 /* In lora_batch.c: see struct peft_method. */
 int lora_make_image(struct image_maker *maker);
 int lora_forward(const struct bank_call *call);

@@ -12,6 +12,13 @@
 
 /* ---- the parameters ---- */
 
+void pair_name(const struct pair *pair, const char *kind, char out[PARAM_NAME_BYTES]) {
+    if (pair->projection.place == ATTACH_HEAD)
+        snprintf(out, PARAM_NAME_BYTES, "%s.%s", pair->projection.module, kind);
+    else
+        snprintf(out, PARAM_NAME_BYTES, "layers.%lld.%s.%s", (long long)pair->layer, pair->projection.module, kind);
+}
+
 static int add_pair(struct pair *pair) {
     struct peft_adapter *adapter = pair->adapter;
     const struct model_projection *p = &pair->projection;
@@ -33,8 +40,8 @@ static int add_pair(struct pair *pair) {
                       .decays = true,
                       .lr_factor = (float)adapter->config.loraplus_lr_ratio,
                       .layer = (int)layer};
-    snprintf(a.name, sizeof a.name, "layers.%lld.%s.lora_A", (long long)layer, p->module);
-    snprintf(b.name, sizeof b.name, "layers.%lld.%s.lora_B", (long long)layer, p->module);
+    pair_name(pair, "lora_A", a.name);
+    pair_name(pair, "lora_B", b.name);
     b.slice_count = model_projection_slices(&adapter->peft->base, p, b.slices);
     for (int i = 0; i < b.slice_count; i++)
         peft_tensor_name(adapter->peft, layer, p->module, "lora_B.weight", b.slices[i].name);
@@ -60,7 +67,7 @@ static int check_config(const struct peft_config *config) {
 static int check_ranks(const struct peft_adapter *adapter) {
     const char *where = adapter->config.where;
     int64_t count = adapter->peft->base.num_layers * adapter->peft->family->projection_count;
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i <= count; i++) {
         double r = adapter->choices[i].r;
         int status = r == floor(r) ? STATUS_OK : status_fail(STATUS_USAGE, "peft.rank_pattern: a rank of %g", r);
         if (status)
@@ -73,7 +80,7 @@ static float scale_of(const struct peft_config *config, const struct peft_choice
     return (float)(choice->alpha / (config->use_rslora ? sqrt(choice->r) : choice->r));
 }
 
-enum { DROPOUT_SITES = 1 << 23 }; /* the model's sites are below */
+enum { DROPOUT_SITES = 1 << 23, HEAD_DROPOUT_SITES = 1 << 24 }; /* the model's sites are below */
 
 static size_t align(size_t bytes) {
     return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
@@ -90,36 +97,43 @@ static void need_scratch(const struct pair *pair) {
                                     (size_t)(peft->max_rows * out) * sizeof(float));
 }
 
+/* Adds the pair of a projection if it is a target. */
+static int describe_pair(struct peft_adapter *adapter, int64_t layer, const struct model_projection *projection,
+                         uint32_t dropout_site) {
+    const struct peft_choice *choice = peft_choice(adapter, layer, projection);
+    struct lora *lora = adapter->state;
+    if (!choice->is_target)
+        return STATUS_OK;
+    struct pair *pair = &lora->pairs[lora->count++];
+    *pair = (struct pair){.adapter = adapter,
+                          .projection = *projection,
+                          .layer = layer,
+                          .is_here = peft_has_layer(adapter->peft, layer),
+                          .r = (int64_t)choice->r,
+                          .scale = scale_of(&adapter->config, choice),
+                          .dropout_site = dropout_site};
+    need_scratch(pair);
+    return add_pair(pair);
+}
+
 static int describe(struct peft_adapter *adapter) {
-    const struct peft_config *config = &adapter->config;
     const struct model_config *base = &adapter->peft->base;
     const struct model_projection *projections = adapter->peft->projections;
     int projection_count = adapter->peft->family->projection_count;
     struct lora *lora = adapter->state = calloc(1, sizeof *lora);
     if (lora)
-        lora->pairs = calloc((size_t)(base->num_layers * projection_count), sizeof *lora->pairs);
+        lora->pairs = calloc((size_t)(base->num_layers * projection_count + 1), sizeof *lora->pairs);
     TRY(status_allocated(lora && lora->pairs));
-    int status = check_config(config);
+    int status = check_config(&adapter->config);
     THEN(status, peft_choose_targets(adapter));
     THEN(status, check_ranks(adapter));
     for (int64_t layer = 0; layer < base->num_layers && !status; layer++)
         for (int p = 0; p < projection_count && !status; p++) {
-            const struct peft_choice *choice = peft_choice(adapter, layer, &projections[p]);
-            if (!choice->is_target)
-                continue;
-            struct pair *pair = &lora->pairs[lora->count++];
             int64_t number = (adapter->number * base->num_layers + layer) * projection_count + p;
-            *pair = (struct pair){.adapter = adapter,
-                                  .projection = projections[p],
-                                  .layer = layer,
-                                  .is_here = peft_has_layer(adapter->peft, layer),
-                                  .r = (int64_t)choice->r,
-                                  .scale = scale_of(config, choice),
-                                  .dropout_site = DROPOUT_SITES + (uint32_t)number};
-            need_scratch(pair);
-            status = add_pair(pair);
+            status = describe_pair(adapter, layer, &projections[p], DROPOUT_SITES + (uint32_t)number);
         }
-    return status;
+    uint32_t head_site = HEAD_DROPOUT_SITES + (uint32_t)adapter->number;
+    return status ? status : describe_pair(adapter, base->num_layers, &projections[projection_count], head_site);
 }
 
 static void close_lora(struct peft_adapter *adapter) {

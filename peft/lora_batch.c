@@ -61,25 +61,27 @@ static int multiply(const struct bank_call *call, int64_t first, int64_t rows) {
                                 .segments = list->segments,
                                 .entry =
                                     bank_projection_entry(call->bank, call->site->layer, call->projection, ENTRY_DOWN),
-                                .first_row = first,
+                                .first_row = hook->first_row + first,
                                 .rows = rows,
                                 .a = hook->x,
+                                .a_row = hook->first_row,
                                 .lda = hook->in,
                                 .a_type = hook->dtype,
                                 .c = inner,
-                                .c_row = first,
+                                .c_row = hook->first_row + first,
                                 .ldc = call->columns,
                                 .c_type = DTYPE_F32};
     struct grouped_gemm up = {.count = list->count,
                               .segments = list->segments,
                               .entry = down.entry + ENTRY_UP - ENTRY_DOWN,
-                              .first_row = first,
+                              .first_row = hook->first_row + first,
                               .rows = rows,
                               .a = inner,
-                              .a_row = first,
+                              .a_row = hook->first_row + first,
                               .lda = call->columns,
                               .a_type = DTYPE_F32,
                               .c = hook->y,
+                              .c_row = hook->first_row,
                               .ldc = hook->y_stride,
                               .c_type = hook->y_dtype,
                               .accumulate = true};
@@ -104,5 +106,6 @@ int lora_forward(const struct bank_call *call) {
 uint16_t lora_sites(void) {
     return peft_site_bit(ATTACH_QKV, HOOK_BEFORE_ACTIVATION) |
            peft_site_bit(ATTACH_PROJECTION, HOOK_BEFORE_ACTIVATION) |
-           peft_site_bit(ATTACH_FC1, HOOK_BEFORE_ACTIVATION) | peft_site_bit(ATTACH_FC2, HOOK_BEFORE_ACTIVATION);
+           peft_site_bit(ATTACH_FC1, HOOK_BEFORE_ACTIVATION) | peft_site_bit(ATTACH_FC2, HOOK_BEFORE_ACTIVATION) |
+           peft_site_bit(ATTACH_HEAD, HOOK_BEFORE_ACTIVATION);
 }

@@ -21,8 +21,10 @@ struct change {
 struct merge {
     const struct peft_merge *request;
     struct pretrained model;
-    struct ckpt_array base; /* reads in fp32 */
-    struct param_table table;
+    struct ckpt_array base;    /* reads in fp32 */
+    struct param_table source; /* of the base */
+    struct model_config config;
+    struct param_table table; /* of the merged model: the base's rows, and after them the head that was tied */
     struct device *device;
     struct rank rank;
     bool has_rank;
@@ -50,9 +52,22 @@ static int check_quantization(const struct merge *m) {
 static int read_base(struct merge *m) {
     int status = pretrained_open(m->request->model, NULL, &m->model);
     THEN(status, check_quantization(m));
-    THEN(status, model_describe(&m->model.config, &m->table));
+    THEN(status, model_describe(&m->model.config, &m->source));
     m->base = (struct ckpt_array){.prefix = "", .dtype = DTYPE_F32, .must_be_finite = true};
-    return status ? status : ckpt_check(m->model.tensors, &m->table, &m->base, 1);
+    return status ? status : ckpt_check(m->model.tensors, &m->source, &m->base, 1);
+}
+
+/* Describes the merged model. An adapter of the head leaves the embedding as it is, so both can no longer be tied. */
+static int describe(struct merge *m) {
+    const struct param_table *changing = &m->peft->table;
+    m->config = m->model.config;
+    for (int i = 0; i < changing->count; i++)
+        m->config.untie_embeddings_and_output_weights |= changing->rows[i].layer == m->config.num_layers;
+    return model_describe(&m->config, &m->table);
+}
+
+static bool is_untied(const struct merge *m) {
+    return m->table.count > m->source.count;
 }
 
 static int read_adapters(struct merge *m) {
@@ -136,7 +151,10 @@ static void apply(const struct merge *m, const struct change *change, const stru
 
 /* Reads a block of the base and applies the changes so far. */
 static int read_changed(const struct merge *m, const struct ckpt_block *block, float *values) {
-    int status = ckpt_read_block(m->model.tensors, &m->table, &m->base, block, values);
+    struct ckpt_block from = *block;
+    if (block->param == m->source.count)
+        from.param = model_find_linear(&m->source, -1, ATTACH_HEAD, false);
+    int status = ckpt_read_block(m->model.tensors, &m->source, &m->base, &from, values);
     for (int columns = 0; columns < 2 && !status; columns++)
         for (int i = 0; i < m->count; i++)
             if (m->changes[i].param == block->param && (m->changes[i].kind == CHANGE_COLUMNS) == columns)
@@ -257,11 +275,15 @@ static int write_model(const struct merge *m) {
     char *fresh = NULL;
     int status = pretrained_read_tokenizer(m->model.directory, &tokenizer);
     TRY(status);
+    if (is_untied(m))
+        log_info("%s ties its head to the embedding; the merged model has a separate head, as an adapter changes it",
+                 m->model.directory);
     if (writing.dtype != found || !is_plain) {
         const char *was = is_plain ? dtype_name(found) : ckpt_quantization(m->model.tensors)->text;
         log_info("%s is %s; the merged model is %s", m->model.directory, was, dtype_name(writing.dtype));
-        status = model_write_config(&m->model.config, writing.dtype, &m->model.ends, &fresh);
     }
+    if (writing.dtype != found || !is_plain || is_untied(m))
+        status = model_write_config(&m->config, writing.dtype, &m->model.ends, &fresh);
     struct ckpt_model model = {.table = &m->table,
                                .weights = &weights,
                                .config_text = fresh ? fresh : strbuf_text(&m->model.config_text),
@@ -282,6 +304,7 @@ int peft_merge(const struct peft_merge *request) {
     THEN(status, peft_files_check_base(request->files, m.model.directory, 0));
     THEN(status, read_adapters(&m));
     THEN_IF(status, request->prove, request->prove(request, request->context));
+    THEN(status, describe(&m));
     THEN(status, find_changes(&m));
     THEN(status, write_model(&m));
     for (int i = 0; i < m.count; i++) {
@@ -295,6 +318,7 @@ int peft_merge(const struct peft_merge *request) {
         rank_close(&m.rank);
     device_close(m.device);
     pretrained_close(&m.model);
+    param_table_free(&m.source);
     param_table_free(&m.table);
     return status;
 }

@@ -110,9 +110,9 @@ struct peft {
     struct rank *rank;
     struct model_options base_options; /* of the base, without its hooks */
     struct model_config base;
-    const char *directory;                                      /* the base's; NULL: unknown */
-    const struct model_family *family;                          /* the base's */
-    struct model_projection projections[MODEL_MAX_PROJECTIONS]; /* of each block of the base */
+    const char *directory;                                          /* the base's; NULL: unknown */
+    const struct model_family *family;                              /* the base's */
+    struct model_projection projections[MODEL_MAX_PROJECTIONS + 1]; /* of each block of the base, and its head */
     enum dtype dtype;
     bool trains, takes_tables;         /* as in the options */
     bool has_backward;                 /* it trains, or a stack above it does */
@@ -144,11 +144,13 @@ struct peft {
 static inline bool peft_is_row(const struct model_projection *projection) {
     return model_linear(projection->place).split == LINEAR_ROW;
 }
+/* Lists the projections of a family's blocks in their order, and the head after them. */
+void peft_list_projections(const struct model_config *base, struct model_projection out[MODEL_MAX_PROJECTIONS + 1]);
 /* Returns the columns of a projection's place that belong to the projection, on this rank. */
 struct model_range peft_range(const struct peft *peft, const struct model_projection *projection);
 /* Adds a hook on the outputs of a projection only, not of its whole place. STATUS_MEMORY. */
 int peft_add_hook(struct peft *peft, int64_t layer, const struct model_projection *projection, struct hook hook);
-/* Writes PEFT's name of a tensor of a module. */
+/* Writes PEFT's name of a tensor of a module. The head's layer is the one after the last. */
 void peft_tensor_name(const struct peft *peft, int64_t layer, const char *module, const char *kind,
                       char out[PARAM_NAME_BYTES]);
 
@@ -160,8 +162,8 @@ struct peft_choice {
     bool is_named;       /* by target_modules, even if something excludes it */
     double r, alpha;     /* as given */
 };
-/* Fills choices [layers][projections of the family] for a model with `layers` layers. Compiles each expression once.
- * STATUS_USAGE, STATUS_MEMORY. */
+/* Fills choices [layers][projections of the family], and one of the head after them, for a model with `layers` layers.
+ * Compiles each expression once. STATUS_USAGE, STATUS_MEMORY. */
 int peft_choose(const struct peft_config *config, const struct model_family *family, int64_t layers,
                 struct peft_choice *choices);
 /* The same for the adapter's model; peft_choice then reads the result. STATUS_USAGE when it targets no projection of
@@ -169,7 +171,7 @@ int peft_choose(const struct peft_config *config, const struct model_family *fam
 int peft_choose_targets(struct peft_adapter *adapter);
 /* Fails with STATUS_USAGE when an entry of feedforward_modules is not one of the chosen targets. */
 int peft_check_forwards(const struct peft_adapter *adapter);
-/* Returns the choice for one projection, after peft_choose_targets. */
+/* Returns the choice for one projection, after peft_choose_targets. The head's layer is the one after the last. */
 const struct peft_choice *peft_choice(const struct peft_adapter *adapter, int64_t layer,
                                       const struct model_projection *projection);
 /* True when layers_to_transform has the layer. */

@@ -23,19 +23,38 @@ int peft_add_row(struct peft_adapter *adapter, struct param *row) {
 
 void peft_tensor_name(const struct peft *peft, int64_t layer, const char *module, const char *kind,
                       char out[PARAM_NAME_BYTES]) {
-    snprintf(out, PARAM_NAME_BYTES, "base_model.model.%s%s.%lld.%s.%s", peft->family->files.prefix,
-             peft->family->layers, (long long)layer, module, kind);
+    if (layer == peft->base.num_layers)
+        snprintf(out, PARAM_NAME_BYTES, "base_model.model.%s.%s", module, kind);
+    else
+        snprintf(out, PARAM_NAME_BYTES, "base_model.model.%s%s.%lld.%s.%s", peft->family->files.prefix,
+                 peft->family->layers, (long long)layer, module, kind);
 }
 
+void peft_list_projections(const struct model_config *base, struct model_projection out[MODEL_MAX_PROJECTIONS + 1]) {
+    const struct model_family *family = model_family(base);
+    family->projections(base, out);
+    out[family->projection_count] = (struct model_projection){.place = ATTACH_HEAD,
+                                                              .module = family->modules.head,
+                                                              .out = base->vocab_size,
+                                                              .in = base->hidden_size,
+                                                              .parts = 1};
+}
+
+/* Tensor ranks may have unequal shares of the vocabulary. */
 struct model_range peft_range(const struct peft *peft, const struct model_projection *projection) {
-    return model_range(&peft->base, peft->rank->grid.tensor, projection);
+    int rank = peft->rank->place.tensor, ranks = peft->rank->grid.tensor;
+    if (projection->place != ATTACH_HEAD)
+        return model_range(&peft->base, ranks, projection);
+    int64_t first = param_share(projection->out, rank, ranks);
+    return (struct model_range){0, param_share(projection->out, rank + 1, ranks) - first};
 }
 
 int peft_add_hook(struct peft *peft, int64_t layer, const struct model_projection *projection, struct hook hook) {
     struct model_range range = peft_range(peft, projection);
     hook.first = range.first;
     hook.columns = range.columns;
-    hook.fp32_y = peft->bank && peft->bank->fp32_product_bytes ? &peft->bank->fp32_product : NULL;
+    bool is_head = projection->place == ATTACH_HEAD; /* its logits are in fp32 already, where that matters */
+    hook.fp32_y = !is_head && peft->bank && peft->bank->fp32_product_bytes ? &peft->bank->fp32_product : NULL;
     return hook_table_add(&peft->hooks, layer, projection->place, &hook);
 }
 
@@ -237,7 +256,7 @@ static int open_stack(const struct peft_options *options, struct rank *rank, con
                           .count = options->count,
                           .adapters = calloc((size_t)options->count, sizeof *peft->adapters)};
     int status = status_allocated(peft->adapters);
-    peft->family->projections(&peft->base, peft->projections);
+    peft_list_projections(&peft->base, peft->projections);
     THEN(status, hook_table_init(&peft->hooks, peft->base.num_layers));
     THEN(status, open_frozen(peft, options));
     THEN(status, open_adapters(peft, options));

@@ -95,7 +95,7 @@ static int upload(const struct peft *peft, struct stack_image *stack) {
     TRY(status_allocated(index));
     for (int64_t i = 0; i < peft->max_rows; i++)
         index[i] = (int32_t)i;
-    size_t bytes = (size_t)(peft->bank->layers * peft->bank->entries) * sizeof *image->entries;
+    size_t bytes = (size_t)bank_entry_count(peft->bank) * sizeof *image->entries;
     int status = stream_copy_to_device(stream, (void *)image->device_entries, image->entries, bytes);
     THEN(status, stream_copy_to_device(stream, stack->segment, &segment, sizeof segment));
     THEN(status, stream_copy_to_device(stream, stack->row_index, index, (size_t)peft->max_rows * sizeof *index));

@@ -162,8 +162,9 @@ static bool is_default(const char *const *modules, const char *path) {
 
 static int match_targets(const struct chooser *c, const char *path, bool *is_match) {
     const struct config_list *targets = &c->config->target_modules;
-    *is_match = targets->count == 1 && !strcmp(targets->items[0], "all-linear");
-    if (*is_match)
+    bool is_all = targets->count == 1 && !strcmp(targets->items[0], "all-linear");
+    *is_match = is_all && strcmp(path, c->family->modules.head) != 0; /* PEFT leaves the head out */
+    if (is_all)
         return STATUS_OK;
     if (targets->count)
         return match_names(&c->targets, path, is_match);
@@ -188,6 +189,7 @@ static int match_forwards(const struct chooser *c, const char *path, bool *is_ma
                                                 : text_expression_match(c->forwards.expression, path, is_match);
 }
 
+/* Chooses for one projection; of no layer for the head, which layers_to_transform leaves as it is. */
 static int choose_one(const struct chooser *c, int64_t layer, const char *path, struct peft_choice *choice) {
     const struct peft_config *config = c->config;
     bool is_excluded = false;
@@ -195,27 +197,39 @@ static int choose_one(const struct chooser *c, int64_t layer, const char *path, 
     choice->alpha = config->lora_alpha;
     int status = match_targets(c, path, &choice->is_named);
     THEN(status, match_names(&c->excluded, path, &is_excluded));
-    choice->is_target = choice->is_named && !is_excluded && has_layer(&config->layers_to_transform, layer);
+    bool is_in_layers = layer < 0 || has_layer(&config->layers_to_transform, layer);
+    choice->is_target = choice->is_named && !is_excluded && is_in_layers;
     THEN(status, match_forwards(c, path, &choice->is_feedforward));
     THEN(status, match_patterns(&c->ranks, path, &choice->r));
     return status ? status : match_patterns(&c->alphas, path, &choice->alpha);
 }
 
-static void choice_path(const struct model_family *family, int64_t index, char path[PARAM_NAME_BYTES]) {
+static int64_t choice_count(const struct model_family *family, int64_t layers) {
+    return layers * family->projection_count + 1;
+}
+
+/* Returns the layer of a choice; -1 for the head, which has the last one. */
+static int64_t choice_path(const struct model_family *family, int64_t layers, int64_t index,
+                           char path[PARAM_NAME_BYTES]) {
     struct model_projection projections[MODEL_MAX_PROJECTIONS];
     int count = family->projection_count;
     family->projections(&(const struct model_config){0}, projections);
+    if (index == layers * count) {
+        snprintf(path, PARAM_NAME_BYTES, "%s", family->modules.head);
+        return -1;
+    }
     model_module_path(family, index / count, projections[index % count].module, path);
+    return index / count;
 }
 
 int peft_choose(const struct peft_config *config, const struct model_family *family, int64_t layers,
                 struct peft_choice *choices) {
     struct chooser chooser = {.config = config, .family = family};
     int status = open_chooser(&chooser);
-    for (int64_t i = 0; i < layers * family->projection_count && !status; i++) {
+    for (int64_t i = 0; i < choice_count(family, layers) && !status; i++) {
         char path[PARAM_NAME_BYTES];
-        choice_path(family, i, path);
-        status = choose_one(&chooser, i / family->projection_count, path, &choices[i]);
+        int64_t layer = choice_path(family, layers, i, path);
+        status = choose_one(&chooser, layer, path, &choices[i]);
     }
     close_chooser(&chooser);
     return status;
@@ -227,13 +241,13 @@ const struct peft_choice *peft_choice(const struct peft_adapter *adapter, int64_
                                       const struct model_projection *projection) {
     const struct peft *peft = adapter->peft;
     int p = 0;
-    while (strcmp(peft->projections[p].module, projection->module))
+    while (projection->place != ATTACH_HEAD && strcmp(peft->projections[p].module, projection->module))
         p++;
     return &adapter->choices[layer * peft->family->projection_count + p];
 }
 
 static int64_t count_of(const struct peft_adapter *adapter) {
-    return adapter->peft->base.num_layers * adapter->peft->family->projection_count;
+    return choice_count(adapter->peft->family, adapter->peft->base.num_layers);
 }
 
 /* Lists the projections of a layer: "ONE, ANOTHER and A_THIRD". */
@@ -259,9 +273,11 @@ static int fail_target(const struct peft *peft, const char *entry) {
     struct strbuf all = STRBUF_INIT;
     list_projections(peft, &all);
     int status = strbuf_status(&all);
-    THEN(status, status_fail(STATUS_USAGE,
-                             "peft.target_modules %s matches no projection of the model: it has %s in layers 0 to %lld",
-                             entry, strbuf_text(&all), (long long)peft->base.num_layers - 1));
+    THEN(status,
+         status_fail(STATUS_USAGE,
+                     "peft.target_modules %s matches no projection of the model: it has %s in layers 0 to "
+                     "%lld, and the head %s",
+                     entry, strbuf_text(&all), (long long)peft->base.num_layers - 1, peft->family->modules.head));
     strbuf_free(&all);
     return status;
 }
@@ -274,7 +290,7 @@ static int check_targets(const struct peft_adapter *adapter, int64_t count) {
         bool is_found = false;
         char path[PARAM_NAME_BYTES];
         for (int64_t i = 0; i < count && !is_found; i++) {
-            choice_path(adapter->peft->family, i, path);
+            choice_path(adapter->peft->family, adapter->peft->base.num_layers, i, path);
             is_found = targets->count == 1 ? adapter->choices[i].is_named : is_suffix(path, targets->items[entry]);
         }
         if (!is_found)
@@ -302,7 +318,7 @@ int peft_check_forwards(const struct peft_adapter *adapter) {
         bool is_found = false;
         char path[PARAM_NAME_BYTES];
         for (int64_t i = 0; i < count_of(adapter) && !is_found; i++) {
-            choice_path(adapter->peft->family, i, path);
+            choice_path(adapter->peft->family, adapter->peft->base.num_layers, i, path);
             is_found = adapter->choices[i].is_target && adapter->choices[i].is_feedforward &&
                        (modules->count == 1 || is_end(path, modules->items[entry]));
         }
@@ -317,7 +333,7 @@ int peft_choose_targets(struct peft_adapter *adapter) {
     int64_t count = count_of(adapter);
     if (!adapter->config.target_modules.count && !*adapter->method->targets(adapter->peft->family))
         return wrap(adapter, fail_no_default(adapter->peft, "target_modules", "some"));
-    adapter->choices = calloc((size_t)count + 1, sizeof *adapter->choices);
+    adapter->choices = calloc((size_t)count, sizeof *adapter->choices);
     int status = adapter->choices ? peft_layers_check(adapter) : status_no_memory();
     THEN(status,
          peft_choose(&adapter->config, adapter->peft->family, adapter->peft->base.num_layers, adapter->choices));

@@ -484,7 +484,7 @@ static int open_graphs(void *self) {
         return STATUS_OK;
     double start = clock_seconds();
     int status = device_free_memory(engine->shared->device, &before);
-    THEN_IF(status, engine->bank, peft_bank_step(engine->bank, NULL, 0));
+    THEN_IF(status, engine->bank, peft_bank_step(engine->bank, NULL, 0, (struct peft_wanted){0}));
     THEN(status, model_record_steps(engine->runner, engine->options.max_sequences, &graphs->count));
     THEN(status, device_free_memory(engine->shared->device, &after));
     if (status)

@@ -39,7 +39,8 @@ int engine_run_plan(struct engine *engine, const struct plan *plan) {
     int status = put_prefixes(engine, plan);
     if (!status && !step.rows)
         return model_kv_change_pages(engine->runner, step.page_changes, step.page_change_count);
-    THEN_IF(status, engine->bank, peft_bank_step(engine->bank, plan->segments, plan->header.counts.segments));
+    const struct peft_wanted wanted = {step.logit_rows, step.logit_row};
+    THEN_IF(status, engine->bank, peft_bank_step(engine->bank, plan->segments, plan->header.counts.segments, wanted));
     THEN(status, model_infer(engine->runner, &step));
     return status;
 }

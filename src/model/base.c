@@ -123,9 +123,8 @@ static int open_stage(struct base *base) {
     int64_t layers = o->config.num_layers, end = 0;
     if (!o->chunk_count)
         o->chunks[o->chunk_count++] = (struct model_chunk){0, layers};
-    const struct model_chunk *last = &o->chunks[o->chunk_count - 1];
     base->part.has_embedding = model_has_layer(o, -1);
-    base->part.has_head = last->first + last->count == layers && !o->is_before_head;
+    base->part.has_head = model_has_layer(o, layers);
     for (int c = 0; c < o->chunk_count; c++) {
         const struct model_chunk *chunk = &o->chunks[c];
         if (chunk->first < end || chunk->count < 0 ||
@@ -146,10 +145,8 @@ static int choose_parameters(struct base *base) {
     base->part.is_held = calloc(count, sizeof *base->part.is_held);
     base->part.is_copy = calloc(count, sizeof *base->part.is_copy);
     TRY(status_allocated(base->part.is_held && base->part.is_copy));
-    for (size_t i = 0; i < count; i++) {
-        int64_t layer = base->table.rows[i].layer;
-        base->part.is_held[i] = layer < o->config.num_layers ? model_has_layer(o, layer) : base->part.has_head;
-    }
+    for (size_t i = 0; i < count; i++)
+        base->part.is_held[i] = model_has_layer(o, base->table.rows[i].layer);
     int token_table = find(base, -1, "embedding.token.weight");
     bool is_tied = !o->config.untie_embeddings_and_output_weights;
     if (is_tied && base->part.has_head && !base->part.has_embedding)

@@ -159,13 +159,36 @@ int64_t head_rows_most(const struct runner *run) {
     return is_cut && sizes->head_rows / 4 % sizes->head_rows_multiple == 0 ? sizes->head_rows / 4 : sizes->head_rows;
 }
 
-static struct linear_call head_call(struct runner *run, int64_t first, int64_t count) {
-    static const struct hook_list no_hooks;
+size_t head_hook_saved_bytes(const struct runner *run) {
+    int64_t most = head_rows_most(run);
+    const struct hook_call call = {.rank = run->rank,
+                                   .place = ATTACH_HEAD,
+                                   .dtype = run->base->options.dtype,
+                                   .rows = run->max_rows < most ? run->max_rows : most,
+                                   .in = run->base->options.config.hidden_size,
+                                   .out = run->base->part.vocab};
+    return hook_list_saved_bytes(head_hooks(run), &call);
+}
+
+/* Returns the keys of dropout for the head's rows from `first` on. */
+static struct row_keys head_keys(const struct pass *pass, int64_t first) {
+    const struct row_keys *keys = &pass->batch->head.keys;
+    if (!pass->asked.has_dropout || !keys->sample)
+        return (struct row_keys){0};
+    return (struct row_keys){.sample = keys->sample + first, .token = keys->token + first};
+}
+
+static struct linear_call head_call(const struct pass *pass, int64_t first, int64_t count) {
+    struct runner *run = pass->run;
     bool is_cut = run->rank->is_sequence_parallel;
     return (struct linear_call){
         .rank = run->rank,
         .store = &run->base->store,
-        .hooks = &no_hooks,
+        .hooks = head_hooks(run),
+        .hook = {.layer = (int)run->base->options.config.num_layers,
+                 .place = ATTACH_HEAD,
+                 .keys = head_keys(pass, first),
+                 .saved = run->scratch.head_hooks},
         .dtype = run->base->options.dtype,
         .y_dtype_is_fp32 = head_logits_type(run) == DTYPE_F32,
         .rows = count,
@@ -177,9 +200,9 @@ static struct linear_call head_call(struct runner *run, int64_t first, int64_t c
     };
 }
 
-int head_logits(struct runner *run, int64_t first, int64_t count) {
-    struct linear_call call = head_call(run, first, count);
-    return linear_forward(&run->base->head, &call);
+int head_logits(const struct pass *pass, int64_t first, int64_t count) {
+    struct linear_call call = head_call(pass, first, count);
+    return linear_forward(&pass->run->base->head, &call);
 }
 
 /* Joins the losses of a vocabulary that is cut over ranks. The ranks exchange four numbers per row, never logits. */
@@ -268,9 +291,9 @@ static int head_chunk(const struct pass *pass, int64_t first, int64_t count, boo
     struct runner *run = pass->run;
     const struct head_rows *head = &pass->batch->head;
     bool weighs = pass->asked.weigh && train, has_logits = weighs && head->count <= head_rows_most(run);
-    int status = has_logits ? STATUS_OK : head_logits(run, first, count);
+    int status = has_logits ? STATUS_OK : head_logits(pass, first, count);
     THEN(status, chunk_loss(pass, first, count, train));
-    struct linear_call call = head_call(run, first, count);
+    struct linear_call call = head_call(pass, first, count);
     call.overwrite_gradients = overwrite_gradients;
     if (head_logits_type(run) != call.dtype) /* bf16 rows lie where the fp32 logits were */
         call.y_stride *= 2;

@@ -138,7 +138,8 @@ struct model_linear model_linear(enum attach_place place);
  * The caller sets their names. Returns the number of slices. */
 int model_projection_slices(const struct model_config *config, const struct model_projection *projection,
                             struct param_slice slices[PARAM_MAX_SLICES]);
-/* Returns the id of the linear's weight, or bias, in a layer; PARAM_NONE when there is none. */
+/* Returns the id of the linear's weight, or bias, in a layer; PARAM_NONE when there is none. A tied head's weight is
+ * the embedding's. */
 int model_find_linear(const struct param_table *table, int64_t layer, enum attach_place place, bool is_bias);
 /* The member `claims` of every family's files. True when a tensor without a row is a parameter of some model of any
  * family; `reason` says why. Every name in a layer of the table's family that the table lacks is claimed. */

@@ -11,14 +11,20 @@ int head_staging_open(struct training_runner *training) {
         return STATUS_OK;
     int32_t *numbers = calloc(4 * rows, sizeof *numbers);
     TRY(status_allocated(numbers));
-    training->staging = (struct head_staging){numbers, numbers + rows, numbers + 2 * rows, numbers + 3 * rows,
-                                              calloc(rows, sizeof *training->staging.loss_weight)};
-    return status_allocated(training->staging.loss_weight);
+    training->staging = (struct head_staging){.row = numbers,
+                                              .source = numbers + rows,
+                                              .place = numbers + 2 * rows,
+                                              .labels = numbers + 3 * rows,
+                                              .loss_weight = calloc(rows, sizeof *training->staging.loss_weight),
+                                              .sample = calloc(2 * rows, sizeof *training->staging.sample)};
+    training->staging.token = training->staging.sample ? training->staging.sample + rows : NULL;
+    return status_allocated(training->staging.loss_weight && training->staging.sample);
 }
 
 void head_staging_close(struct training_runner *training) {
     free(training->staging.row);
     free(training->staging.loss_weight);
+    free(training->staging.sample);
 }
 
 /* Each new number of rows needs a prepared product, so rows are padded to a few numbers. */
@@ -39,12 +45,15 @@ static int64_t choose(const struct model_batch *batch, const struct head_staging
         if (batch->loss_weight[i] != 0) {
             staging->row[count] = (int32_t)i;
             staging->labels[count] = batch->labels[i];
+            staging->sample[count] = batch->sample[i];
+            staging->token[count] = batch->token[i];
             staging->loss_weight[count++] = batch->loss_weight[i];
         }
     for (int64_t i = count; i < filled; i++) {
         staging->row[i] = -1;
         staging->labels[i] = 0;
         staging->loss_weight[i] = 0;
+        staging->sample[i] = staging->token[i] = 0;
     }
     return count;
 }
@@ -82,6 +91,11 @@ void head_rows_upload(struct training_runner *training, const struct model_batch
     size_t bytes = (size_t)head->count * 4;
     head->labels = upload_add(upload, head->is_all ? batch->labels : staging->labels, bytes);
     head->loss_weight = upload_add(upload, head->is_all ? batch->loss_weight : staging->loss_weight, bytes);
+    head->keys = (struct row_keys){0};
+    if (head_hooks(run)->count) {
+        head->keys.sample = upload_add(upload, head->is_all ? batch->sample : staging->sample, bytes);
+        head->keys.token = upload_add(upload, head->is_all ? batch->token : staging->token, bytes);
+    }
     if (head->is_all)
         return;
     head->source = upload_add(upload, staging->source, (size_t)head->local * 4);

@@ -120,7 +120,10 @@ static int make_logits(const struct pass *pass, int64_t first, int64_t count) {
     struct linear_call head = {
         .rank = inference->run.rank,
         .store = &inference->run.base->store,
-        .hooks = hook_table_list(NULL, 0, ATTACH_QKV),
+        .hooks = head_hooks(&inference->run),
+        .hook = {.layer = (int)inference->run.base->options.config.num_layers,
+                 .place = ATTACH_HEAD,
+                 .first_row = first},
         .dtype = inference->run.base->options.dtype,
         .y_dtype_is_fp32 = true, /* bf16's 8 bits are too few for log-probabilities */
         .rows = count,

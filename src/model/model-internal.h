@@ -48,6 +48,7 @@ struct head_rows {
     const int32_t *place;  /* [stream rows] */
     const int32_t *labels;
     const float *loss_weight; /* 0 for padding */
+    struct row_keys keys;     /* of dropout in the head's hooks, if it has any; 0 for padding */
 };
 
 /* The rows of a batch, or of a step of inference, on the device: their ids, their places, and what they want. Rows of
@@ -180,6 +181,7 @@ struct model_scratch {
     double *loss_sum;
     void *logits;                              /* [head_rows, vocab_stride] of head_logits_type */
     struct cross_entropy_part *parts, *joined; /* [tensor ranks, head_rows]; [head_rows] */
+    void *head_hooks;                          /* memory that the head's hooks keep for their backward */
 };
 
 /* Gradients of activations, in the layer where a backward is. */
@@ -236,6 +238,7 @@ struct training_runner {
     struct head_staging {
         int32_t *row, *source, *place, *labels; /* `row`: in the batch, -1 for padding */
         float *loss_weight;
+        uint32_t *sample, *token;
     } staging; /* host, [max_rows] each: the head's rows of a batch while it is uploaded */
     struct model_cleared cleared;
     struct model_kept kept;
@@ -480,7 +483,13 @@ int64_t head_rows_most(const struct runner *run);
 /* Computes the final norm of the head's rows, where the head reads it. */
 int final_norm_forward(const struct pass *pass);
 /* Computes the logits of rows [first, first + count) of scratch.final, in scratch.logits. */
-int head_logits(struct runner *run, int64_t first, int64_t count);
+int head_logits(const struct pass *pass, int64_t first, int64_t count);
+/* Returns the hooks of the head. */
+static inline const struct hook_list *head_hooks(const struct runner *run) {
+    return hook_table_list(run->hooks, run->base->options.config.num_layers, ATTACH_HEAD);
+}
+/* Returns the bytes that they keep of the rows that the head takes at a time. */
+size_t head_hook_saved_bytes(const struct runner *run);
 
 /* units.c */
 /* Waits until the weights of a unit have arrived, and unshards them (-1: the embedding, a layer's number, num_layers:

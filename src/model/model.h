@@ -109,7 +109,7 @@ struct model_options {
     struct model_inference infer;
 };
 
-/* True when the stage has the layer; -1: the embedding. */
+/* True when the stage has the layer; -1: the embedding, num_layers: the head. */
 bool model_has_layer(const struct base_options *options, int64_t layer);
 /* Returns the layer where the backward ends because nothing below it trains; -1: the embedding; num_layers: nothing
  * trains. A layer with a hook counts as one that trains, also if the hook is of a frozen adapter. */

@@ -284,7 +284,7 @@ static int read_logits(const struct pass *pass, const struct model_logits_part *
     int status = final_norm_forward(pass);
     for (int64_t first = part->first; first < end && !status; first += most) {
         view.rows = end - first < most ? end - first : most;
-        status = head_logits(run, first, view.rows);
+        status = head_logits(pass, first, view.rows);
         THEN(status, logits_fetch(run->rank, &view, vocab, part->logits + (first - part->first) * vocab));
     }
     return status;

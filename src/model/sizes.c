@@ -7,8 +7,9 @@ static size_t rounded(size_t bytes) {
 }
 
 size_t training_upload_bytes(const struct runner *run) {
-    /* tokens, positions, sample, token, labels, loss_weight, source, place; segment_start */
-    return 8 * rounded((size_t)run->max_rows * 4) + rounded((size_t)(run->max_rows + 1) * sizeof(int64_t));
+    /* tokens, positions, sample, token, labels, loss_weight, source, place, keys of the head; segment_start */
+    return (head_hooks(run)->count ? 10 : 8) * rounded((size_t)run->max_rows * 4) +
+           rounded((size_t)(run->max_rows + 1) * sizeof(int64_t));
 }
 
 size_t inference_upload_bytes(const struct inference_runner *inference) {
@@ -248,6 +249,7 @@ static void place_head(struct runner *run, struct arena *arena) {
     run->scratch.loss_sum = arena_take(arena, sizeof(double));
     run->scratch.logits =
         arena_take(arena, chunk * (size_t)run->base->part.vocab_stride * dtype_bytes(head_logits_type(run)));
+    run->scratch.head_hooks = head_hooks(run)->count ? arena_take(arena, head_hook_saved_bytes(run)) : NULL;
     if (run->rank->grid.tensor > 1)
         place_parts(run, arena, chunk);
 }

@@ -20,12 +20,18 @@ struct model_stash *training_stash(struct training_runner *training, int number)
 }
 
 bool model_has_layer(const struct base_options *options, int64_t layer) {
+    int count = options->chunk_count;
+    if (!count)
+        return true;
     if (layer < 0)
-        return !options->chunk_count || (options->chunks[0].first == 0 && !options->is_after_embedding);
-    for (int c = 0; c < options->chunk_count; c++)
+        return options->chunks[0].first == 0 && !options->is_after_embedding;
+    const struct model_chunk *last = &options->chunks[count - 1];
+    if (layer == options->config.num_layers)
+        return last->first + last->count == layer && !options->is_before_head;
+    for (int c = 0; c < count; c++)
         if (layer >= options->chunks[c].first && layer < options->chunks[c].first + options->chunks[c].count)
             return true;
-    return !options->chunk_count;
+    return false;
 }
 
 int64_t training_stream_elements(const struct training_runner *training) {

@@ -7,7 +7,7 @@ static const struct token_list no_tokens;
 
 int hook_table_init(struct hook_table *table, int64_t layers) {
     *table = (struct hook_table){.layers = layers};
-    table->lists = calloc((size_t)layers * ATTACH_PLACE_COUNT, sizeof *table->lists);
+    table->lists = calloc((size_t)(layers + 1) * ATTACH_PLACE_COUNT, sizeof *table->lists);
     table->prefixes = calloc((size_t)layers, sizeof *table->prefixes);
     if (table->lists && table->prefixes)
         return STATUS_OK;
@@ -57,7 +57,7 @@ int hook_table_add_tokens(struct hook_table *table, const struct token_hook *hoo
 /* Adds the hooks of `from` that one owner has, or all of them. */
 static int add_hooks(struct hook_table *table, const struct hook_table *from, bool is_all, int owner) {
     int status = STATUS_OK;
-    for (int64_t i = 0; i < from->layers * ATTACH_PLACE_COUNT && !status; i++)
+    for (int64_t i = 0; i < (from->layers + 1) * ATTACH_PLACE_COUNT && !status; i++)
         for (int k = 0; k < from->lists[i].count && !status; k++)
             if (is_all || from->lists[i].hook[k].owner == owner)
                 status = hook_table_add(table, 0, i, &from->lists[i].hook[k]);

@@ -9,7 +9,7 @@
 #include "parallel/rank.h"
 #include "parallel/upload.h"
 
-/* The places of a layer whose rows a method may change. */
+/* The places whose rows a method may change: of a layer, and the head. */
 enum attach_place {
     ATTACH_NONE,       /* the place of parameters that belong to no linear */
     ATTACH_QKV,        /* a projection: x is its input, y its output q | k | v */
@@ -18,6 +18,7 @@ enum attach_place {
     ATTACH_FC2,
     ATTACH_AFTER_ATTENTION, /* y: the attention's result before its residual; x: the block's normalised input */
     ATTACH_AFTER_MLP,       /* the same for the MLP */
+    ATTACH_HEAD,            /* y: logits of the head's rows, some at a time. Its layer is the one after the last */
     ATTACH_PLACE_COUNT
 };
 
@@ -30,6 +31,7 @@ struct hook_call {
     enum attach_place place;
     enum dtype dtype;
     int64_t rows, in, out;          /* out: the number of columns of y that the hook covers */
+    int64_t first_row;              /* at the head: the first row, among all rows of the head */
     int64_t first;                  /* the first of these columns, among the place's on this rank */
     const struct param_store *base; /* of the place's weight; NULL if the place is no linear */
     struct row_keys keys;           /* of these rows, for dropout; NULL in a pass without dropout, and while planning */
@@ -68,7 +70,8 @@ struct hook_virtual {
  * are also called while the rank is planning, and then only record the scratch that they need.
  *
  * At a projection, a rank's hook sees all rows, its share of the columns that are cut over the tensor ranks, and y
- * before it is summed over them. A hook there is linear in y. It may cover a range of these columns, because one
+ * before it is summed over them. So it does at the head, whose rows come in chunks, each with its backward right after
+ * its forward. A hook there is linear in y. It may cover a range of these columns, because one
  * product of the model may compute several projections of the files. At ATTACH_AFTER_*, it sees whole results, for the
  * rank's rows of the stream. */
 struct hook {
@@ -144,7 +147,7 @@ struct hook_upload {
 
 struct hook_table {
     int64_t layers;
-    struct hook_list *lists;      /* [layers * ATTACH_PLACE_COUNT] */
+    struct hook_list *lists;      /* [layers + 1][ATTACH_PLACE_COUNT] */
     struct prefix_list *prefixes; /* [layers] */
     struct token_list tokens;
     struct hook_upload upload;

@@ -171,7 +171,8 @@ int linear_forward(const struct linear *linear, const struct linear_call *call) 
     }
     if (is_cut_by_rows(linear, call, LINEAR_ROW))
         y = call->whole;
-    float *const *fp32_y = call->dtype == DTYPE_BF16 ? hook_list_fp32_y(call->hooks) : NULL;
+    bool is_rounded = call->dtype == DTYPE_BF16 && !call->y_dtype_is_fp32;
+    float *const *fp32_y = is_rounded ? hook_list_fp32_y(call->hooks) : NULL;
     void *first = fp32_y ? *fp32_y : y;
     THEN(status, multiply(linear, call, x, first, fp32_y != NULL));
     if (!status && fp32_y && call->rank->is_planning) { /* a plan does not know whether a step has active hooks here */
@@ -183,7 +184,7 @@ int linear_forward(const struct linear *linear, const struct linear_call *call) 
         struct hook_call hook = hook_call_of(linear, call);
         hook.x = x;
         hook.y = first;
-        hook.y_dtype = fp32_y ? DTYPE_F32 : call->dtype;
+        hook.y_dtype = fp32_y || call->y_dtype_is_fp32 ? DTYPE_F32 : call->dtype;
         status = hook_list_forward(call->hooks, HOOK_BEFORE_ACTIVATION, &hook);
     }
     if (!status && fp32_y)

@@ -13,7 +13,7 @@ from requests_support import ADAPTERS, BASE, as_lines, ask, ask_one, tokens
 
 NAMES = sorted(p.name for p in ADAPTERS.iterdir() if (p / "adapter_config.json").exists())
 STACKS = (["lora", "ia3"], ["ia3", "lora"], ["prefix", "adapter_par_bn"], ["prompt", "lora", "adapter_seq_bn"],
-          ["prefix", "prompt", "rslora", "adapter_par_bn"])
+          ["prefix", "prompt", "rslora", "adapter_par_bn"], ["lora_head", "lora", "ia3"])
 ROOT = ("--adapter-root", ADAPTERS)
 
 

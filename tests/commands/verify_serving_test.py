@@ -10,10 +10,10 @@ from finetune_support import LONG, P, Tuning
 from model_support import CAMBIUM, PRECISIONS, read_safetensors, rows, run, write_byte_llama, write_byte_model
 
 PATHS = ["training", "prefill", "chunked", "decode", "prefix_hit", "mixed"]
-KINDS = {"lora": "lora", "dora": "lora", "rslora": "lora", "ia3": "ia3", "houlsby": "adapter", "pfeiffer": "adapter",
+KINDS = {"lora": "lora", "head": "lora", "dora": "lora", "rslora": "lora", "ia3": "ia3", "houlsby": "adapter", "pfeiffer": "adapter",
          "parallel": "adapter", "prompt": "prompt", "ptuning": "ptuning", "prefix": "prefix", "projected": "prefix",
          "stack": "lora ia3", "full": "full"}
-WORDS = {"dora": ["--peft.use_dora=true"], "rslora": ["--peft.use_rslora=true"],
+WORDS = {"head": ["--peft.target_modules", "c_attn", "lm_head"], "dora": ["--peft.use_dora=true"], "rslora": ["--peft.use_rslora=true"],
          "houlsby": ["--peft.adapter_style=houlsby"], "pfeiffer": ["--peft.adapter_style=pfeiffer"],
          "parallel": ["--peft.adapter_style=parallel"], "projected": ["--peft.prefix_projection=true"]}
 FAMILIES = {"llama": {}, "mistral": {"sliding_window": 9}, "qwen2": {}, "qwen3": {}, "phi3": {"num_attention_heads": 4, "head_dim": 8}}

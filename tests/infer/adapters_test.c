@@ -23,6 +23,7 @@ static const struct stack stacks[] = {
     {{"prompt", "ptuning_mlp", "prefix", "adapter_seq_bn"}, 4, 5, 10},
     {{"dora_all_linear", "prefix:16", "ptuning_lstm"}, 3, 16, 5},
     {{"lora_patterns"}, 1, 0, 0},
+    {{"lora_head"}, 1, 0, 0},
     {{"rslora"}, 1, 0, 0},
     {{"dora"}, 1, 0, 0},
     {{"ia3"}, 1, 0, 0},

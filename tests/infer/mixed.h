@@ -6,11 +6,12 @@
 #include "infer/slots.h"
 #include "stacks.h"
 
-enum { MIXED_PROMPT = 20, MIXED_TOKENS = 10, MIXED_CHOICES = 2, MIXED_TOP = 3, MIXED_NAMES = 14 };
+enum { MIXED_PROMPT = 20, MIXED_TOKENS = 10, MIXED_CHOICES = 2, MIXED_TOP = 3, MIXED_NAMES = 15 };
 
 static const char *const mixed_names[MIXED_NAMES] = {"lora",
                                                      "lora_all_linear",
                                                      "lora_patterns",
+                                                     "lora_head",
                                                      "rslora",
                                                      "dora",
                                                      "dora_all_linear",

@@ -34,6 +34,7 @@ static const char *const cases[] = {
     "adapter_pre_norm",
     "lora_exclude",
     "ia3_inputs",
+    "lora_head",
 };
 enum { CASE_COUNT = sizeof cases / sizeof *cases };
 

@@ -1,6 +1,7 @@
 /* Merged models against peft's logits (golden/README.md), and what cannot be merged. */
 #include "golden.h"
 
+#include "pretrained/pretrained.h"
 #include "support/runner.h"
 #include "support/test.h"
 
@@ -22,10 +23,14 @@ static void merged_model_gives_the_logits_of_base_and_adapter(void **state) {
     struct training_runner *model;
     struct ckpt_tensors *tensors;
     int64_t count;
+    struct pretrained merged;
     char *root = test_directory(), output[400];
     snprintf(output, sizeof output, "%s/merged", root);
     golden_open(&golden, *state);
     test_ok(merge(&golden, output));
+    test_ok(pretrained_open_config(output, &merged)); /* a changed head is no longer tied */
+    golden.model.untie_embeddings_and_output_weights = merged.config.untie_embeddings_and_output_weights;
+    pretrained_close(&merged);
     struct model_options options = {
         .base.config = golden.model, .base.dtype = DTYPE_F32, .base.trains = true, .max_rows = golden.rows};
     test_ok(device_open(test_device(), DEVICE_FIRST, 2, &device));

@@ -8,6 +8,8 @@
 
 #include <math.h>
 
+#define HEAD LIST("lm_head")
+
 struct named {
     const char *name;
     int count;
@@ -36,6 +38,13 @@ static const struct named methods[] = {
        .lora_dropout = 0.3,
        .use_dora = true,
        .target_modules = EVERYTHING}}},
+    {"lora of the head",
+     1,
+     {{.type = PEFT_LORA, .r = 3, .lora_alpha = 6, .lora_dropout = 0.3, .target_modules = LIST("c_fc", "lm_head")}}},
+    {"dora of the head", 1, {{.type = PEFT_LORA, .r = 3, .lora_alpha = 6, .use_dora = true, .target_modules = HEAD}}},
+    {"dora of the head with dropout",
+     1,
+     {{.type = PEFT_LORA, .r = 3, .lora_alpha = 6, .lora_dropout = 0.3, .use_dora = true, .target_modules = HEAD}}},
     {"ia3", 1, {{.type = PEFT_IA3}}},
     {"ia3 everywhere", 1, {{.type = PEFT_IA3, .target_modules = EVERYTHING}}},
     {"ia3 of outputs alone",
@@ -244,12 +253,17 @@ static void run_chunks(struct single *first, struct single *second, double *loss
     device_free(second->device, above);
 }
 
+/* Returns the layer of a row, of two; the head belongs to the last one. */
+static int layer_of(const struct param *row) {
+    return row->layer > 1 ? 1 : row->layer;
+}
+
 /* Checks the parts of a stage; a part that it does not have is empty. */
 static void check_stage(const struct named *method, const struct tuned *stage, const struct test_values *whole,
                         int layer) {
     assert_int_equal(stage->store->map.table->count, whole->store->map.table->count);
     for (int id = 0; id < stage->store->map.table->count; id++)
-        if (layer >= 0 && stage->store->map.table->rows[id].layer != layer)
+        if (layer >= 0 && layer_of(&stage->store->map.table->rows[id]) != layer)
             assert_int_equal(param_local_elements(stage->store, id), 0);
     int status = compare(stage, whole);
     if (status)

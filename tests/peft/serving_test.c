@@ -28,6 +28,8 @@ static const struct stack {
        .lora_alpha = 2,
        .use_dora = true,
        .target_modules = LIST("k_proj", "o_proj", "up_proj", "down_proj")}}},
+    {NULL, 1, {{.type = PEFT_LORA, .r = 3, .lora_alpha = 5, .target_modules = LIST("c_attn", "lm_head")}}},
+    {NULL, 1, {{.type = PEFT_LORA, .r = 2, .lora_alpha = 2, .use_dora = true, .target_modules = LIST("lm_head")}}},
     {NULL, 1, {{.type = PEFT_IA3}}},
     {"llama",
      1,
@@ -149,7 +151,10 @@ static int step(struct pair *p, int count) {
     struct peft_segment segment = {.rows = ROWS, .count = count};
     const struct hook_upload *hooks = &peft_bank_hooks(p->bank)->upload;
     memcpy(segment.images, p->images, (size_t)count * sizeof *p->images);
-    TRY(peft_bank_step(p->bank, &segment, 1));
+    int32_t rows[ROWS];
+    for (int i = 0; i < ROWS; i++)
+        rows[i] = i;
+    TRY(peft_bank_step(p->bank, &segment, 1, (struct peft_wanted){ROWS, rows}));
     TRY(upload_open(&p->upload, p->tuned.rank->device, hooks->bytes));
     TRY(device_alloc(p->tuned.rank->device, hooks->bytes, &p->block));
     TRY(upload_begin(&p->upload, p->block));
@@ -186,6 +191,9 @@ static int compare_place(struct pair *p, const struct model_config *base, enum d
     struct hook_call call = {.rank = rank, .layer = layer, .place = place, .dtype = dtype, .rows = ROWS};
     call.in = place == ATTACH_FC2 ? widths.ffn : place == ATTACH_PROJECTION ? widths.q : C;
     call.out = is_after ? widths.ffn : place == ATTACH_QKV ? widths.qkv : place == ATTACH_FC1 ? widths.fc1 : C;
+    if (place == ATTACH_HEAD)
+        call.out = param_share(base->vocab_size, rank->place.tensor + 1, rank->grid.tensor) -
+                   param_share(base->vocab_size, rank->place.tensor, rank->grid.tensor);
     call.y_stride = call.out;
     call.y_dtype = is_half || is_after ? dtype : DTYPE_F32;
     if (!ours->count)
@@ -272,10 +280,11 @@ static int compare_tables(struct pair *p, const struct model_config *base, const
 static int compare(struct pair *p, const struct model_config *base, const struct scene *scene) {
     int status = STATUS_OK;
     for (int layer = 0; layer < base->num_layers && !status; layer++) {
-        for (enum attach_place place = ATTACH_QKV; place < ATTACH_PLACE_COUNT && !status; place++)
+        for (enum attach_place place = ATTACH_QKV; place < ATTACH_HEAD && !status; place++)
             status = compare_place(p, base, scene->dtype, layer, place, HOOK_BEFORE_ACTIVATION);
         THEN(status, compare_place(p, base, scene->dtype, layer, ATTACH_FC1, HOOK_AFTER_ACTIVATION));
     }
+    THEN(status, compare_place(p, base, scene->dtype, (int)base->num_layers, ATTACH_HEAD, HOOK_BEFORE_ACTIVATION));
     THEN(status, compare_tables(p, base, scene));
     return status || p->changed ? status : status_fail(STATUS_INVALID, "nothing is changed");
 }

@@ -55,13 +55,17 @@ METHODS = {
     "adapter_seq_bn": lambda: bottleneck(original_ln_before=True),
     "adapter_par_bn": lambda: bottleneck(is_parallel=True, init_weights="mam_adapter", reduction_factor=2, scaling=4.0),
 }
+HEAD = {  # untied or tied; at the end of a family, because seeds go by place
+    "lora_head": lambda: lora(target_modules=["v_proj", "lm_head"], rank_pattern={"lm_head": 3}, alpha_pattern={"lm_head": 12}),
+    "dora_head": lambda: lora(target_modules=["k_proj", "lm_head"], use_dora=True),
+}
 SINGLE = {f"lora_{module}": functools.partial(lora, target_modules=[module]) for module in SEVEN}
 FEW = {name: METHODS[name] for name in ("lora", "lora_all_linear", "ia3")}
 CASES = {
-    "llama": METHODS | SINGLE,
+    "llama": METHODS | SINGLE | HEAD,
     "mistral": FEW,
     "qwen2": FEW,
-    "qwen3": METHODS,
+    "qwen3": METHODS | HEAD,
     "phi3": {  # nothing is changed where nothing is said
         "lora": lambda: lora(target_modules=["qkv_proj", "o_proj"]),
         "lora_all_linear": FEW["lora_all_linear"],
