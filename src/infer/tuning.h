@@ -1,0 +1,70 @@
+/* Tuning runs on an engine: adapters that train on its base while it serves.
+ *
+ * The engine's rank lends its base. A run adds a training runner, adapters with gradients, and an optimizer. It opens
+ * no device, model, group or directory. The runs of an engine share one workspace, of which a rank takes
+ * tuning_limits.memory at most. A run is planned before it is accepted.
+ *
+ * A pass and an update are cut into slices. Only the leader calls these functions. It sends each slice as a plan, so
+ * every rank runs the same slices in the same order. The numbers of a run do not depend on its slices, nor on what the
+ * engine does between them: they equal those of `cambium finetune` with the same rows and keys. */
+#pragma once
+
+#include "infer/adapters.h"
+#include "infer/engine.h"
+#include "train/stepper.h"
+
+struct tuning_run;
+
+/* A new run. Everything it points to lives until the run is closed, except `start` and `state`, which tuning_open
+ * reads. */
+struct tuning_run_options {
+    /* Resolved, as train_prepare_tuning leaves it: the keys of finetune. Those of the machine (parallel, device,
+     * checkpoint, log) do nothing; train.precision is the engine's, data.seq_length is the longest sample. Without
+     * dropout keys of the model. */
+    const struct run_config *config;
+    const struct peft_config *adapters; /* [adapter_count] the stack to train, ordered as finetune orders it */
+    int adapter_count;
+    const struct ckpt_text *texts; /* [text_count] of its files: peft_texts_make */
+    int text_count;
+    const struct loss *loss; /* of loss_table; NULL: sft. Passes may have another loss with the same form */
+    struct loss_options loss_options;
+    const struct peft_bytes *start; /* [start_count] files to start from, with the same configurations; 0: the initial
+                                       values of the methods, by train.seed */
+    int start_count;
+    const void *state; /* the optimizer's, as a snapshot has it; NULL: fresh */
+    size_t state_bytes;
+    int64_t weight; /* of its turns among runs; at least 1 */
+    size_t bytes;   /* result: that the run takes on this rank, also when it does not fit */
+};
+
+/* A pass: global batches of the run's train.global_batch_size, one after the other. */
+struct tuning_pass {
+    const struct train_source *source; /* read on the engine's thread of the leader */
+    int64_t first, batches;            /* number of the first sample; global batches */
+    bool is_forward_only;              /* an evaluation: the split of the samples is validation, and no gradients */
+    bool adds_gradients;               /* to those of the passes since the last update */
+    const struct loss *loss;           /* NULL: the run's */
+    struct loss_options loss_options;  /* with `loss` */
+    struct stepper_result result;      /* counts are of all batches; the loss is their mean */
+};
+
+/* An update with the values of a step, in place of the run's keys. */
+struct tuning_update {
+    int64_t iteration;                                /* updates before this one */
+    double lr, beta1, beta2, eps, weight_decay, clip; /* clip 0: none */
+    struct stepper_result result;                     /* the loss of the last pass, and the norm before clipping */
+};
+
+struct tuning_snapshot {
+    bool wants_state;
+    /* Results, the caller's: adapter_files_free and free. */
+    struct adapter_files files[PEFT_MAX_STACK]; /* [count] with digests; the files of PEFT */
+    int count;
+    void *state; /* safetensors: the optimizer's tensors by name */
+    size_t state_bytes;
+};
+
+struct tuning_spent {
+    int64_t slices;
+    double seconds;
+};
