@@ -22,7 +22,7 @@ set(CAMBIUM_ROOMS
     "convert    src/convert    pretrained"            # models and checkpoints, from one form into another
     "train      src/train      pretrained data optim" # the trainer, its memory plan, its saves
     "peft       peft           pretrained"            # adapters: methods, files, and a bank that mixes them
-    "infer      src/infer      pretrained text peft"  # the engine and its scheduler; sampling
+    "infer      src/infer      text peft train"        # the engine and its scheduler; sampling; tuning runs
     "openai     src/openai     infer"                 # OpenAI's requests and answers, without their transport
     "http       serve/http     base"                  # sockets, TLS, HTTP/1 and HTTP/2
     "serve      serve          http openai"           # the server: protocols, calls, adapters by name

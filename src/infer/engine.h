@@ -33,6 +33,7 @@ struct engine_options {
     const char *const
         *adapters; /* [adapter_count] directories of adapters, which form the opened slot: see peft_find */
     size_t adapter_count;
+    size_t tuning_memory;  /* bytes on each rank for tuning runs (tuning.h); 0: there are none */
     size_t adapter_memory; /* bytes on each rank for further adapters; 0: none can be loaded */
     struct comm *world;    /* all ranks; NULL: one rank */
     struct rank_grid grid; /* of the world, filled; data-parallel ranks hold replicas of the model; zeroed: one rank */
@@ -99,6 +100,7 @@ int engine_depth(const struct engine *engine);
 /* The bytes that a rank takes at the opening for all bases, by memory and purpose. */
 struct engine_plan {
     size_t weights, cache, adapters, workspace; /* of the device; workspace: including activations */
+    size_t tuning;                              /* of the device: the limit of tuning runs */
     size_t transfers;                           /* of the host: buffers of copies from and to the device */
     size_t steps;                               /* of the host: arrays of steps and plans, and the pages' bookkeeping */
     size_t program;                             /* of the host: threads and tokenizer, beside what the process has */
