@@ -99,6 +99,7 @@ int train_model_options(const struct train_run *run, const struct rank *rank, co
         .train.evaluations = run->loss && run->loss->has_shift,
         .train.other_evaluations = run->loss ? run->loss->has_reference + run->loss->has_shift : 0,
         .train.other_hooks = model->tuner.reference.hooks,
+        .train.head_rows = run->head_rows,
         .base.chunk_count = shape->chunks,
         .train.partial_stashes = (int)run->config.parallel.num_microbatches_with_partial_activation_checkpoints,
     };
