@@ -104,6 +104,18 @@ bool peft_bytes_find(const struct peft_bytes *bytes, const char *name, const cha
     return false;
 }
 
+int peft_bytes_write(const struct peft_bytes *bytes, const char *directory) {
+    char path[PATH_MAX];
+    int status = peft_bytes_check(bytes);
+    for (size_t at = 0; at < bytes->length && !status;) {
+        struct frame frame;
+        next_frame(bytes, &at, &frame);
+        status = file_join(path, sizeof path, directory, kinds[frame.kind].name);
+        THEN(status, file_write_atomic(path, frame.data, frame.length));
+    }
+    return status;
+}
+
 void peft_bytes_free(struct peft_bytes *bytes) {
     free(bytes->directory);
     free(bytes->data);

@@ -163,6 +163,8 @@ int peft_check_directory(const struct peft_place *place, const struct peft_limit
 /* Computes a number from the device, inode, size and times of the directory's files. It changes when a file does.
  * STATUS_IO, STATUS_INVALID. */
 int peft_stamp_directory(const struct peft_place *place, uint64_t *stamp);
+/* Writes the files of a block into a directory, each as a whole. STATUS_INVALID, STATUS_IO. */
+int peft_bytes_write(const struct peft_bytes *bytes, const char *directory);
 /* Zeroed bytes are allowed. */
 void peft_bytes_free(struct peft_bytes *bytes);
 /* Computes the SHA-256 of the block, in hexadecimal digits. For each file it covers the name (56 bytes, padded with
