@@ -99,7 +99,7 @@ static bool make_words(struct job *job, const struct openai_job *asked, const ch
         add_line(words, "--init-adapter=%s", start);
     else if (!has_key(asked, "peft")) {
         add_word(words, "--peft");
-        add_word(words, "lora");
+        add_word(words, peft_method_names[PEFT_LORA]);
     }
     if (asked->method == OPENAI_DPO && !has_key(asked, "loss"))
         add_word(words, "--loss=dpo");

@@ -1,9 +1,9 @@
 /* Runs of jobs: a job's words become a run, and the run a sequence of asks of the engine.
  *
  * A new job is prepared twice where its automatic values depend on its rows. It then opens a run once, to learn whether
- * it fits. A run goes: prepare (worker), open, then for each step a pass and an update; at the end of an epoch a
- * validation; where a save is due a snapshot; at the end a close. One ask or errand of a run is under way at a time,
- * besides a save. */
+ * it fits. A run is prepared on the worker and opened. Each step is a pass and an update. A validation follows the end
+ * of an epoch, and a snapshot follows where a save is due. A close ends it. One ask or errand of a run is under way at
+ * a time, besides a save. */
 #include "jobs-internal.h"
 
 #include "log.h"
@@ -15,6 +15,8 @@
 enum { AUTO_BATCH = 4, STATE_MOST = INT32_MAX };
 #define BATCH_WORD  "--train.global_batch_size="
 #define EPOCHS_WORD "--tuning.epochs="
+
+static void run_continue(struct job_run *run);
 
 /* ---- preparing: the worker ---- */
 
@@ -325,9 +327,9 @@ static void fill_values(struct job_run *run) {
     json_t *own = json_object_get(json_object_get(method, name), "hyperparameters");
     json_t *lists[] = {values, own};
     int word = find_word(run->job->words, EPOCHS_WORD);
-    int64_t epochs = word < 0 ? run->total * run->batch / run->rows
-                              : atoll(json_string_value(json_array_get(run->job->words, (size_t)word)) +
-                                      sizeof EPOCHS_WORD - 1);
+    int64_t epochs =
+        word < 0 ? run->total * run->batch / run->rows
+                 : atoll(json_string_value(json_array_get(run->job->words, (size_t)word)) + sizeof EPOCHS_WORD - 1);
     for (int i = 0; i < 2; i++) {
         if (!json_is_number(json_object_get(lists[i], "n_epochs")))
             json_object_set_new(lists[i], "n_epochs", json_integer(epochs));
@@ -396,12 +398,6 @@ static void ask_update(struct job_run *run) {
 }
 
 /* ---- steps ---- */
-
-bool run_is_epoch(const struct job_run *run) {
-    /* Epoch e ends with step ceil(rows x e / batch). */
-    int64_t epoch = run->step * run->batch / run->rows;
-    return run->step == run->total || (epoch > 0 && (run->rows * epoch + run->batch - 1) / run->batch == run->step);
-}
 
 static bool is_validated_run(const struct job_run *run) {
     return tuning_data_length(run->data, SPLIT_VALID) > 0;
@@ -522,7 +518,7 @@ static void on_answered(struct loop_note *note) {
     run_continue(run);
 }
 
-void run_continue(struct job_run *run) {
+static void run_continue(struct job_run *run) {
     struct job *job = run->job;
     bool must_wait = !job_is(job, "running");
     if (run->only_checks)
@@ -582,6 +578,7 @@ static struct job_run *new_run(struct job *job) {
     run->job = job;
     run->errand.work = prepare;
     run->errand.done = on_prepared;
+    run->proceed = run_continue;
     return run;
 }
 
@@ -605,7 +602,7 @@ void jobs_start(struct jobs *jobs) {
         bool must_run = job_is(job, "queued") || job_is(job, "running"); /* running: before a restart */
         if (job->run || !must_run || !jobs_have_place(jobs) || !new_run(job))
             continue;
-        job_set(job, "status", json_string("running")); /* told when it is open */
+        job_set(job, "status", json_string("running")); /* reported when it is open */
         jobs_send(jobs, &job->run->errand);
     }
 }

@@ -1,4 +1,4 @@
-/* What a job leaves: saves from which it resumes, checkpoints that are served, and the end.
+/* Results of a job: saves from which it resumes, checkpoints that are served, and the end.
  *
  * A snapshot is written to checkpoints/step-N, or to adapter/ after the last step. Then job.json names it, then the
  * engine gets the files from memory, then directories that nothing names any more are removed. A process that is
@@ -265,7 +265,7 @@ static void on_saved(struct errand *errand) {
     free(save);
     /* The run waits for this save when it has nothing else to do. */
     if (run->waits)
-        run_continue(run);
+        run->proceed(run);
 }
 
 /* Writes the figures of all steps. */

@@ -1,5 +1,5 @@
-/* Files and tuning jobs, with a trainer, a worker and a registry that the test plays: all in one thread, one errand or
- * ask after the other, so that the test can stop the server after each of them. The trainer is a number that depends on
+/* Files and tuning jobs, with a trainer, a worker and a registry that the test plays. All is in one thread, one errand
+ * or ask after the other, so that the test can stop the server after each. The trainer is a number that depends on
  * every sample, rate and update; an adapter is its text. */
 /* The program links these in the place of the data room's (tests.cmake). */
 #define tuning_data_open   __wrap_tuning_data_open
