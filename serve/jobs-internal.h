@@ -13,6 +13,9 @@
 #include <stdarg.h>
 #include <sys/queue.h>
 
+enum { JOBS_BUCKETS = 6 };
+static const double jobs_buckets[JOBS_BUCKETS] = {0.01, 0.1, 1, 10, 60, 600}; /* seconds of a step, upper ends */
+
 enum {
     JOBS_WAITING_MOST = 64, /* queued jobs */
     JOBS_KEPT = 3,          /* checkpoints of a job */
@@ -94,7 +97,7 @@ struct jobs {
     int64_t under_way; /* errands, asks and publications */
     bool is_stopping, has_begun;
     struct tuning_spent spent;
-    int64_t tokens, steps; /* since the start */
+    int64_t steps, step_counts[JOBS_BUCKETS]; /* since the start */
     double step_seconds, memory;
 };
 
@@ -198,5 +201,6 @@ void job_serve(struct job *job, const char *name, const char *directory);
 int job_directory(const struct job *job, int64_t step, char path[PATH_MAX]);
 /* Removes the state from which a job resumes, when it has ended. */
 void job_drop_state(struct job *job);
-/* Begins to forget the model's files. Returns false when no job of the client has it. */
+/* Deletes a model of the client: its name, then its files; answers when requests cannot name it. Returns false when no
+ * job of the client has it. */
 bool jobs_delete_model(struct exchange *exchange, const char *name);

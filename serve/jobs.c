@@ -119,7 +119,14 @@ void jobs_add_metrics(const struct jobs *jobs, struct strbuf *out) {
     strbuf_format(out, "cambium:tuning_seconds_total %.17g\n", jobs->spent.seconds);
     add_metric(out, "memory_bytes", "gauge", "Memory of the tuning runs on the first rank.");
     strbuf_format(out, "cambium:tuning_memory_bytes %.17g\n", jobs->memory);
-    add_metric(out, "step_seconds", "summary", "Seconds of each step of a tuning job.");
-    strbuf_format(out, "cambium:tuning_step_seconds_sum %.17g\ncambium:tuning_step_seconds_count %lld\n",
-                  jobs->step_seconds, (long long)jobs->steps);
+    add_metric(out, "step_seconds", "histogram", "Seconds of each step of a tuning job.");
+    int64_t count = 0;
+    for (int i = 0; i < JOBS_BUCKETS; i++) {
+        count += jobs->step_counts[i];
+        strbuf_format(out, "cambium:tuning_step_seconds_bucket{le=\"%g\"} %lld\n", jobs_buckets[i], (long long)count);
+    }
+    strbuf_format(out,
+                  "cambium:tuning_step_seconds_bucket{le=\"+Inf\"} %lld\ncambium:tuning_step_seconds_sum %.17g\n"
+                  "cambium:tuning_step_seconds_count %lld\n",
+                  (long long)jobs->steps, jobs->step_seconds, (long long)jobs->steps);
 }

@@ -383,9 +383,7 @@ void openai_model_delete(struct exchange *exchange) {
         return;
     }
     bool is_name = route_rest(exchange, "/models/", name, sizeof name);
-    if (is_name && jobs_delete_model(exchange, name))
-        jobs_answer(exchange, json_pack("{s:s,s:s,s:b}", "id", name, "object", "model", "deleted", 1));
-    else
+    if (!is_name || !jobs_delete_model(exchange, name))
         route_fail(exchange, AN_ERROR(ERROR_MODEL_NOT_FOUND, "model", "there is no tuned model \"%.255s\" of this key",
                                       is_name ? name : ""));
 }

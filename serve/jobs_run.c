@@ -413,6 +413,11 @@ static void finish_step(struct job_run *run) {
              schedule_lr(&run->schedule, run->step), now - run->began, (long long)run->tokens);
     job_tell_step(job, &run->figures, line);
     jobs->steps++;
+    for (int i = 0; i < JOBS_BUCKETS; i++)
+        if (now - run->began <= jobs_buckets[i]) {
+            jobs->step_counts[i]++;
+            break;
+        }
     jobs->step_seconds += now - run->began;
     run->wants_save = run_is_epoch(run) || now - run->saved >= jobs->options->tuning_save;
     run->is_validated = false;
