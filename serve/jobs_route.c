@@ -294,9 +294,9 @@ static bool refuse_status(const struct job *job, const char *verb, struct error 
 }
 
 static bool act(struct job *job, const char *verb, struct error *error) {
-    bool is_running = job->run != NULL;
+    bool is_running = job->run && !job_is(job, "paused"); /* a run of a paused job is about to be freed */
     if (!strcmp(verb, "resume")) {
-        if (!job_is(job, "paused") || is_running)
+        if (!job_is(job, "paused"))
             return refuse_status(job, "resumed", error);
         job_change(job, "queued", "info", NULL);
         jobs_start(job->jobs);

@@ -179,6 +179,20 @@ static void drop_job(struct job *job) {
     job_free(job);
 }
 
+/* Gives a job without a run the status of its wish. */
+static void take_wish(struct job *job) {
+    enum job_wish wish = job->wish;
+    job->wish = JOB_NO_WISH;
+    if (job_has_ended(job))
+        return;
+    if (wish == JOB_CANCEL)
+        job_change(job, "cancelled", "info", NULL);
+    else if (wish == JOB_PAUSE)
+        job_change(job, "paused", "info", NULL);
+    else if (wish == JOB_STOP)
+        job_write(job); /* it continues after a restart */
+}
+
 static void on_discarded(struct errand *errand) {
     struct job_run *run = (struct job_run *)errand;
     struct job *job = run->job;
@@ -187,6 +201,8 @@ static void on_discarded(struct errand *errand) {
     free(run);
     if (!job->object)
         drop_job(job);
+    else
+        take_wish(job);
     jobs_start(jobs);
 }
 
@@ -436,16 +452,11 @@ static void on_updated(struct job_run *run) {
 /* Ends a run whose asks are done: the job takes the status of its wish. */
 static void settle(struct job_run *run) {
     struct job *job = run->job;
-    enum job_wish wish = job->wish;
-    job->wish = JOB_NO_WISH;
     if (run->error.which && !job_has_ended(job)) {
+        job->wish = JOB_NO_WISH;
         job_fail(job, run->error.which == ERROR_ARGUMENT ? "training_failed" : "server_error", NULL, run->error.text);
-    } else if (wish == JOB_CANCEL && !job_has_ended(job))
-        job_change(job, "cancelled", "info", NULL);
-    else if (wish == JOB_PAUSE && !job_has_ended(job))
-        job_change(job, "paused", "info", NULL);
-    else if (wish == JOB_STOP && !job_has_ended(job))
-        job_write(job); /* it continues after a restart */
+    }
+    take_wish(job);
     if (job_has_ended(job) && job->saved_step) {
         job_drop_state(job);
         job_write(job);

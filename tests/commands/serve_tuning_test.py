@@ -1,14 +1,20 @@
 """Tuning by OpenAI's API at a server that runs: a job's adapter equals that of its command line, whatever happens between."""
+import gzip
 import json
 import pathlib
 import shlex
 import signal
+import sys
 import tempfile
 import time
 import unittest
 
-from model_support import run
+from model_support import SOURCE, run
 from serve_support import PATIENCE, Server
+
+GOLDEN = SOURCE / "tests/commands/golden"
+sys.path.insert(0, str(GOLDEN))
+import tuning_api  # noqa: E402
 
 ENDS = ("succeeded", "failed", "cancelled")
 
@@ -132,6 +138,22 @@ class Tuning(unittest.TestCase):
             second = server.begin(server.upload(chats(3)), model=first)
             server.await_job(second)
             self.check_command(server, second)
+
+    def test_the_stock_client_gets_the_answers_that_were_recorded(self):
+        kept = json.loads(gzip.decompress((GOLDEN / "tuning_api.json.gz").read_bytes()))["kept"]
+        numbers = tuning_api.Numbers()
+        with Tuner(self.root) as server:
+            for number, one in enumerate(kept):
+                if "await" in one:
+                    server.await_job(numbers.show(one["job"].encode()).decode(), one["await"])
+                    continue
+                request = numbers.show(one["request"].encode("latin-1"))
+                status, body = tuning_api.ask(server.addresses["data"], request)
+                what = f"request {number}: {request[:80]!r}: {body[:300]!r}"
+                self.assertEqual(status, one["status"], what)
+                if one["shape"] != "text":
+                    self.assertEqual(tuning_api.shape(json.loads(body)), one["shape"], what)
+                numbers.learn(body)
 
     def test_keys_see_only_what_is_theirs(self):
         keys = pathlib.Path(self.directory.name) / "keys"

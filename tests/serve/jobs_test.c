@@ -648,6 +648,19 @@ static void a_job_is_paused_resumed_and_cancelled(void **state) {
     read_below("adapter/adapter_model.safetensors", &other);
     assert_string_equal(strbuf_text(&whole), strbuf_text(&other));
     assert_refused(get_job("/cancel", "POST", 400), "", "the job is succeeded");
+    begin_job(hyperparameters); /* each verb as soon as the status permits it */
+    json_decref(get_job("/pause", "POST", 200));
+    while (!job_is(TAILQ_LAST(&server.jobs->jobs, job_list), "paused"))
+        assert_true(turn());
+    json_decref(get_job("/resume", "POST", 200));
+    while (!job_is(TAILQ_LAST(&server.jobs->jobs, job_list), "running"))
+        assert_true(turn());
+    json_decref(get_job("/pause", "POST", 200));
+    while (!job_is(TAILQ_LAST(&server.jobs->jobs, job_list), "paused"))
+        assert_true(turn());
+    json_decref(get_job("/cancel", "POST", 200));
+    run_all();
+    assert_status("cancelled");
     begin_job(hyperparameters);
     for (int i = 0; i < 9; i++)
         turn();
