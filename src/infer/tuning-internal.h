@@ -16,7 +16,7 @@ enum tuning_task {
     TUNING_TASK_CLOSE
 };
 
-/* What opens a run, as ranks send it: `config` has no pointers. */
+/* A run's options as ranks send them: `config` has no pointers. */
 struct tuning_opening {
     struct run_config config;
     int64_t loss; /* row of loss_table */

@@ -307,7 +307,7 @@ static void take_loss(struct tuning_run *run) {
     stepper->loss_options = run->pass.loss ? run->pass.loss_options : run->opening.loss_options;
 }
 
-/* What a pass or an update is, to all ranks. */
+/* Sends the pass or update to all ranks, and begins it. */
 static int share_task(struct tuning_run *run) {
     int64_t loss = run->pass.loss ? run->pass.loss - loss_table : -1;
     TRY(run->is_update ? tuning_share(run->engine, &run->update, sizeof run->update)

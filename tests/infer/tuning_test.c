@@ -1,5 +1,5 @@
-/* Tuning runs on an engine: files equal those of a trainer with the same rows and keys, for every kind of adapter, loss
- * and slice, and while the engine writes texts, whose bits do not change. */
+/* Tuning runs on an engine: files equal those of a trainer with the same rows and keys. This holds for every kind of
+ * adapter, loss and slice, and while the engine writes texts, whose bits do not change. */
 #include "infer/sequences.h"
 #include "infer/tuner.h"
 #include "infer/tuning.h"
