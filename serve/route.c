@@ -23,6 +23,7 @@ enum {
     HAS_REST = ROUTE_HAS_REST,
     MAY_BE_EMPTY = ROUTE_MAY_BE_EMPTY,
     IS_MESSAGES = ROUTE_IS_MESSAGES,
+    IS_TUNING = ROUTE_IS_TUNING,
     IS_STREAM = ROUTE_IS_WORK | ROUTE_MAY_BE_STREAM,
 };
 
@@ -41,6 +42,18 @@ static const struct route_row rows[] = {
     {"POST", "/detokenize", BOTH, 0, openai_detokenize, "Turn token ids into a text", "DetokenizeBody", "Text"},
     {"GET", "/models", BOTH, 0, openai_models, "List the base and its adapters", NULL, "Models"},
     {"GET", "/models/", BOTH, HAS_REST, openai_model, "Show the base or an adapter", NULL, "Model"},
+    {"DELETE", "/models/", BOTH, HAS_REST | IS_TUNING, openai_model_delete, "Delete a tuned model", NULL, "Deleted"},
+    {"GET", "/files", BOTH, IS_TUNING, files_list, "List files", NULL, "Files"},
+    {"POST", "/files", BOTH, IS_TUNING | ROUTE_IS_FORM, files_create, "Upload a file", "FileBody", "File"},
+    {"GET", "/files/", BOTH, HAS_REST | IS_TUNING, files_get, "Show a file, or with /content its bytes", NULL, "File"},
+    {"DELETE", "/files/", BOTH, HAS_REST | IS_TUNING, files_delete, "Delete a file", NULL, "Deleted"},
+    {"GET", "/fine_tuning/jobs", BOTH, IS_TUNING, jobs_list, "List tuning jobs", NULL, "Jobs"},
+    {"POST", "/fine_tuning/jobs", BOTH, IS_TUNING | ROUTE_IS_WORK, jobs_create, "Begin a tuning job", "JobBody",
+     "Job"},
+    {"GET", "/fine_tuning/jobs/", BOTH, HAS_REST | IS_TUNING, jobs_get,
+     "Show a job, or with /events or /checkpoints a list", NULL, "JobOrList"},
+    {"POST", "/fine_tuning/jobs/", BOTH, HAS_REST | IS_TUNING | MAY_BE_EMPTY, jobs_act,
+     "With /cancel, /pause or /resume: change a job", "Empty", "Job"},
     {"GET", "/tokenizer_info", BOTH, 0, openai_tokenizer_info, "Show end-of-text and template", NULL, "TokenizerInfo"},
     {"GET", "/version", BOTH, 0, route_version, "Show the program's version", NULL, "Version"},
     {"GET", "/openapi.json", BOTH, 0, describe, "Describe these routes", NULL, "Description"},
@@ -67,6 +80,8 @@ static const struct exchange_handler nobody = {.on_close = NULL};
 
 static bool is_offered(const struct exchange *exchange, const struct route_row *row) {
     bool has_metrics = exchange->request->server->options->metrics_on_data != SERVE_METRICS_OFF;
+    if (row->flags & ROUTE_IS_TUNING && !exchange->request->server->jobs)
+        return false;
     return row->listeners & (1u << exchange->head.listener) || (row->listeners & METRICS && has_metrics);
 }
 
@@ -203,7 +218,7 @@ static void begin_row(struct exchange *exchange, const struct route_row *row, co
         error_set(&error, ERROR_ROUTE_NOT_FOUND, NULL, "there is no %.200s", path);
     else if (!row)
         error_set(&error, ERROR_METHOD, NULL, "%.200s does not take %.20s", path, method);
-    else if (row->body && type && !route_is_type(type, "application/json"))
+    else if (row->body && type && !(row->flags & ROUTE_IS_FORM) && !route_is_type(type, "application/json"))
         error_set(&error, ERROR_MEDIA_TYPE, NULL, "expected a body of type application/json");
     else if (!(row->flags & ROUTE_IS_WORK) || takes_work(exchange->request->server, &error)) {
         exchange->request->is_probe = row->flags & IS_PROBE;
@@ -281,7 +296,8 @@ void route_exchange(void *router, struct exchange *exchange) {
     struct error error;
     exchange->request->server = server;
     exchange->handler = &nobody;
-    exchange->request->client = (struct key_holder){.name = "", .weight = 1, .least_priority = INT32_MIN};
+    exchange->request->client = (struct key_holder){
+        .name = "", .weight = 1, .least_priority = INT32_MIN, .tuning_jobs = -1, .tuning_bytes = -1};
     exchange->begin = request_begin_answer;
     exchange->on_closed = on_closed;
     server->exchanges += exchange->head.listener == LISTENER_DATA;

@@ -62,6 +62,9 @@ route_begin openai_completions, openai_chat, openai_responses, openai_messages, 
     openai_model, openai_tokenize, openai_detokenize, openai_tokenizer_info, route_version, route_health, route_ready,
     page_get, metrics_get;
 route_begin control_adapters, control_change, control_drain;
+/* Handlers of tuning (files_route.c, jobs_route.c). */
+route_begin files_create, files_list, files_get, files_delete, jobs_create, jobs_list, jobs_get, jobs_act,
+    openai_model_delete;
 route_begin grpc_begin;
 /* Ends an unanswered request of gRPC with this error (grpc.c). */
 void grpc_fail(struct exchange *exchange, const struct error *error);
