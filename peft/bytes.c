@@ -104,6 +104,42 @@ bool peft_bytes_find(const struct peft_bytes *bytes, const char *name, const cha
     return false;
 }
 
+bool peft_bytes_file(const struct peft_bytes *bytes, int index, struct peft_member *file) {
+    struct frame frame;
+    for (size_t at = 0; at < bytes->length && !next_frame(bytes, &at, &frame);)
+        if (!index--) {
+            *file = (struct peft_member){kinds[frame.kind].name, frame.data, frame.length};
+            return true;
+        }
+    return false;
+}
+
+static char *put_frame(char *at, int kind, const void *data, size_t bytes) {
+    uint64_t length = bytes;
+    memcpy(at, kinds[kind].name, strlen(kinds[kind].name));
+    memcpy(at + FRAME_NAME, &length, sizeof length);
+    if (data)
+        memcpy(at + FRAME, data, bytes);
+    return at + FRAME + bytes;
+}
+
+int peft_bytes_make(const char *directory, const struct peft_member *files, int count, struct peft_bytes *bytes) {
+    *bytes = (struct peft_bytes){.directory = strdup(directory)};
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < KINDS; k++)
+            bytes->length += strcmp(files[i].name, kinds[k].name) ? 0 : FRAME + files[i].length;
+    char *at = bytes->data = calloc(bytes->length + 1, 1);
+    int status = status_allocated(bytes->directory && bytes->data);
+    for (int k = 0; k < KINDS && !status; k++)
+        for (int i = 0; i < count; i++)
+            if (!strcmp(files[i].name, kinds[k].name))
+                at = put_frame(at, k, files[i].data, files[i].length);
+    THEN(status, peft_bytes_check(bytes));
+    if (status)
+        peft_bytes_free(bytes);
+    return status;
+}
+
 void peft_bytes_free(struct peft_bytes *bytes) {
     free(bytes->directory);
     free(bytes->data);
@@ -240,11 +276,9 @@ static int read_sources(const struct source sources[KINDS], size_t total, struct
     for (int k = 0; k < KINDS && !status; k++) {
         if (sources[k].descriptor < 0)
             continue;
-        uint64_t length = (uint64_t)sources[k].info.st_size;
-        memcpy(at, kinds[k].name, strlen(kinds[k].name));
-        memcpy(at + FRAME_NAME, &length, sizeof length);
-        status = read_source(&sources[k], at + FRAME, is_whole);
-        at += FRAME + length;
+        char *start = at;
+        at = put_frame(at, k, NULL, (size_t)sources[k].info.st_size);
+        status = read_source(&sources[k], start + FRAME, is_whole);
     }
     return status;
 }

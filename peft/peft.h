@@ -163,6 +163,17 @@ int peft_check_directory(const struct peft_place *place, const struct peft_limit
 /* Computes a number from the device, inode, size and times of the directory's files. It changes when a file does.
  * STATUS_IO, STATUS_INVALID. */
 int peft_stamp_directory(const struct peft_place *place, uint64_t *stamp);
+/* A file of an adapter in memory. */
+struct peft_member {
+    const char *name; /* as in a directory */
+    const void *data;
+    size_t length;
+};
+/* Makes the block of an adapter whose files are in memory; those that a block does not hold are left out. `directory`
+ * is its name in messages. STATUS_INVALID without a configuration or tensors; STATUS_MEMORY. */
+int peft_bytes_make(const char *directory, const struct peft_member *files, int count, struct peft_bytes *bytes);
+/* Gets file number `index` of a checked block, in its order. Returns false past the last. */
+bool peft_bytes_file(const struct peft_bytes *bytes, int index, struct peft_member *file);
 /* Zeroed bytes are allowed. */
 void peft_bytes_free(struct peft_bytes *bytes);
 /* Computes the SHA-256 of the block, in hexadecimal digits. For each file it covers the name (56 bytes, padded with

@@ -266,6 +266,18 @@ int ckpt_check_beside(const char *directory);
  * matter. */
 int ckpt_model_bytes(const struct ckpt_model *model, int ranks, int rank, size_t *bytes);
 
+/* A file of tensors in memory. */
+struct ckpt_image {
+    const char *name; /* for messages */
+    const struct param_table *table;
+    const struct ckpt_array *arrays; /* [array_count] */
+    int array_count;
+    struct comm *world; /* the ranks that have the values; NULL: only this one */
+};
+/* Makes the bytes of the file that ckpt_write_model would write, on every rank; the caller frees *bytes. Errors as
+ * there, but for those of files. */
+int ckpt_write_image(const struct ckpt_image *image, char **bytes, size_t *length);
+
 struct ckpt_save {
     const char *root; /* SAVE; made when it does not exist */
     int64_t iteration;

@@ -5,7 +5,7 @@
 #include "bench.h"
 #include "bench/bench.h"
 #include "launch.h"
-#include "tuner.h"
+#include "infer/tuner.h"
 
 #include "pretrained/encodings.h"
 

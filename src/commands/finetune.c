@@ -3,7 +3,7 @@
 #include "commands.h"
 #include "model_arguments.h"
 #include "training.h"
-#include "tuner.h"
+#include "infer/tuner.h"
 
 #include "data/tuning.h"
 #include "jobs/receipts.h"

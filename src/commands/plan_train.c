@@ -4,7 +4,7 @@
 #include "plan.h"
 #include "plan_measure.h"
 #include "stack.h"
-#include "tuner.h"
+#include "infer/tuner.h"
 
 #include "config/config.h"
 #include "planner/page.h"

@@ -2,7 +2,7 @@
 #include "finetune.h"
 #include "launch.h"
 #include "training.h"
-#include "tuner.h"
+#include "infer/tuner.h"
 #include "verify.h"
 
 #include "base/smaller.h"

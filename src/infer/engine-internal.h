@@ -94,6 +94,9 @@ struct engine_follower {
     int64_t masks;              /* of the last plan */
 };
 
+enum { ENGINE_RUNS = 64 };
+struct tuning_run;
+
 /* A base of an engine on any rank. When open it has either a leader's part or a follower's. */
 struct engine {
     struct engine_options options;
@@ -122,8 +125,9 @@ struct engine {
     void *host;              /* memory of the arrays of steps */
     struct engine_loading loading;
     struct engine_graphs graphs;
-    struct engine_leader *leader;     /* NULL on ranks that follow */
-    struct engine_follower *follower; /* NULL on the leader */
+    struct tuning_run *runs[ENGINE_RUNS]; /* by number; NULL: free */
+    struct engine_leader *leader;         /* NULL on ranks that follow */
+    struct engine_follower *follower;     /* NULL on the leader */
 };
 
 /* The part of an engine on this rank that its bases share. The first base's options say how it opens. */
@@ -133,6 +137,7 @@ struct engine_shared {
     struct comm *holders;     /* the ranks that hold the models, the leader first; NULL: only this one */
     int holder_count, holder; /* their number, and this rank's number among them; 0 leads */
     int number;               /* of the rank, where it is only planned */
+    size_t tuned;             /* bytes of the tuning runs of all bases on this rank */
     int count;
     struct engine bases[]; /* [count] */
 };
@@ -212,6 +217,13 @@ int engine_forget_image(struct engine *engine, int image);
 
 /* Queues the plan of a step on this rank. A plan with only positions of prefixes is complete when this returns. */
 int engine_run_plan(struct engine *engine, const struct plan *plan);
+
+/* ---- tuning.c ---- */
+
+/* Runs a follower's part of PLAN_TUNE. A run's own failures are the leader's to report. */
+int engine_tune(struct engine *engine, const struct plan_header *header);
+/* Frees what is left of the runs on this rank. */
+void engine_close_runs(void *engine);
 
 /* ---- link.c ---- */
 

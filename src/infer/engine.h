@@ -33,6 +33,7 @@ struct engine_options {
     const char *const
         *adapters; /* [adapter_count] directories of adapters, which form the opened slot: see peft_find */
     size_t adapter_count;
+    size_t tuning_memory;  /* bytes on each rank for tuning runs (tuning.h); 0: there are none */
     size_t adapter_memory; /* bytes on each rank for further adapters; 0: none can be loaded */
     struct comm *world;    /* all ranks; NULL: one rank */
     struct rank_grid grid; /* of the world, filled; data-parallel ranks hold replicas of the model; zeroed: one rank */

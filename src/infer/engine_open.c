@@ -532,7 +532,7 @@ static const struct opening_step steps[] = {
     {.open = open_pool, .close = close_pool},
     {.open = open_pages, .agrees = true},
     {.open = engine_open_images, .close = engine_close_images, .agrees = true},
-    {.open = open_graphs, .agrees = true},
+    {.open = open_graphs, .close = engine_close_runs, .agrees = true},
 };
 
 const struct opening engine_opening = {steps, sizeof steps / sizeof *steps, agree, next_base};

@@ -210,6 +210,8 @@ static int follow(struct engine *engine, const struct plan *plan) {
         return engine_make_image(engine);
     case PLAN_DROP:
         return engine_forget_image(engine, plan->header.image);
+    case PLAN_TUNE:
+        return engine_tune(engine, &plan->header);
     case PLAN_END:
         return end_bases(engine->shared);
     }

@@ -13,6 +13,7 @@ enum plan_kind {
     PLAN_BYTES, /* a piece of an adapter's files */
     PLAN_LOAD,  /* make an image of the complete files, if all ranks can */
     PLAN_DROP,  /* free an image */
+    PLAN_TUNE,  /* work on a tuning run */
     PLAN_END,   /* the last plan */
 };
 
@@ -32,6 +33,8 @@ struct plan_header {
     bool has_labels, draws, has_top; /* PLAN_STEP: true if it holds for any row */
     int64_t masks;                   /* PLAN_STEP: of its rows; they follow the plan, to the rank that draws */
     int32_t image;                   /* PLAN_DROP */
+    int32_t run, task;               /* PLAN_TUNE: number of the run, and enum tuning_task */
+    double work;                     /* PLAN_TUNE: of a slice */
     int64_t offset, total;           /* PLAN_BYTES: position of this piece, and size of all files */
 };
 

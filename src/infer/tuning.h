@@ -5,8 +5,8 @@
  * tuning_limits.memory at most. A run is planned before it is accepted.
  *
  * A pass and an update are cut into slices. Only the leader calls these functions. It sends each slice as a plan, so
- * every rank runs the same slices in the same order. The numbers of a run do not depend on its slices, nor on what the
- * engine does between them: they equal those of `cambium finetune` with the same rows and keys. */
+ * every rank runs the same slices in the same order. Neither slices nor what the engine does between them change a
+ * number: files equal those of `cambium finetune` with the same rows and keys. */
 #pragma once
 
 #include "infer/adapters.h"
@@ -63,6 +63,30 @@ struct tuning_snapshot {
     void *state; /* safetensors: the optimizer's tensors by name */
     size_t state_bytes;
 };
+
+/* ---- for the leader ---- */
+
+/* Opens a run on all ranks. STATUS_UNSUPPORTED on an engine of several stages, or without tuning_memory. STATUS_MEMORY
+ * when it does not fit, with the bytes; options->bytes is set then, too. Errors of peft_open, and of the files. */
+int tuning_open(struct engine *engine, struct tuning_run_options *options, struct tuning_run **run);
+/* Frees a run on all ranks, without a pass or an update under way. NULL is allowed. STATUS_PEER. */
+int tuning_close(struct tuning_run *run);
+/* Begin a pass or an update, which lives until it is done. Nothing runs before tuning_continue. */
+void tuning_begin_pass(struct tuning_run *run, struct tuning_pass *pass);
+void tuning_begin_update(struct tuning_run *run, struct tuning_update *update);
+/* Runs a slice: the next piece of work, and further ones of at most `work` together. When it sets *is_done, its status
+ * is that of the whole pass or update: STATUS_INVALID when its loss or norm is not finite, or the source's. Any other
+ * failure is the engine's. */
+int tuning_continue(struct tuning_run *run, double work, bool *is_done);
+/* Return the work of the next piece, which is 0 before the first slice, and that of the last slice. */
+double tuning_next_work(const struct tuning_run *run);
+double tuning_done_work(const struct tuning_run *run);
+/* Ends a pass that has begun, where it is. */
+int tuning_cancel(struct tuning_run *run);
+/* Takes a snapshot, between passes and updates. STATUS_MEMORY, STATUS_PEER. */
+int tuning_take_snapshot(struct tuning_run *run, struct tuning_snapshot *snapshot);
+/* Returns the bytes that all runs take on this rank. */
+size_t tuning_bytes(const struct engine *engine);
 
 struct tuning_spent {
     int64_t slices;

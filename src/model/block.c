@@ -210,11 +210,18 @@ static int attention_core_paged(const struct block_pass *block) {
     return status ? status : rank_run(run->rank, PHASE_ATTENTION, paged_attention, &attention);
 }
 
+/* Pauses before attention, whose backward is 2.5 times its forward. */
+static int pause_before(const struct block_pass *block, const struct attention *call, double times) {
+    double work = 2.0 * (double)call->rows * (double)(call->longest ? call->longest : call->rows);
+    return rank_pause(block->pass->run->rank, times * work * (double)(call->heads * call->head_size));
+}
+
 static int attention_core_forward(const struct block_pass *block) {
     if (!block->pass->batch->segments)
         return attention_core_paged(block);
     struct attention call;
     int status = attention_call(block, &call);
+    THEN(status, pause_before(block, &call, 1));
     return status ? status : rank_run(block->pass->run->rank, PHASE_ATTENTION, attention_forward, &call);
 }
 
@@ -331,6 +338,7 @@ static int attention_core_backward(const struct block_pass *block) {
     core.dq = heads_gradient(run);
     core.dk = model_element(run, core.dq, widths->q);
     core.dv = model_element(run, run->gradients.qkv, widths->q + widths->kv);
+    THEN(status, pause_before(block, &core, 2.5));
     THEN(status, rank_run(run->rank, PHASE_ATTENTION, attention_backward, &core));
     THEN(status, heads_backward(block));
     struct linear_call qkv = linear_call_at(block, ATTACH_QKV);

@@ -159,7 +159,8 @@ int64_t head_rows_most(const struct runner *run) {
     return is_cut && sizes->head_rows / 4 % sizes->head_rows_multiple == 0 ? sizes->head_rows / 4 : sizes->head_rows;
 }
 
-static struct linear_call head_call(struct runner *run, int64_t first, int64_t count) {
+/* `logits`: the place of the first row's. */
+static struct linear_call head_call(struct runner *run, int64_t first, int64_t count, void *logits) {
     static const struct hook_list no_hooks;
     bool is_cut = run->rank->is_sequence_parallel;
     return (struct linear_call){
@@ -170,15 +171,15 @@ static struct linear_call head_call(struct runner *run, int64_t first, int64_t c
         .y_dtype_is_fp32 = head_logits_type(run) == DTYPE_F32,
         .rows = count,
         .x = model_row(run, is_cut ? run->scratch.whole : run->scratch.final, first),
-        .y = run->scratch.logits,
+        .y = logits,
         .y_stride = run->base->part.vocab_stride,
-        .dy = run->scratch.logits,
+        .dy = logits,
         .dx = model_row(run, is_cut ? run->gradients.whole : run->gradients.norm, first),
     };
 }
 
 int head_logits(struct runner *run, int64_t first, int64_t count) {
-    struct linear_call call = head_call(run, first, count);
+    struct linear_call call = head_call(run, first, count, run->scratch.logits);
     return linear_forward(&run->base->head, &call);
 }
 
@@ -196,7 +197,7 @@ int head_join_loss(struct runner *run, const struct cross_entropy *call, bool tr
     return status || !train ? status : rank_run(rank, PHASE_LOSS, cross_entropy_part_backward, &whole);
 }
 
-static int chunk_loss(const struct pass *pass, int64_t first, int64_t count, bool train) {
+static int chunk_loss(const struct pass *pass, int64_t first, int64_t count, void *logits, bool train) {
     struct runner *run = pass->run;
     struct cross_entropy call = {
         .rows = count,
@@ -205,7 +206,7 @@ static int chunk_loss(const struct pass *pass, int64_t first, int64_t count, boo
         .stride = run->base->part.vocab_stride,
         .type = head_logits_type(run),
         .gradient_is_bf16 = head_logits_type(run) != run->base->options.dtype,
-        .logits = run->scratch.logits,
+        .logits = logits,
         .labels = pass->batch->head.labels + first,
         .loss = run->scratch.losses + first,
         .dloss = pass->batch->head.loss_weight + first,
@@ -267,10 +268,11 @@ static int weigh_rows(const struct pass *pass, bool train) {
 static int head_chunk(const struct pass *pass, int64_t first, int64_t count, bool train, bool overwrite_gradients) {
     struct runner *run = pass->run;
     const struct head_rows *head = &pass->batch->head;
-    bool weighs = pass->asked.weigh && train, has_logits = weighs && head->count <= head_rows_most(run);
-    int status = has_logits ? STATUS_OK : head_logits(run, first, count);
-    THEN(status, chunk_loss(pass, first, count, train));
-    struct linear_call call = head_call(run, first, count);
+    bool is_kept = head->count <= head_rows_most(run), has_logits = pass->asked.weigh && train && is_kept;
+    size_t at = is_kept ? (size_t)(first * run->base->part.vocab_stride) * dtype_bytes(head_logits_type(run)) : 0;
+    struct linear_call call = head_call(run, first, count, (char *)run->scratch.logits + at);
+    int status = has_logits ? STATUS_OK : linear_forward(&run->base->head, &call);
+    THEN(status, chunk_loss(pass, first, count, call.y, train));
     call.overwrite_gradients = overwrite_gradients;
     if (head_logits_type(run) != call.dtype) /* bf16 rows lie where the fp32 logits were */
         call.y_stride *= 2;
@@ -294,10 +296,13 @@ static int plan_few_rows(const struct pass *pass, bool train) {
 
 static int head_chunks(const struct pass *pass, bool train) {
     const struct head_rows *head = &pass->batch->head;
-    int64_t most = head_rows_most(pass->run);
+    const struct model_config *c = &pass->run->base->options.config;
+    double work = (train ? 4.0 : 2.0) * (double)(c->hidden_size * c->vocab_size / pass->run->rank->grid.tensor);
+    int64_t most = head_rows_most(pass->run), count;
     int status = STATUS_OK;
-    for (int64_t first = 0; first < head->count && !status; first += most) {
-        int64_t count = head->count - first < most ? head->count - first : most;
+    for (int64_t first = 0; first < head->count && !status; first += count) {
+        count = head->count - first < most ? head->count - first : most;
+        TRY(rank_pause_rows(pass->run->rank, count, work, &count));
         status = head_chunk(pass, first, count, train, pass->asked.is_first_micro_batch && first == 0);
     }
     return status;

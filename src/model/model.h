@@ -102,6 +102,7 @@ struct model_options {
     int64_t max_rows;               /* rows of the largest batch */
     int64_t max_positions;          /* positions of rows are below it; 0: the model's limit */
     const struct hook_table *hooks; /* of the runner, or NULL; must outlive it */
+    struct rank *rank;              /* of the runner, which shares the base's place (rank_share); NULL: the base's */
     struct model_training train;
     struct model_inference infer;
 };

@@ -4,7 +4,7 @@
 void runner_begin(struct runner *run, const struct base *base, const struct model_options *options) {
     *run = (struct runner){
         .base = base,
-        .rank = base->rank,
+        .rank = options->rank ? options->rank : base->rank,
         .hooks = options->hooks,
         .max_rows = options->max_rows,
         .max_positions = options->max_positions ? options->max_positions : model_positions(&base->options.config),

@@ -42,13 +42,13 @@ static int plan_batch(void *self, int64_t rows) {
 static int plan_gradients(struct training_runner *training) {
     const struct base *base = training->run.base;
     int status = STATUS_OK;
-    rank_plan_part(base->rank, WORK_GRADIENTS, 0);
+    rank_plan_part(training->run.rank, WORK_GRADIENTS, 0);
     for (int c = 0; c < base->options.chunk_count && !status && !param_cuts_gradients(&base->store); c++)
         status = chunk_clear_gradients(training, &base->options.chunks[c]);
-    THEN(status, gradient_sum_all_over_tensor(base->rank, &base->store));
+    THEN(status, gradient_sum_all_over_tensor(training->run.rank, &base->store));
     THEN(status, model_fp8_end_step(training, 0));
     THEN(status, model_sum_tied_gradients(training));
-    rank_plan_part(base->rank, WORK_UPDATE, 0);
+    rank_plan_part(training->run.rank, WORK_UPDATE, 0);
     return status;
 }
 

@@ -54,6 +54,8 @@ int optimizer_plan(struct rank *rank, int64_t flat_elements, int shards, enum dt
 /* Opens an optimizer for the pieces of `sync`, which is open and must outlive it. The caller closes it. STATUS_MEMORY,
  * or the device's failure. */
 int optimizer_open(struct optimizer *optimizer, const struct optimizer_options *options, struct gradient_sync *sync);
+/* Sets other options for the next updates. STATUS_MEMORY, or the device's failure. */
+int optimizer_change(struct optimizer *optimizer, const struct optimizer_options *options);
 /* Frees what optimizer_open allocated. */
 void optimizer_close(struct optimizer *optimizer);
 /* Returns the master weights of a piece, in device memory. */

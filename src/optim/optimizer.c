@@ -48,6 +48,15 @@ static struct flat_range range_of(const struct optimizer *optimizer, const struc
     };
 }
 
+static int allocate_ranges(struct optimizer *optimizer) {
+    size_t most = (size_t)optimizer->store->map.table->count; /* as in make_ranges */
+    void *memory;
+    TRY(device_alloc(optimizer->rank->device, most * sizeof(struct flat_range), &memory));
+    optimizer->ranges = memory;
+    optimizer->turn_end = calloc((size_t)optimizer->sync->piece_count + 1, sizeof *optimizer->turn_end);
+    return status_allocated(optimizer->turn_end);
+}
+
 /* Makes the ranges of all parameters that train, on the device: piece after piece, in the order in which a forward
  * needs them. */
 static int make_ranges(struct optimizer *optimizer) {
@@ -57,15 +66,8 @@ static int make_ranges(struct optimizer *optimizer) {
     size_t most =
         (size_t)store->map.table->count; /* a bucket holds whole parameters, so at most one piece has a part of each */
     int64_t before = 0, count = 0;
-    void *memory;
-    TRY(device_alloc(optimizer->rank->device, most * sizeof(struct flat_range), &memory));
-    optimizer->ranges = memory;
     struct flat_range *ranges = calloc(most, sizeof *ranges);
-    optimizer->turn_end = calloc((size_t)sync->piece_count + 1, sizeof *optimizer->turn_end);
-    if (!ranges || !optimizer->turn_end) {
-        free(ranges);
-        return status_no_memory();
-    }
+    TRY(status_allocated(ranges));
     for (int turn = 0; turn < sync->piece_count; turn++) {
         for (int i = 0; i < store->map.table->count; i++) {
             struct flat_range range = {0};
@@ -95,6 +97,7 @@ int optimizer_open(struct optimizer *optimizer, const struct optimizer_options *
     for (int i = 0; i < (optimizer->weights_type == DTYPE_F32 ? 2 : 3) && !status; i++)
         status = device_alloc_zeroed(device, local, &block[i]);
     THEN(status, device_alloc(device, sizeof(struct scalars), &optimizer->scalars));
+    THEN(status, allocate_ranges(optimizer));
     THEN(status, make_ranges(optimizer));
     THEN(status, device_host_alloc(device, 2 * sizeof(float), &norm));
     optimizer->norm = norm;
@@ -106,6 +109,12 @@ int optimizer_open(struct optimizer *optimizer, const struct optimizer_options *
         return status_wrap(status, "optimizer");
     }
     return STATUS_OK;
+}
+
+int optimizer_change(struct optimizer *optimizer, const struct optimizer_options *options) {
+    bool is_same = optimizer->options.weight_decay == options->weight_decay; /* which the ranges hold */
+    optimizer->options = *options;
+    return is_same ? STATUS_OK : make_ranges(optimizer);
 }
 
 void optimizer_close(struct optimizer *optimizer) {
@@ -185,6 +194,7 @@ static int list_counted_elsewhere(const struct param_store *store, int id,
 static int add_squares(struct optimizer *optimizer, int64_t first, int64_t end, double *sum) {
     if (first >= end)
         return STATUS_OK;
+    TRY(rank_pause(optimizer->rank, (double)(end - first) * sizeof(float) * SLICE_BYTE));
     const float *gradients = param_range_between(optimizer->store, PARAM_GRADIENTS, first, end - first).data;
     return rank_run(optimizer->rank, PHASE_OPTIMIZER, sum_of_squares,
                     &(const struct sum_of_squares){end - first, gradients, true, sum});
@@ -245,6 +255,15 @@ static int measure_norm(struct optimizer *optimizer) {
     return status ? status : stream_copy_to_host(rank->exec.stream, optimizer->norm, &scalars->norm, 2 * sizeof(float));
 }
 
+/* Pauses before the next *count of `left` ranges, which have `elements` on average. Only slices cut a piece. */
+static int pause_before_ranges(struct optimizer *optimizer, int64_t left, double elements, int64_t *count) {
+    enum { PART_ELEMENTS = 1 << 16, ELEMENT_BYTES = 28 };
+    *count = left;
+    if (optimizer->rank->slice && elements * (double)left > PART_ELEMENTS)
+        *count = elements < PART_ELEMENTS ? (int64_t)(PART_ELEMENTS / elements) : 1;
+    return rank_pause(optimizer->rank, (double)*count * elements * ELEMENT_BYTES * SLICE_BYTE);
+}
+
 /* Updates the piece of a turn. */
 static int update(struct optimizer *optimizer, int turn, double lr) {
     const struct sync_piece *piece = &optimizer->sync->pieces[optimizer->sync->turns[turn]];
@@ -253,8 +272,6 @@ static int update(struct optimizer *optimizer, int turn, double lr) {
     if (!ranges)
         return STATUS_OK;
     struct adamw call = {
-        .ranges = optimizer->ranges + first_range,
-        .range_count = ranges,
         .master = optimizer_master(optimizer, piece),
         .m = optimizer->m + piece->local,
         .v = optimizer->v + piece->local,
@@ -268,7 +285,14 @@ static int update(struct optimizer *optimizer, int turn, double lr) {
         .epsilon = (float)optimizer->options.epsilon,
         .step = optimizer->step + 1,
     };
-    return rank_run(optimizer->rank, PHASE_OPTIMIZER, adamw, &call);
+    int status = STATUS_OK;
+    for (int64_t done = 0; done < ranges && !status; done += call.range_count) {
+        call.ranges = optimizer->ranges + first_range + done;
+        status =
+            pause_before_ranges(optimizer, ranges - done, (double)piece->count / (double)ranges, &call.range_count);
+        THEN(status, rank_run(optimizer->rank, PHASE_OPTIMIZER, adamw, &call));
+    }
+    return status;
 }
 
 /* Updates the pieces in the order in which the next forward needs them. With sharding, the first ones travel while

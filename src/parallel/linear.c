@@ -161,6 +161,31 @@ static int multiply(const struct linear *linear, const struct linear_call *call,
     return status;
 }
 
+static const void *at_row(const void *matrix, int64_t row, int64_t stride, enum dtype dtype) {
+    return matrix ? (const char *)matrix + (size_t)(row * stride) * dtype_bytes(dtype) : NULL;
+}
+
+/* The base's product, a block of rows after the other where the rank's work is cut into slices. The head, whose columns
+ * ranks share unequally, is cut by its caller, and casts to FP8 are of all rows. */
+static int multiply_rows(const struct linear *linear, const struct linear_call *call, const void *x, void *y,
+                         bool into_fp32) {
+    enum dtype y_dtype = into_fp32 || call->y_dtype_is_fp32 ? DTYPE_F32 : call->dtype;
+    double work = 2.0 * (double)linear->in * (double)linear->out;
+    int64_t count = call->rows, stride = y_stride(linear, call);
+    int status = STATUS_OK;
+    for (int64_t first = 0; first < call->rows && !status; first += count) {
+        if (linear->split != LINEAR_WHOLE && !call->fp8)
+            TRY(rank_pause_rows(call->rank, call->rows - first, work, &count));
+        struct linear_call block = *call;
+        block.rows = count;
+        block.residual = at_row(call->residual, first, stride, y_dtype);
+        block.aux = (void *)at_row(call->aux, first, linear->out, call->dtype);
+        status = multiply(linear, &block, at_row(x, first, linear->in, call->dtype),
+                          (void *)at_row(y, first, stride, y_dtype), into_fp32);
+    }
+    return status;
+}
+
 int linear_forward(const struct linear *linear, const struct linear_call *call) {
     const void *x = call->x;
     void *y = call->y;
@@ -173,7 +198,7 @@ int linear_forward(const struct linear *linear, const struct linear_call *call) 
         y = call->whole;
     float *const *fp32_y = call->dtype == DTYPE_BF16 ? hook_list_fp32_y(call->hooks) : NULL;
     void *first = fp32_y ? *fp32_y : y;
-    THEN(status, multiply(linear, call, x, first, fp32_y != NULL));
+    THEN(status, multiply_rows(linear, call, x, first, fp32_y != NULL));
     if (!status && fp32_y && call->rank->is_planning) { /* a plan does not know whether a step has active hooks here */
         rank_unsure(call->rank, true, 1);
         status = multiply(linear, call, x, y, false);
@@ -237,6 +262,26 @@ static int input_gradient(const struct linear *linear, const struct linear_call 
     return status;
 }
 
+/* The same in blocks of rows; see multiply_rows. */
+static int input_gradient_rows(const struct linear *linear, const struct linear_call *call, struct matrix_view dy,
+                               void *dx) {
+    double work = 2.0 * (double)linear->in * (double)linear->out;
+    int64_t count = call->rows;
+    int status = STATUS_OK;
+    if (linear->split == LINEAR_WHOLE || call->fp8)
+        return input_gradient(linear, call, dy, dx);
+    for (int64_t first = 0; first < call->rows && !status; first += count) {
+        TRY(rank_pause_rows(call->rank, call->rows - first, work, &count));
+        struct linear_call block = *call;
+        block.rows = count;
+        block.aux = (void *)at_row(call->aux, first, linear->in, call->dtype);
+        const void *gradient = at_row(dy.data, first, y_stride(linear, call), call->dtype);
+        status = input_gradient(linear, &block, gradient_view(linear, &block, gradient),
+                                (void *)at_row(dx, first, linear->in, call->dtype));
+    }
+    return status;
+}
+
 static int plan_input_gradient(const struct linear *linear, const struct linear_call *call, struct matrix_view dy) {
     rank_unsure(call->rank, true, 1);
     int status = input_gradient(linear, call, dy, NULL);
@@ -284,7 +329,7 @@ int linear_backward(const struct linear *linear, const struct linear_call *call)
     else if (call->fp8)
         dy = fp8_view(call->fp8, FP8_GRADIENT, &dy);
     if (!status && has_dx)
-        status = input_gradient(linear, call, dy, hook.dx);
+        status = input_gradient_rows(linear, call, dy, hook.dx);
     else if (!status && call->rank->is_planning) /* in other layers, a run needs it */
         status = plan_input_gradient(linear, call, dy);
     THEN(status, hook_list_backward_input(call->hooks, HOOK_BEFORE_ACTIVATION, &hook));

@@ -1,6 +1,7 @@
 /* A rank: its groups, its scratch and its sums. */
 #include "parallel/rank.h"
 
+#include "kernels/algorithms.h"
 #include "kernels/handle.h"
 
 static int open_group(struct rank *rank, unsigned axes, struct comm **group) {
@@ -118,6 +119,30 @@ void rank_close(struct rank *rank) {
     comm_close(rank->pipeline[0]);
     comm_close(rank->embedding);
     *rank = (struct rank){0};
+}
+
+void rank_share(struct rank *rank, const struct rank *of, uint64_t seed) {
+    *rank = *of;
+    rank->exec = (struct exec){.stream = of->exec.stream};
+    rank->seed = seed;
+    rank->work = (struct work_list){0};
+    rank->timer = (struct phase_timer){0};
+    rank->is_planning = true;
+}
+
+void rank_unshare(struct rank *rank) {
+    if (rank->device)
+        device_free(rank->device, rank->exec.workspace);
+    work_free(&rank->work);
+    *rank = (struct rank){0};
+}
+
+int rank_pause_rows(struct rank *rank, int64_t rows, double row_work, int64_t *count) {
+    *count = rows;
+    if (!rank->slice || rank->is_planning)
+        return STATUS_OK;
+    return device_is_batch_invariant(rank->device) ? slice_rows(rank->slice, rows, row_work, count)
+                                                   : slice_pause(rank->slice, (double)rows * row_work);
 }
 
 /* ---- planning ---- */

@@ -6,6 +6,7 @@
 #include "comm/comm.h"
 #include "kernels/ops.h"
 #include "parallel/grid.h"
+#include "parallel/slice.h"
 #include "parallel/work.h"
 
 /* The kinds of work into which benchmarks divide a step's time. */
@@ -43,11 +44,12 @@ struct rank {
     struct comm *embedding;   /* first and last stage, which share tied embeddings; NULL in other stages, or with one */
     struct device *device;
     const struct ops *ops;
-    struct exec exec;   /* stream and scratch */
-    bool is_tf32;       /* products of fp32 may round to TF32: rank_use_tf32 */
-    int gemm_sm_margin; /* multiprocessors that products leave free while calls of `buckets` are under way */
-    int under_way;      /* such calls: started and not waited for */
-    uint64_t seed;      /* of dropout */
+    struct exec exec;    /* stream and scratch */
+    bool is_tf32;        /* products of fp32 may round to TF32: rank_use_tf32 */
+    int gemm_sm_margin;  /* multiprocessors that products leave free while calls of `buckets` are under way */
+    int under_way;       /* such calls: started and not waited for */
+    uint64_t seed;       /* of dropout */
+    struct slice *slice; /* in which its work runs; NULL: nothing pauses it */
     bool is_planning;
     struct work_list work; /* the planned work */
     int sharer_count;      /* ranks of `sharers`; 0: not known yet */
@@ -76,6 +78,11 @@ int rank_open_sharers(struct rank *rank);
 int rank_allocate_workspace(struct rank *rank);
 /* Closes the rank's stream and groups, and frees its scratch and its list. */
 void rank_close(struct rank *rank);
+/* Makes a rank with the place, device, stream and groups of an open one, which outlives it. It has its own seed, list
+ * of work and workspace, and still plans. */
+void rank_share(struct rank *rank, const struct rank *of, uint64_t seed);
+/* Frees what such a rank does not share. */
+void rank_unshare(struct rank *rank);
 
 /* Switches the timing of operations on or off. The first call that switches it on opens the events. STATUS_MEMORY, or
  * the device's failure. */
@@ -109,6 +116,15 @@ void rank_plan_part(struct rank *rank, enum work_part part, int chunk);
 static inline void rank_unsure(struct rank *rank, bool is_unsure, int change) {
     rank->work.unsure += is_unsure ? change : 0;
 }
+
+/* ---- slices ---- */
+
+/* Comes before a piece of work: see slice_pause. */
+static inline int rank_pause(struct rank *rank, double work) {
+    return rank->slice && !rank->is_planning ? slice_pause(rank->slice, work) : STATUS_OK;
+}
+/* Comes before rows whose bits do not depend on each other, of which *count are next: see slice_rows. */
+int rank_pause_rows(struct rank *rank, int64_t rows, double row_work, int64_t *count);
 
 /* ---- operations and collectives ---- */
 

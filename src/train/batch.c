@@ -149,11 +149,15 @@ int stepper_run(struct stepper *stepper, bool is_forward_only, const struct pipe
     return status ? status : ended;
 }
 
-int stepper_pass(struct stepper *stepper, int64_t first, struct stepper_result *result) {
+int stepper_begin(struct stepper *stepper, int64_t first) {
+    stepper->figures = (struct loss_figures){0};
+    return stepper->tuner ? stepper->tuner->begin(stepper->model->tuner.self, first) : STATUS_OK;
+}
+
+int stepper_add(struct stepper *stepper, int64_t first, struct stepper_result *result) {
     const struct train_samples samples = {.split = SPLIT_TRAIN, .first = first};
     int64_t counts[ROWS_COUNTS] = {0};
-    int status = stepper->tuner ? stepper->tuner->begin(stepper->model->tuner.self, first) : STATUS_OK;
-    THEN(status, answers_prepare(stepper, &samples));
+    int status = answers_prepare(stepper, &samples);
     THEN(status, stepper_read(stepper, &samples));
     if (!status)
         count_rows(stepper, counts);
@@ -165,9 +169,18 @@ int stepper_pass(struct stepper *stepper, int64_t first, struct stepper_result *
     if (!stepper_has_answers(stepper))
         weigh_rows(stepper);
     status = stepper_run(stepper, false, &(const struct pipeline_worker){train_micro_batch, stepper});
-    THEN(status, finish_gradients(stepper));
-    THEN(status, gradient_sync_layer(&stepper->sync, -1));
     return status ? status : model_loss_fetch(stepper->model->runner);
+}
+
+int stepper_end(struct stepper *stepper) {
+    int status = finish_gradients(stepper);
+    return status ? status : gradient_sync_layer(&stepper->sync, -1);
+}
+
+int stepper_pass(struct stepper *stepper, int64_t first, struct stepper_result *result) {
+    int status = stepper_begin(stepper, first);
+    THEN(status, stepper_add(stepper, first, result));
+    return status ? status : stepper_end(stepper);
 }
 
 int stepper_await_weights(struct stepper *stepper) {
@@ -175,7 +188,7 @@ int stepper_await_weights(struct stepper *stepper) {
 }
 
 /* Sets *figures to the sums of all ranks. `summed`: the loss that the model's head has summed. */
-static int find_loss(struct stepper *stepper, double summed, struct loss_figures *figures) {
+static int sum_figures(struct stepper *stepper, double summed, struct loss_figures *figures) {
     *figures = stepper->figures;
     stepper->figures = (struct loss_figures){0};
     if (stepper_has_answers(stepper))
@@ -184,13 +197,25 @@ static int find_loss(struct stepper *stepper, double summed, struct loss_figures
     return stepper_sum(stepper, &figures->loss, 1);
 }
 
+int stepper_find_loss(struct stepper *stepper, struct stepper_result *result) {
+    int status = rank_finish(stepper->rank);
+    THEN(status, sum_figures(stepper, model_fetched_loss(stepper->model->runner), &result->figures));
+    result->loss = result->figures.loss * (stepper_has_answers(stepper) ? stepper->scale : 1);
+    return status;
+}
+
+int stepper_apply(struct stepper *stepper, double lr, double *norm) {
+    int status = optimizer_start(&stepper->optimizer, lr);
+    THEN(status, rank_finish(stepper->rank));
+    THEN(status, optimizer_finish(&stepper->optimizer, norm));
+    return status;
+}
+
 int stepper_update(struct stepper *stepper, int64_t iteration, double lr, struct stepper_result *result) {
     int status = optimizer_start(&stepper->optimizer, lr);
     THEN(status, model_fp8_end_step(stepper->model->runner, iteration));
-    THEN(status, rank_finish(stepper->rank));
-    THEN(status, find_loss(stepper, model_fetched_loss(stepper->model->runner), &result->figures));
+    THEN(status, stepper_find_loss(stepper, result));
     TRY(status);
-    result->loss = result->figures.loss * (stepper_has_answers(stepper) ? stepper->scale : 1);
     if (isfinite(result->loss)) {
         status = optimizer_finish(&stepper->optimizer, &result->grad_norm);
         if (!status || isfinite(result->grad_norm))
@@ -227,7 +252,7 @@ int stepper_evaluate(struct stepper *stepper, int64_t first, int64_t *labels) {
 int stepper_end_evaluation(struct stepper *stepper, double *loss) {
     struct loss_figures figures;
     int status = model_loss(stepper->model->runner, loss);
-    THEN(status, find_loss(stepper, *loss, &figures));
+    THEN(status, sum_figures(stepper, *loss, &figures));
     *loss = status ? 0 : figures.loss;
     return status;
 }

@@ -18,7 +18,7 @@ void train_fp8_open(struct trainer *trainer, struct fp8_part *part) {
     const struct param_store *store = model_fp8_store(trainer->model.runner);
     part->flat = ckpt_flat_weights(store, trainer->rank.exec.stream);
     part->flat.is_copy = trainer->rank.data->rank > 0;
-    part->flat.copy_of = train_first_copy(trainer);
+    part->flat.copy_of = train_first_copy(&trainer->rank);
     part->flat.leaves_copies = true;
     part->array = ckpt_flat_array(&part->flat, "", false);
 }

@@ -68,10 +68,12 @@ static int plan_messages(struct rank *rank, const struct base_options *options, 
 /* A frozen weight has no gradient, which saves 2 of the 2 operations forward and 4 backward. */
 static const double frozen_share = 4.0 / 6;
 
-/* Sketches base, tuner and runner. A base in few bits takes its encodings from its files. */
+/* Sketches base, tuner and runner. A base in few bits takes its encodings from its files. A base that is there already
+ * is another's. */
 static int sketch(const struct train_run *run, struct rank *rank, struct pipeline_shape *shape,
                   struct model_options *options, struct model_plan *plan, struct train_model *model) {
-    if (run->tuner && (run->load_in || run->is_quantised)) {
+    bool is_lent = model->base;
+    if (run->tuner && !is_lent && (run->load_in || run->is_quantised)) {
         model->files.config = run->config.model; /* of a model without files */
         TRY(*run->model_directory ? pretrained_open(run->model_directory, NULL, &model->files) : STATUS_OK);
         TRY(pretrained_encodings_open(&model->files, run->load_in, &model->encodings));
@@ -82,7 +84,8 @@ static int sketch(const struct train_run *run, struct rank *rank, struct pipelin
         /* its hooks decide which activations are kept */
         TRY(train_model_options(run, rank, model, options, shape));
     }
-    TRY(base_sketch(&options->base, rank, plan, &model->base));
+    options->rank = rank;
+    TRY(is_lent ? STATUS_OK : base_sketch(&options->base, rank, plan, &model->base));
     return training_sketch(options, model->base, plan, &model->runner);
 }
 

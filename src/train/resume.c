@@ -4,87 +4,6 @@
 
 #include "pretrained/pretrained.h"
 
-static const char master_prefix[] = "master.", mean_prefix[] = "exp_avg.", square_prefix[] = "exp_avg_sq.";
-
-const struct param_table *train_state_table(const struct trainer *trainer) {
-    return trainer->run.tuner ? trainer->model.tuner.state_table : trainer->stepper.store->map.table;
-}
-
-/* ---- the optimizer's arrays ---- */
-
-/* Both moments and the master weights: the elements that this rank updates, one range per piece. */
-struct optimizer_arrays {
-    struct param_range *ranges; /* [OPTIMIZER_ARRAYS, pieces] */
-    struct ckpt_flat flats[OPTIMIZER_ARRAYS];
-    struct ckpt_array arrays[OPTIMIZER_ARRAYS];
-};
-
-/* Returns the values of a piece in array `index`. */
-static float *find_values(const struct optimizer *optimizer, int index, const struct sync_piece *piece) {
-    return index == 0   ? optimizer->m + piece->local
-           : index == 1 ? optimizer->v + piece->local
-                        : optimizer_master(optimizer, piece);
-}
-
-static int state_open(struct optimizer_arrays *state, struct trainer *trainer, bool is_written) {
-    static const char *const prefixes[OPTIMIZER_ARRAYS] = {mean_prefix, square_prefix, master_prefix};
-    const struct gradient_sync *sync = &trainer->stepper.sync;
-    const struct param_store *store = sync->store;
-    size_t pieces = (size_t)sync->piece_count;
-    *state = (struct optimizer_arrays){.ranges = calloc(OPTIMIZER_ARRAYS * (pieces + 1), sizeof *state->ranges)};
-    TRY(status_allocated(state->ranges));
-    for (int a = 0; a < OPTIMIZER_ARRAYS; a++) {
-        struct param_range *ranges = state->ranges + (size_t)a * pieces;
-        for (size_t i = 0; i < pieces; i++) {
-            const struct sync_piece *piece = &sync->pieces[i];
-            ranges[i] = (struct param_range){.first = piece->first,
-                                             .count = piece->count,
-                                             .data = find_values(&trainer->stepper.optimizer, a, piece),
-                                             .type = DTYPE_F32};
-        }
-        state->flats[a] = (struct ckpt_flat){.map = &store->map,
-                                             .stream = trainer->rank.exec.stream,
-                                             .ranges = ranges,
-                                             .count = sync->piece_count,
-                                             .dtype = DTYPE_F32,
-                                             .threads = device_threads(trainer->device),
-                                             .leaves = is_written ? store->map.part.is_copy : NULL,
-                                             .is_copy = is_written && !sync->is_sharded && trainer->rank.data->rank > 0,
-                                             .copy_of = train_first_copy(trainer),
-                                             .leaves_copies = is_written};
-        state->arrays[a] = ckpt_flat_array(&state->flats[a], prefixes[a], a < 2);
-        state->arrays[a].must_be_finite = state->arrays[a].heeds_stop = true;
-    }
-    return STATUS_OK;
-}
-
-int optimizer_arrays_open(struct trainer *trainer, struct optimizer_arrays **out, const struct ckpt_array **arrays) {
-    *out = calloc(1, sizeof **out);
-    TRY(status_allocated(*out));
-    *arrays = (*out)->arrays;
-    return state_open(*out, trainer, true);
-}
-
-struct ckpt_array optimizer_master_array(const struct ckpt_array *arrays) {
-    struct ckpt_array array = arrays[OPTIMIZER_ARRAYS - 1];
-    array.prefix = "";
-    array.only_trainable = true;
-    return array;
-}
-
-struct ckpt_array optimizer_array_describe(int index) {
-    static const char *const prefixes[OPTIMIZER_ARRAYS] = {mean_prefix, square_prefix, master_prefix};
-    return (struct ckpt_array){.prefix = prefixes[index], .dtype = DTYPE_F32, .only_trainable = index < 2};
-}
-
-void optimizer_arrays_close(struct optimizer_arrays *arrays) {
-    if (arrays)
-        free(arrays->ranges);
-    free(arrays);
-}
-
-/* ---- loading ---- */
-
 static int read_model(const char *path, const struct param_store *store, const struct ckpt_array *array) {
     struct pretrained model;
     int status = pretrained_open(path, NULL, &model);
@@ -93,9 +12,8 @@ static int read_model(const char *path, const struct param_store *store, const s
     return status;
 }
 
-static int load_weights(struct trainer *trainer, struct optimizer_arrays *state, const char *directory) {
-    struct ckpt_array array = state->arrays[OPTIMIZER_ARRAYS - 1];
-    array.prefix = "";
+static int load_weights(struct trainer *trainer, const struct ckpt_array *arrays, const char *directory) {
+    struct ckpt_array array = optimizer_master_array(arrays);
     array.only_trainable = trainer->run.tuner != NULL;
     return trainer->run.tuner ? trainer->run.tuner->load(trainer->model.tuner.self, directory, &array)
                               : read_model(directory, trainer->stepper.store, &array);
@@ -103,13 +21,13 @@ static int load_weights(struct trainer *trainer, struct optimizer_arrays *state,
 
 /* Loads the moments, and the master weights that a bf16 run has saved; without them the model's weights are the master
  * weights. */
-static int load_checkpoint(struct trainer *trainer, struct optimizer_arrays *state) {
+static int load_checkpoint(struct trainer *trainer, const struct ckpt_array *arrays) {
     struct ckpt_tensors *tensors = NULL;
+    bool has_master = false;
     int status = ckpt_open_optimizer(trainer->run.checkpoint, &tensors);
-    bool has_master = !status && ckpt_has_prefix(tensors, master_prefix);
-    THEN(status, ckpt_read(tensors, train_state_table(trainer), state->arrays, has_master ? 3 : 2));
+    THEN(status, optimizer_arrays_read(&trainer->stepper, arrays, tensors, &has_master));
     ckpt_close(tensors);
-    THEN_IF(status, !has_master, load_weights(trainer, state, trainer->run.checkpoint));
+    THEN_IF(status, !has_master, load_weights(trainer, arrays, trainer->run.checkpoint));
     trainer->stepper.optimizer.step = trainer->run.optimizer_step;
     return status;
 }
@@ -156,13 +74,14 @@ int train_load(struct trainer *trainer) {
                          : base_initialise(trainer->model.base, (uint64_t)trainer->run.config.train.seed);
         return status ? status : optimizer_reset(&trainer->stepper.optimizer);
     }
-    struct optimizer_arrays state;
-    int status = state_open(&state, trainer, false);
+    struct optimizer_arrays *state;
+    const struct ckpt_array *arrays;
+    int status = optimizer_arrays_open(&trainer->stepper, false, &state, &arrays);
     if (!status && *trainer->run.checkpoint)
-        status = load_checkpoint(trainer, &state);
+        status = load_checkpoint(trainer, arrays);
     else if (!status)
-        status = load_weights(trainer, &state, directory);
-    free(state.ranges);
+        status = load_weights(trainer, arrays, directory);
+    optimizer_arrays_close(state);
     THEN(status, train_fp8_load(trainer));
     status = comm_agree(trainer->world, status);
     return status ? status : optimizer_round_weights(&trainer->stepper.optimizer);

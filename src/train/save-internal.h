@@ -3,19 +3,8 @@
 
 #include "train-internal.h"
 
-/* ---- resume.c ---- */
+/* ---- arrays.c ---- */
 
-enum { OPTIMIZER_ARRAYS = 3 };
-struct optimizer_arrays;
-
-/* Opens the optimizer's arrays that this rank writes: the moments, then the master weights of a bf16 run. The arrays
- * live until the close, which must follow even a failed opening. STATUS_MEMORY. */
-int optimizer_arrays_open(struct trainer *trainer, struct optimizer_arrays **out, const struct ckpt_array **arrays);
-/* Returns the master weights among these (in fp32: the weights), under names without a prefix. */
-struct ckpt_array optimizer_master_array(const struct ckpt_array *arrays);
-void optimizer_arrays_close(struct optimizer_arrays *arrays);
-/* Returns the store's table with the names of these tensors in files. */
-const struct param_table *train_state_table(const struct trainer *trainer);
 /* Returns one of the arrays without values, for planning. */
 struct ckpt_array optimizer_array_describe(int index);
 
@@ -36,7 +25,5 @@ void train_fp8_open(struct trainer *trainer, struct fp8_part *part);
 /* Loads the values of the run's checkpoint, if it has some; without them, histories are empty. */
 int train_fp8_load(struct trainer *trainer);
 
-/* ---- save.c ---- */
-
 /* Returns the rank that owns the elements of which this rank's data group has copies. */
-int train_first_copy(const struct trainer *trainer);
+int train_first_copy(const struct rank *rank);

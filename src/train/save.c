@@ -17,12 +17,6 @@ struct run_saver {
     void *seal; /* of the last save that began */
 };
 
-int train_first_copy(const struct trainer *trainer) {
-    struct rank_grid first = trainer->rank.place;
-    first.data = 0;
-    return rank_grid_rank(&trainer->rank.grid, &first);
-}
-
 /* Describes the part of a save that planning knows too. The files of a tuner hold the master weights; `parts` has room
  * for them. */
 static int describe(const struct train_run *run, const struct param_table *table, void *tuner,
@@ -103,19 +97,19 @@ int train_saver_open(struct trainer *trainer) {
     saver->flat = ckpt_flat_weights(store, trainer->rank.exec.stream);
     saver->flat.leaves = store->map.part.is_copy;
     saver->flat.is_copy = trainer->rank.data->rank > 0 && !sharded_cuts_weights(store);
-    saver->flat.copy_of = train_first_copy(trainer);
+    saver->flat.copy_of = train_first_copy(&trainer->rank);
     saver->flat.leaves_copies = true;
     saver->flat.threads = device_threads(trainer->device);
     saver->weights = ckpt_flat_array(&saver->flat, "", false);
     const struct ckpt_array *optimizer;
     struct ckpt_save save;
-    int status = optimizer_arrays_open(trainer, &saver->arrays, &optimizer);
+    int status = optimizer_arrays_open(&trainer->stepper, true, &saver->arrays, &optimizer);
     if (!status && trainer->run.tuner)
         saver->weights = optimizer_master_array(optimizer);
     else if (!status)
         status = model_write_config(&run->model, store->map.type, &trainer->run.ends, &saver->config_text);
-    THEN(status, describe(&trainer->run, train_state_table(trainer), trainer->model.tuner.self, &saver->weights,
-                          saver->parts, &save));
+    THEN(status, describe(&trainer->run, stepper_state_table(&trainer->stepper), trainer->model.tuner.self,
+                          &saver->weights, saver->parts, &save));
     save.model.threads = device_threads(trainer->device);
     save.model.world = trainer->world;
     save.model.config_text = saver->config_text;
@@ -244,7 +238,7 @@ int trainer_save(struct trainer *trainer) {
 static int export_model(struct trainer *trainer, const char *directory, bool is_shared) {
     struct run_saver *saver = trainer->saver;
     struct ckpt_save save;
-    int status = describe(&trainer->run, train_state_table(trainer), NULL, &saver->weights, NULL, &save);
+    int status = describe(&trainer->run, stepper_state_table(&trainer->stepper), NULL, &saver->weights, NULL, &save);
     save.model.config_text = saver->config_text;
     save.model.world = trainer->world;
     TRY(status);
@@ -257,7 +251,7 @@ int trainer_export(struct trainer *trainer, const char *directory, bool is_share
         return export_model(trainer, directory, is_shared);
     const struct ckpt_array *arrays;
     struct optimizer_arrays *state;
-    int status = optimizer_arrays_open(trainer, &state, &arrays);
+    int status = optimizer_arrays_open(&trainer->stepper, true, &state, &arrays);
     struct ckpt_array values = status ? (struct ckpt_array){0} : optimizer_master_array(arrays);
     void *seal = NULL;
     THEN(status, begin_seal(trainer, &seal));

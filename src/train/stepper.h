@@ -81,6 +81,15 @@ struct stepper_result {
 /* Runs forward and backward of the global batch of samples from `first` on. It starts the sums of gradients over the
  * data ranks, and fetches this rank's part of the loss. Sets the counts of *result. */
 int stepper_pass(struct stepper *stepper, int64_t first, struct stepper_result *result);
+/* The parts of stepper_pass, for passes whose gradients are added up: begin, any number of passes, and end. */
+int stepper_begin(struct stepper *stepper, int64_t first);
+int stepper_add(struct stepper *stepper, int64_t first, struct stepper_result *result);
+int stepper_end(struct stepper *stepper);
+/* Waits for the loss of the last pass, and sets that of *result. */
+int stepper_find_loss(struct stepper *stepper, struct stepper_result *result);
+/* Updates the weights when the losses of all passes are known to be finite. Sets the norm. STATUS_INVALID, with nothing
+ * updated, if it is not finite. */
+int stepper_apply(struct stepper *stepper, double lr, double *norm);
 /* Updates the weights after `iteration` finished iterations. Sets loss and norm of *result. STATUS_INVALID, with
  * nothing updated, if one of them is not finite. */
 int stepper_update(struct stepper *stepper, int64_t iteration, double lr, struct stepper_result *result);
@@ -91,6 +100,24 @@ int stepper_await_weights(struct stepper *stepper);
 int stepper_evaluate(struct stepper *stepper, int64_t first, int64_t *labels);
 /* Ends evaluations: sets *loss to their sum on all ranks. */
 int stepper_end_evaluation(struct stepper *stepper, double *loss);
+
+/* ---- the optimizer's state, in fp32: arrays.c ---- */
+
+enum { OPTIMIZER_ARRAYS = 3 };
+struct optimizer_arrays;
+
+/* Opens the optimizer's arrays: the moments, then the master weights of a bf16 run. `is_written`: each element belongs
+ * to one rank. The arrays live until the close, which must follow even a failed opening. STATUS_MEMORY. */
+int optimizer_arrays_open(struct stepper *stepper, bool is_written, struct optimizer_arrays **out,
+                          const struct ckpt_array **arrays);
+/* Returns the master weights among these (in fp32: the weights), under names without a prefix. */
+struct ckpt_array optimizer_master_array(const struct ckpt_array *arrays);
+/* Reads them from a file of tensors, which may lack the master weights. Errors of ckpt_read. */
+int optimizer_arrays_read(const struct stepper *stepper, const struct ckpt_array *arrays, struct ckpt_tensors *tensors,
+                          bool *has_master);
+void optimizer_arrays_close(struct optimizer_arrays *arrays);
+/* Returns the store's table with the names of these tensors in files. */
+const struct param_table *stepper_state_table(const struct stepper *stepper);
 
 /* For passes of another kind. */
 /* Returns a batch as the model takes it, without copying. */

@@ -2,7 +2,7 @@
  * part. The plan is made from a sketch of the device, as the planner makes it. */
 #include "taken.h"
 #include "train/support.h"
-#include "tuner.h"
+#include "infer/tuner.h"
 
 enum { LAYERS = 8, BATCH = 8, HEADS = 4, CHANNELS = 8 };
 

@@ -2,7 +2,5 @@ room_tests(planner SEPARATE bytes order LINKS tiny_model)
 
 wrap(planner_order_tests pipeline_run) # it records the steps of the executor
 # It counts by part, and trains adapters.
-target_sources(planner_bytes_tests PRIVATE ${PROJECT_SOURCE_DIR}/src/commands/tuner.c)
-target_include_directories(planner_bytes_tests PRIVATE ${PROJECT_SOURCE_DIR}/src/commands)
 wrap(planner_bytes_tests device_alloc device_alloc_zeroed device_free training_allocate param_store_open fp8_open
     rank_allocate_workspace pipeline_open train_load_base optimizer_open)

@@ -1,4 +1,4 @@
-#include "tuner.h"
+#include "infer/tuner.h"
 
 static int open_stack(const void *description, const struct model_options *model, struct rank *rank,
                       struct tuner_part *part) {
