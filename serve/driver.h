@@ -12,7 +12,7 @@
 
 /* ---- adapters ---- */
 
-enum { ADAPTER_NAME_BYTES = 65, ADAPTER_METHODS_BYTES = 96 };
+enum { ADAPTER_NAME_BYTES = 256, ADAPTER_METHODS_BYTES = 96 };
 
 /* Sets the error of an adapter that could not be loaded, by its status and the status text, without paths of the
  * server. */

@@ -16,6 +16,8 @@ struct key {
     uint64_t client;
     double weight;
     int32_t least_priority;
+    bool may_tune;
+    int64_t tuning_jobs, tuning_bytes; /* -1: unlimited */
 };
 
 /* Names stay when the file no longer has them, because running requests point to them. */
@@ -102,52 +104,106 @@ static int find_name(struct keys *keys, struct word name, size_t *place) {
     return STATUS_OK;
 }
 
-static const char priority_word[] = "priority>=";
-
-static bool is_priority(struct word word) {
-    size_t length = sizeof priority_word - 1;
-    return word.length >= length && !memcmp(word.at, priority_word, length);
-}
-
-static bool read_priority(struct word word, int32_t *least) {
-    char text[16], *end;
-    size_t before = sizeof priority_word - 1, length = word.length - before;
-    if (!length || length >= sizeof text)
+/* Copies the rest of a word after its first `before` bytes; false when it does not fit. */
+static bool copy_rest(struct word word, size_t before, char *text, size_t bytes) {
+    size_t length = word.length - before;
+    if (!length || length >= bytes)
         return false;
     memcpy(text, word.at + before, length);
     text[length] = '\0';
-    if (strspn(text, "0123456789-") != length) /* strtoll skips blanks and accepts a plus */
-        return false;
-    long long value = strtoll(text, &end, 10);
-    *least = (int32_t)value;
-    return !*end && end != text && value >= INT32_MIN && value <= INT32_MAX;
+    return true;
 }
 
-/* Reads the words after the key: a weight, the lowest priority, or both. */
-static int read_rights(const struct word *words, size_t count, struct key *key) {
-    bool has_weight = false, has_priority = false;
-    for (size_t i = 0; i < count; i++) {
-        bool *has = is_priority(words[i]) ? &has_priority : &has_weight;
-        if (*has)
-            return status_fail(STATUS_INVALID, "two %s", has == &has_weight ? "weights" : "lowest priorities");
-        *has = true;
-        if (has == &has_priority && !read_priority(words[i], &key->least_priority))
-            return status_fail(STATUS_INVALID, "expected priority>=N with an integer N of 32 bits");
-        if (has == &has_weight && !read_weight(words[i], &key->weight))
-            return status_fail(STATUS_INVALID, "a weight is a number from 0.001 to 1000");
+static bool read_integer(const char *text, int64_t low, int64_t high, int64_t *value) {
+    char *end;
+    if (strspn(text, "0123456789-") != strlen(text)) /* strtoll skips blanks and accepts a plus */
+        return false;
+    *value = strtoll(text, &end, 10);
+    return !*end && end != text && *value >= low && *value <= high;
+}
+
+/* Reads bytes, as 100 or 20G. */
+static bool read_size(char *text, int64_t *value) {
+    static const char units[] = "KMGT";
+    size_t length = strlen(text);
+    const char *unit = strchr(units, text[length - 1]);
+    int shift = unit ? 10 * (int)(unit - units + 1) : 0;
+    if (unit)
+        text[length - 1] = '\0';
+    if (!read_integer(text, 0, (int64_t)1 << 50 >> shift, value))
+        return false;
+    *value <<= shift;
+    return true;
+}
+
+/* What a word after the key says. A word that begins with none of the others is a weight. */
+enum right { RIGHT_PRIORITY, RIGHT_TUNE, RIGHT_JOBS, RIGHT_BYTES, RIGHT_WEIGHT, RIGHTS };
+static const struct {
+    const char *prefix, *many, *expected;
+} rights[RIGHTS] = {
+    {"priority>=", "two lowest priorities", "expected priority>=N with an integer N of 32 bits"},
+    {"tune", "two times 'tune'", ""},
+    {"tuning_jobs=", "two of tuning_jobs", "expected tuning_jobs=N with an integer N from 0"},
+    {"tuning_bytes=", "two of tuning_bytes", "expected tuning_bytes=SIZE, such as 20G"},
+    {"", "two weights", "a weight is a number from 0.001 to 1000"},
+};
+
+static enum right find_right(struct word word) {
+    enum right right = RIGHT_PRIORITY;
+    for (; right < RIGHT_WEIGHT; right++) {
+        size_t length = strlen(rights[right].prefix);
+        if (word.length >= length && !memcmp(word.at, rights[right].prefix, length) &&
+            (right != RIGHT_TUNE || word.length == length))
+            break;
     }
+    return right;
+}
+
+static bool read_right(enum right right, struct word word, struct key *key) {
+    char text[24];
+    int64_t value;
+    if (right == RIGHT_TUNE)
+        return key->may_tune = true;
+    if (right == RIGHT_WEIGHT)
+        return read_weight(word, &key->weight);
+    if (!copy_rest(word, strlen(rights[right].prefix), text, sizeof text))
+        return false;
+    if (right == RIGHT_JOBS)
+        return read_integer(text, 0, INT32_MAX, &key->tuning_jobs);
+    if (right == RIGHT_BYTES)
+        return read_size(text, &key->tuning_bytes);
+    if (!read_integer(text, INT32_MIN, INT32_MAX, &value))
+        return false;
+    key->least_priority = (int32_t)value;
+    return true;
+}
+
+/* Reads the words after the key, each at most once. */
+static int read_rights(const struct word *words, size_t count, struct key *key) {
+    bool has[RIGHTS] = {false};
+    for (size_t i = 0; i < count; i++) {
+        enum right right = find_right(words[i]);
+        if (has[right])
+            return status_fail(STATUS_INVALID, "%s", rights[right].many);
+        has[right] = true;
+        if (!read_right(right, words[i], key))
+            return status_fail(STATUS_INVALID, "%s", rights[right].expected);
+    }
+    if ((has[RIGHT_JOBS] || has[RIGHT_BYTES]) && !has[RIGHT_TUNE])
+        return status_fail(STATUS_INVALID, "limits of tuning do nothing without the word 'tune'");
     return STATUS_OK;
 }
 
 static int read_line(struct keys *keys, const char *line, size_t length, struct key *list, size_t *count) {
-    struct word words[4];
+    struct word words[2 + RIGHTS];
     unsigned char digest[SHA256_DIGEST_LENGTH];
-    struct key key = {.weight = 1, .least_priority = INT32_MIN};
-    size_t n = split(line, length, words, 4);
+    struct key key = {.weight = 1, .least_priority = INT32_MIN, .tuning_jobs = -1, .tuning_bytes = -1};
+    size_t n = split(line, length, words, 2 + RIGHTS);
     if (n == 0)
         return STATUS_OK;
-    if (n == 1 || n > 4)
-        return status_fail(STATUS_INVALID, "expected 'name key [weight] [priority>=N]'");
+    if (n == 1 || n > 2 + RIGHTS)
+        return status_fail(STATUS_INVALID,
+                           "expected 'name key [weight] [priority>=N] [tune] [tuning_jobs=N] [tuning_bytes=SIZE]'");
     if (!name_is_valid(words[0]))
         return status_fail(STATUS_INVALID, "a name has 1 to %d letters, digits and characters of ._@-",
                            KEYS_NAME_BYTES);
@@ -261,6 +317,9 @@ bool keys_find(const struct keys *keys, const char *authorization, struct key_ho
     *holder = (struct key_holder){.client = entry->client,
                                   .name = keys->names[entry->name],
                                   .weight = entry->weight,
-                                  .least_priority = entry->least_priority};
+                                  .least_priority = entry->least_priority,
+                                  .may_tune = entry->may_tune,
+                                  .tuning_jobs = entry->tuning_jobs,
+                                  .tuning_bytes = entry->tuning_bytes};
     return true;
 }

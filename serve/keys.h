@@ -1,8 +1,9 @@
 /* Keys of a listener: who may send requests, under which name, and with which share.
  *
- * A key file has a line `name key [weight] [priority>=N]` for each key. White space separates words, and # begins a
- * comment. A name may have several keys, so that a key can be replaced while both work. N is the lowest number that
- * requests with the key may request as their priority. Only the SHA-256 of a key is kept. The loop's thread. */
+ * A key file has a line `name key [weight] [priority>=N] [tune] [tuning_jobs=N] [tuning_bytes=SIZE]` for each key.
+ * White space separates words, and # begins a comment. The last three let its client tune, within limits. A name may
+ * have several keys, so that a key can be replaced while both work. N is the lowest number that requests with the key
+ * may request as their priority. Only the SHA-256 of a key is kept. The loop's thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -26,6 +27,8 @@ struct key_holder {
     const char *name; /* valid until keys_close */
     double weight;
     int32_t least_priority; /* INT32_MIN: any */
+    bool may_tune;
+    int64_t tuning_jobs, tuning_bytes; /* that have not ended; of files and jobs. -1: unlimited */
 };
 /* Finds the key in an authorization field "Bearer KEY"; NULL and an empty key never match. The time does not depend on
  * which key it is, nor on how much of it is right. */

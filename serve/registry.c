@@ -60,6 +60,7 @@ static struct registry_adapter view_of(const struct server *server, const struct
                         : entry->at.state == ADAPTER_RESIDENT ? "resident"
                                                               : "evicted"; /* or never loaded: its next use brings it */
     return (struct registry_adapter){.name = entry->name,
+                                     .directory = entry->directory,
                                      .methods = entry->facts.methods,
                                      .digest = entry->at.digest,
                                      .state = state,
@@ -188,8 +189,21 @@ static bool learn(struct server *server, const char *name, const char *directory
     entry->loading++;
     entry->facts.chat_template = chat_template_keep(template);
     driver_know(server->driver, learned);
-    log_event(server, LOG_INFO, "adapters", "%s was found below --adapter-root", name);
     return true;
+}
+
+int registry_know(struct server *server, const char *name, const char *directory) {
+    struct registry_adapter adapter;
+    struct chat_template *template;
+    char *found;
+    if (registry_find(server, name, &adapter))
+        return STATUS_OK;
+    int status = registry_look(directory, &found, &template);
+    if (!status && !learn(server, name, found, template))
+        status = status_no_memory();
+    chat_template_close(template);
+    free(found);
+    return status;
 }
 
 bool registry_seek(const struct server *server, const char *name, struct registry_adapter *adapter) {
@@ -205,6 +219,8 @@ bool registry_seek(const struct server *server, const char *name, struct registr
     bool is_learned = !registry_look(path, &found, &template) && learn(server->registry->server, name, found, template);
     chat_template_close(template);
     free(found);
+    if (is_learned)
+        log_event(server->registry->server, LOG_INFO, "adapters", "%s was found below --adapter-root", name);
     return is_learned && registry_find(server, name, adapter);
 }
 
@@ -349,13 +365,13 @@ static void check_change(const struct server *server, const struct registry_chan
     bool has_path = asked->path && *asked->path;
     if (!registry_name_is_valid(asked->name))
         error_set(error, ERROR_ARGUMENT, "name",
-                  "an adapter's name is 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-', and "
+                  "an adapter's name is 1 to 255 of A-Z, a-z, 0-9, '.', '_', ':' and '-', and "
                   "does not begin with '.'");
     else if (has_path && !registry_name_is_valid(asked->path))
         error_set(error, ERROR_ARGUMENT, "path", "a path is the name of a directory in --adapter-root");
     else if (has_path && !root)
         error_set(error, ERROR_ARGUMENT, "path", "there is no --adapter-root to load adapters from");
-    else if (asked->kind == REGISTRY_LOAD && !root && !registry_find(server, asked->name, &adapter))
+    else if (asked->kind == REGISTRY_LOAD && !asked->files && !root && !registry_find(server, asked->name, &adapter))
         error_set(error, ERROR_ARGUMENT, "path", "there is no --adapter-root to load adapters from");
     else if (server->is_draining || server->has_failed)
         error_set(error, server->has_failed ? ERROR_ENGINE_FAILED : ERROR_DRAINING, NULL,
@@ -371,6 +387,7 @@ static void check_change(const struct server *server, const struct registry_chan
 static void tell_refused(struct loop_note *note) {
     struct pending *pending = (struct pending *)((char *)note - offsetof(struct pending, change.note));
     pending->on_done(pending->context, &pending->change.error, NULL);
+    adapter_files_free(&pending->change.files);
     free(pending);
 }
 
@@ -382,6 +399,8 @@ void registry_start(struct server *server, const struct registry_change *asked) 
     struct registry_adapter adapter;
     if (!pending) {
         struct error error;
+        if (asked->files)
+            adapter_files_free(asked->files);
         error_set(&error, ERROR_INTERNAL, NULL, "out of memory");
         asked->on_done(asked->context, &error, NULL);
         return;
@@ -391,6 +410,11 @@ void registry_start(struct server *server, const struct registry_change *asked) 
     change->is_pinned = asked->is_pinned;
     change->in_place = asked->in_place;
     change->if_generation = asked->if_generation;
+    if (asked->files) {
+        change->files = *asked->files;
+        *asked->files = (struct adapter_files){0};
+        snprintf(pending->directory, sizeof pending->directory, "%s", change->files.bytes.directory);
+    }
     pending->on_done = asked->on_done;
     pending->context = asked->context;
     check_change(server, asked, &change->error);
@@ -403,7 +427,7 @@ void registry_start(struct server *server, const struct registry_change *asked) 
         file_join(pending->directory, sizeof pending->directory, root, asked->path);
     else if (asked->kind == REGISTRY_LOAD && root && !registry_find(server, change->name, &adapter))
         file_join(pending->directory, sizeof pending->directory, root, change->name);
-    pending->is_named = *pending->directory != 0;
+    pending->is_named = *pending->directory != 0 && !change->files.bytes.data;
     pending->server = server;
     change->note.run = tell_refused;
     if (change->error.which)

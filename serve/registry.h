@@ -9,9 +9,9 @@
 struct registry;
 
 struct registry_adapter {
-    const char *name;
-    const char *methods; /* "lora", "lora,ia3"; "" before the first loading */
-    const char *digest;  /* SHA-256, "" before the first loading */
+    const char *name, *directory; /* directory: of its files; "" when they are not known yet */
+    const char *methods;          /* "lora", "lora,ia3"; "" before the first loading */
+    const char *digest;           /* SHA-256, "" before the first loading */
     const char *state;   /* "loading", "resident", "evicted" (or never loaded), "refused" (its files cannot be loaded),
                             "retiring" (unloaded, but completions still use it) */
     uint64_t generation; /* 0: never loaded */
@@ -34,13 +34,17 @@ bool registry_find(const struct server *server, const char *name, struct registr
 /* The same for a request. It also finds a directory that was added to --adapter-root since the start, whose name is
  * then known. A name that was unloaded is not found again until it is loaded or its directory is replaced. */
 bool registry_seek(const struct server *server, const char *name, struct registry_adapter *adapter);
-/* True for a possible name of an adapter: [A-Za-z0-9._-]{1,64} without a leading dot. */
+/* Lets requests name the adapter in a directory; its first request loads it. Nothing happens when the name is known.
+ * Errors of adapter_files_find, STATUS_MEMORY. */
+int registry_know(struct server *server, const char *name, const char *directory);
+/* True for a possible name of an adapter: [A-Za-z0-9._:-]{1,255} without a leading dot. */
 bool registry_name_is_valid(const char *name);
 
 enum registry_change_kind { REGISTRY_LOAD, REGISTRY_REPLACE, REGISTRY_UNLOAD };
 struct registry_change {
     enum registry_change_kind kind;
-    const char *name, *path; /* path: a name under --adapter-root; NULL or "": the adapter's own */
+    const char *name, *path;     /* path: a name under --adapter-root; NULL or "": the adapter's own */
+    struct adapter_files *files; /* of REGISTRY_LOAD: the contents, taken from the caller; NULL: they are read */
     bool is_pinned;
     bool in_place;          /* loading an existing name replaces it (vLLM's load_inplace) */
     uint64_t if_generation; /* 0: any */

@@ -82,10 +82,10 @@ void registry_read(struct worker_job *job) {
         return;
     int status = pending->is_named ? resolve(pending) : STATUS_OK;
     struct peft_place place = place_of(pending->server->options, pending->directory);
-    pending->has_stamp = !status && !peft_stamp_directory(&place, &pending->stamp);
+    pending->has_stamp = !status && !change->files.bytes.data && !peft_stamp_directory(&place, &pending->stamp);
     if (pending->has_stamp && refusals_find(registry->refusals, pending->directory, pending->stamp, &change->error))
         return;
-    THEN(status, adapter_files_read(&place, &registry->limits, &change->files));
+    THEN_IF(status, !change->files.bytes.data, adapter_files_read(&place, &registry->limits, &change->files));
     THEN(status, read_facts(&change->files, &change->facts));
     THEN(status, openai_tools_warn(&pending->server->model, change->facts.chat_template, change->name));
     if (!status)

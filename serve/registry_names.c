@@ -3,7 +3,7 @@
 
 bool registry_name_is_valid(const char *name) {
     size_t length = strlen(name);
-    static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+    static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:-";
     return length > 0 && length < ADAPTER_NAME_BYTES && *name != '.' && strspn(name, allowed) == length;
 }
 

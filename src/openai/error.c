@@ -20,6 +20,7 @@ static const struct error_row rows[ERROR_COUNT] = {
     [ERROR_PERMISSION] = {403, "authentication_error", "permission_denied", 7},
     [ERROR_MODEL_NOT_FOUND] = {404, not_found, "model_not_found", 5},
     [ERROR_ADAPTER_NOT_FOUND] = {404, not_found, "adapter_not_found", 5},
+    [ERROR_OBJECT_NOT_FOUND] = {404, not_found, "object_not_found", 5},
     [ERROR_ROUTE_NOT_FOUND] = {404, not_found, "route_not_found", 12},
     [ERROR_METHOD] = {405, invalid, "method_not_allowed", 12},
     [ERROR_ADAPTER_EXISTS] = {409, "conflict_error", "adapter_exists", 6},
@@ -35,6 +36,7 @@ static const struct error_row rows[ERROR_COUNT] = {
     [ERROR_ENGINE_FAILED] = {503, server_fault, "engine_failed", 14},
     [ERROR_DEADLINE] = {504, "timeout_error", "deadline", 4},
     [ERROR_ADAPTER_MEMORY] = {507, server_fault, "adapter_memory_full", 8},
+    [ERROR_TUNING_DISK] = {507, server_fault, "tuning_disk_full", 8},
     [ERROR_CANCELLED] = {499, server_fault, "cancelled", 1},
     [ERROR_INTERNAL] = {500, server_fault, "internal_error", 13},
 };

@@ -19,6 +19,7 @@ enum error_case {
     ERROR_PERMISSION,           /* 403 */
     ERROR_MODEL_NOT_FOUND,
     ERROR_ADAPTER_NOT_FOUND,
+    ERROR_OBJECT_NOT_FOUND, /* a file or a job */
     ERROR_ROUTE_NOT_FOUND, /* gRPC: UNIMPLEMENTED */
     ERROR_METHOD,          /* 405 */
     ERROR_ADAPTER_EXISTS,
@@ -34,6 +35,7 @@ enum error_case {
     ERROR_ENGINE_FAILED,   /* 503 */
     ERROR_DEADLINE,        /* 504 */
     ERROR_ADAPTER_MEMORY,  /* 507 */
+    ERROR_TUNING_DISK,     /* 507 */
     ERROR_CANCELLED,       /* the client disconnected; nobody reads this */
     ERROR_INTERNAL,        /* 500 */
     ERROR_COUNT

@@ -65,6 +65,8 @@ struct stepper {
     double last_backward; /* seconds of all backwards of last micro batches */
 };
 
+/* Returns the learning rates of a resolved run. */
+struct schedule stepper_schedule(const struct run_config *run);
 /* Opens the rest of `stepper`, whose first part the caller has set. Makes no collective call. STATUS_MEMORY. */
 int stepper_open(struct stepper *stepper, const struct pipeline_shape *shape);
 void stepper_close(struct stepper *stepper);

@@ -270,31 +270,6 @@ static const struct opening_step steps[] = {
 };
 const struct opening train_opening = {.steps = steps, .count = sizeof steps / sizeof *steps, .agree = agree};
 
-static struct schedule schedule_of_run(const struct run_config *run) {
-    static const enum schedule_decay decays[] = {
-        [LR_CONSTANT] = SCHEDULE_CONSTANT, [LR_LINEAR] = SCHEDULE_LINEAR,
-        [LR_COSINE] = SCHEDULE_COSINE,     [LR_INVERSE_SQUARE_ROOT] = SCHEDULE_INVERSE_SQUARE_ROOT,
-        [LR_WSD] = SCHEDULE_WSD,
-    };
-    static const enum schedule_wsd wsd_decays[] = {
-        [LR_WSD_LINEAR] = SCHEDULE_WSD_LINEAR,
-        [LR_WSD_COSINE] = SCHEDULE_WSD_COSINE,
-        [LR_WSD_EXPONENTIAL] = SCHEDULE_WSD_EXPONENTIAL,
-        [LR_WSD_MINUS_SQRT] = SCHEDULE_WSD_MINUS_SQRT,
-    };
-    return (struct schedule){
-        .decay = decays[run->optim.lr_decay_style],
-        .wsd_decay = wsd_decays[run->optim.lr_wsd_decay_style],
-        .lr = run->optim.lr,
-        .min_lr = run->optim.min_lr,
-        .warmup_init = run->optim.lr_warmup_init,
-        .warmup_iters = run->optim.lr_warmup_iters,
-        .decay_iters = run->optim.lr_decay_iters,
-        .wsd_decay_iters = run->optim.lr_wsd_decay_iters,
-        .global_batch_size = run->train.global_batch_size,
-    };
-}
-
 int train_make(const struct train_run *run, struct comm *world, struct trainer **out) {
     *out = NULL;
     struct rank_grid grid;
@@ -308,7 +283,7 @@ int train_make(const struct train_run *run, struct comm *world, struct trainer *
     trainer->iteration = run->iteration;
     trainer->consumed_samples = run->consumed_samples;
     trainer->progress = run->progress;
-    trainer->schedule = schedule_of_run(&run->config);
+    trainer->schedule = stepper_schedule(&run->config);
     return STATUS_OK;
 }
 

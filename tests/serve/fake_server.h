@@ -71,15 +71,26 @@ bool registry_seek(const struct server *server, const char *name, struct registr
 
 bool registry_name_is_valid(const char *name) {
     size_t length = strlen(name);
-    return length && length <= 64 && *name != '.' &&
+    return length && length <= 255 && *name != '.' &&
            strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == length;
 }
 
 static struct registry_change fake_change;
 static char fake_change_name[80];
 
+static void (*fake_on_change)(const struct registry_change *change); /* NULL: a change is only noted */
+
+int registry_know(struct server *server, const char *name, const char *directory) {
+    (void)server;
+    (void)name;
+    (void)directory;
+    return STATUS_OK;
+}
+
 void registry_start(struct server *server, const struct registry_change *change) {
     (void)server;
+    if (fake_on_change)
+        fake_on_change(change);
     fake_change = *change;
     snprintf(fake_change_name, sizeof fake_change_name, "%s %s", change->name, change->path ? change->path : "-");
 }

@@ -70,6 +70,23 @@ static void a_key_has_a_lowest_priority_beside_its_weight_or_alone(void **state)
     assert_true(holder.weight == 0.5 && holder.least_priority == INT32_MAX);
 }
 
+static void a_key_may_tune_within_limits(void **state) {
+    struct fixture *fixture = *state;
+    struct key_holder holder;
+    write_keys(fixture, "a sk-1\nb sk-2 tune\nc sk-3 tuning_bytes=20G tune 2 tuning_jobs=3\nd sk-4 tune tuning_jobs=0 "
+                        "tuning_bytes=100\n");
+    test_ok(keys_open(fixture->path, &fixture->keys));
+    assert_true(keys_find(fixture->keys, "Bearer sk-1", &holder));
+    assert_true(!holder.may_tune && holder.tuning_jobs == -1 && holder.tuning_bytes == -1);
+    assert_true(keys_find(fixture->keys, "Bearer sk-2", &holder));
+    assert_true(holder.may_tune && holder.tuning_jobs == -1 && holder.tuning_bytes == -1);
+    assert_true(keys_find(fixture->keys, "Bearer sk-3", &holder));
+    assert_true(holder.may_tune && holder.tuning_jobs == 3 && holder.tuning_bytes == (int64_t)20 << 30);
+    assert_true(holder.weight == 2);
+    assert_true(keys_find(fixture->keys, "Bearer sk-4", &holder));
+    assert_true(holder.may_tune && holder.tuning_jobs == 0 && holder.tuning_bytes == 100);
+}
+
 static void everything_else_is_none(void **state) {
     static const char *const wrong[] = {NULL,
                                         "",
@@ -94,9 +111,18 @@ static void what_is_wrong_is_named_with_file_and_line_and_without_the_key(void *
     static const struct {
         const char *text, *expected;
     } cases[] = {
-        {"a sk-1\nsk-secret\n", "keys: line 2: expected 'name key [weight] [priority>=N]'"},
+        {"a sk-1\nsk-secret\n", "keys: line 2: expected 'name key [weight] [priority>=N] [tune] "
+                                "[tuning_jobs=N] [tuning_bytes=SIZE]'"},
         {"a sk-secret 1 2\n", "keys: line 1: two weights"},
-        {"a sk-secret 1 priority>=0 2\n", "keys: line 1: expected 'name key [weight] [priority>=N]'"},
+        {"a sk-secret 1 priority>=0 2\n", "keys: line 1: two weights"},
+        {"a sk-secret 1 2 3 4 5 6\n", "keys: line 1: expected 'name key [weight] [priority>=N] [tune] "
+                                      "[tuning_jobs=N] [tuning_bytes=SIZE]'"},
+        {"a sk-secret tuning_jobs=1\n", "keys: line 1: limits of tuning do nothing without the word 'tune'"},
+        {"a sk-secret tune tuning_jobs=-1\n", "keys: line 1: expected tuning_jobs=N"},
+        {"a sk-secret tune tuning_bytes=G\n", "keys: line 1: expected tuning_bytes=SIZE"},
+        {"a sk-secret tune tuning_bytes=9999999T\n", "keys: line 1: expected tuning_bytes=SIZE"},
+        {"a sk-secret tune tune\n", "keys: line 1: two times 'tune'"},
+        {"a sk-secret tuned\n", "keys: line 1: a weight is a number"},
         {"a sk-secret priority>=0 priority>=1\n", "keys: line 1: two lowest priorities"},
         {"a sk-secret priority>=\n", "keys: line 1: expected priority>=N with an integer N of 32 bits"},
         {"a sk-secret priority>=2147483648\n", "keys: line 1: expected priority>=N"},
@@ -180,6 +206,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_key_gives_its_name_number_and_weight),
         TEST(a_key_has_a_lowest_priority_beside_its_weight_or_alone),
+        TEST(a_key_may_tune_within_limits),
         TEST(everything_else_is_none),
         TEST(what_is_wrong_is_named_with_file_and_line_and_without_the_key),
         TEST(a_zero_byte_ends_no_file_early),
