@@ -3,11 +3,13 @@
 
 #include "call_engine.h"
 #include "driver.h"
+#include "tuning.h"
 
 #include <stdatomic.h>
 
 STAILQ_HEAD(driver_commands, call_shared);
 STAILQ_HEAD(driver_changes, driver_change);
+STAILQ_HEAD(driver_asks, tuning_ask);
 TAILQ_HEAD(driver_waiting, call_engine);
 
 /* Both threads use it, under its lock. */
@@ -16,6 +18,7 @@ struct driver_shared {
     pthread_cond_t woken;
     struct driver_commands commands;
     struct driver_changes new_changes;
+    struct driver_asks new_asks;
     struct driver_name *new_names; /* in no particular order */
     bool must_end;
     bool has_more;  /* an update waits until the loop has taken the previous one */
@@ -37,7 +40,11 @@ struct driver {
     bool adapters_changed, has_room; /* has_room: a call released adapters, or a change ended */
     int64_t holders, gives;          /* calls that hold adapters; how often one released them */
     int64_t drawn;                   /* tokens drawn in this step */
-    int status;                      /* the engine's failure */
+    struct driver_asks asks;         /* of tuning runs, in order of arrival */
+    struct slice_cost slices;
+    double credit; /* seconds of slices that decode steps have left, and that none has used */
+    struct tuning_spent tuned;
+    int status; /* the engine's failure */
 };
 
 /* ---- driver_call.c ---- */
@@ -71,3 +78,9 @@ bool driver_is_starving(const struct driver *driver);
 void driver_take_names(struct driver *driver, struct driver_name *names);
 /* Posts the list of adapters if it has changed. */
 void driver_publish_adapters(struct driver *driver);
+
+/* ---- driver_tuning.c ---- */
+
+/* Does asks of tuning runs, or a slice of one, for a bounded time. `has_stepped`: after a step. `must_end`: passes and
+ * updates fail. Returns whether there was work. */
+bool driver_tune_on(struct driver *driver, bool has_stepped, bool must_end);

@@ -17,13 +17,17 @@ int driver_open(const struct driver_options *options, struct driver **out) {
     STAILQ_INIT(&driver->shared.commands);
     STAILQ_INIT(&driver->shared.new_changes);
     STAILQ_INIT(&driver->changes);
+    STAILQ_INIT(&driver->shared.new_asks);
+    STAILQ_INIT(&driver->asks);
     TAILQ_INIT(&driver->waiting);
     pthread_mutex_init(&driver->shared.lock, NULL);
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_cond_init(&driver->shared.woken, &clock);
     pthread_condattr_destroy(&clock);
-    struct scheduler_options scheduler = {.prefill_stretch = serve->prefill_stretch};
+    struct scheduler_options scheduler = {.prefill_stretch = serve->prefill_stretch,
+                                          .slice_share = serve->tuning_share,
+                                          .slice_seconds = serve->tuning_slice};
     grammars_schedule(options->server->grammars, options->server->vocabulary, &scheduler);
     int status = engine_open_scheduler(options->engine, &scheduler, &driver->scheduler);
     if (status) {
@@ -89,6 +93,7 @@ static void take_commands(struct driver *driver, bool *must_end) {
     pthread_mutex_lock(&driver->shared.lock);
     STAILQ_CONCAT(&taken, &driver->shared.commands);
     STAILQ_CONCAT(&driver->changes, &driver->shared.new_changes);
+    STAILQ_CONCAT(&driver->asks, &driver->shared.new_asks);
     *must_end = driver->shared.must_end && STAILQ_EMPTY(&taken);
     struct driver_name *names = driver->shared.new_names;
     driver->shared.new_names = NULL;
@@ -192,7 +197,9 @@ static void publish_stats(struct driver *driver) {
     struct engine *engine = driver->options.engine;
     struct driver_stats stats = {.pages = engine_pages(engine),
                                  .pages_free = engine_pages_available(engine),
-                                 .adapter_bytes = engine_adapter_bytes(engine)};
+                                 .adapter_bytes = engine_adapter_bytes(engine),
+                                 .tuning = driver->tuned,
+                                 .tuning_bytes = tuning_bytes(engine)};
     for (const struct call_engine *self = TAILQ_FIRST(&driver->waiting); self; self = TAILQ_NEXT(self, waits))
         stats.deferred += self->call->request.prompt_count * self->call->request.ask.choices;
     scheduler_read_stats(driver->scheduler, &stats.scheduler);
@@ -237,8 +244,8 @@ static void sleep_until_woken(struct driver *driver) {
     until.tv_nsec = nanoseconds % 1000000000;
     pthread_mutex_lock(&driver->shared.lock);
     while (STAILQ_EMPTY(&driver->shared.commands) && STAILQ_EMPTY(&driver->shared.new_changes) &&
-           !driver->shared.new_names && !(driver->shared.must_end && !driver->calls) &&
-           !(driver->shared.has_more && driver->shared.has_taken))
+           STAILQ_EMPTY(&driver->shared.new_asks) && !driver->shared.new_names &&
+           !(driver->shared.must_end && !driver->calls) && !(driver->shared.has_more && driver->shared.has_taken))
         if (pthread_cond_timedwait(&driver->shared.woken, &driver->shared.lock, &until) == ETIMEDOUT)
             break;
     pthread_mutex_unlock(&driver->shared.lock);
@@ -260,10 +267,14 @@ int driver_run(struct driver *driver) {
         publish_stats(driver);
         publish_calls(driver);
         driver_publish_adapters(driver);
+        is_busy |= driver_tune_on(driver, stepped > 0, must_end);
         atomic_fetch_add(&driver->progress, 1);
+        while (driver->status && driver_tune_on(driver, false, true))
+            continue;
         if (driver->status)
             return driver->status;
-        if (must_end && !driver->calls && STAILQ_EMPTY(&driver->changes) && !driver->changed)
+        if (must_end && !driver->calls && STAILQ_EMPTY(&driver->changes) && STAILQ_EMPTY(&driver->asks) &&
+            !driver->changed)
             return STATUS_OK;
         if (!stepped && !is_busy)
             sleep_until_woken(driver);

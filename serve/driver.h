@@ -8,6 +8,8 @@
 #include "metrics.h"
 #include "server.h"
 
+#include "infer/tuning.h"
+
 #include <pthread.h>
 
 /* ---- adapters ---- */
@@ -86,7 +88,8 @@ struct driver_stats {
     struct scheduler_stats scheduler;
     int64_t deferred; /* completions that wait for their adapters and are not in the scheduler yet */
     int64_t pages, pages_free;
-    size_t adapter_bytes;
+    size_t adapter_bytes, tuning_bytes;
+    struct tuning_spent tuning;
     uint64_t receipts[RECEIPT_WORDS]; /* results of replays */
 };
 

@@ -47,7 +47,8 @@ struct serve_options {
     struct grammars_options grammars; /* of constraints */
     int64_t max_queued_requests, max_queued_tokens;
     double prefill_stretch;
-    double request_timeout; /* 0: none */
+    double tuning_share, tuning_slice; /* of a decode step; seconds */
+    double request_timeout;            /* 0: none */
     double drain_delay, drain_timeout, rank_timeout;
     bool logs_json;
     struct transport_limits limits;

@@ -43,9 +43,11 @@ struct tuning_ask {
     struct error error; /* ERROR_ARGUMENT for what a client can mend: a run that does not fit, with the bytes; a loss or
                            a norm that is not finite. ERROR_CANCELLED; ERROR_INTERNAL */
     int status;         /* the engine's, whose text `error` has; 0 when the engine was not asked */
-    struct tuning_spent spent;    /* on this ask */
-    struct loop_note note;        /* `run` is the owner's */
-    STAILQ_ENTRY(tuning_ask) all; /* the driver's */
+    struct tuning_spent spent; /* on this ask */
+    struct loop_note note;     /* `run` is the owner's */
+    /* The driver's: */
+    STAILQ_ENTRY(tuning_ask) all;
+    bool is_under_way;
 };
 
 /* Passes an ask to the engine's thread. Only the loop's thread calls this. Without --tuning-memory, and on an engine

@@ -25,6 +25,7 @@ struct serve_command {
     int log_format;             /* index into log_formats */
     int tool_format, reasoning; /* of the choices */
     bool is_dry_run, cache_is_given;
+    int64_t tuning_memory;
 };
 
 static const double mib = 1 << 20;
@@ -67,6 +68,12 @@ static const struct config_row rows[] = {
     ROW_SIZE("adapter-memory", AT(names) + offsetof(struct adapter_names, memory), NULL, 1, 1e15,
              "memory for adapters on each rank; unused ones make room for others. By default 512M, less where that "
              "does not fit, and none where no adapter can come"),
+    ROW_SIZE("tuning-memory", AT(tuning_memory), "0", 0, 1e15,
+             "memory for tuning runs on each rank: what trains, its optimizer and activations; 0: no run"),
+    ROW_FLOAT("tuning-share", AT(options.tuning_share), "0.1", 0.001, 10,
+              "time for tuning beside completions, as a share of a decode step"),
+    ROW_FLOAT("tuning-slice", AT(options.tuning_slice), "0.01", 0.0005, 10,
+              "seconds that tuning may take at a time while nothing else runs"),
     ROW_BOOL("dry-run", AT(is_dry_run), NULL, "print the memory plan and exit"),
     ROW_INT("max-queued-requests", AT(options.max_queued_requests), "256", 1, 1e6,
             "completions that may wait or run; more are refused"),
@@ -318,6 +325,7 @@ static int print_dry_run(const struct serving *serving, const struct job_memory 
         {"weights", plan->weights},   {"keys and values", plan->cache},
         {"adapters", plan->adapters}, {"workspace", plan->workspace + engine_plan_host_bytes(plan)},
         {"server", memory->beside},   {"program", plan->program + memory->program},
+        {"tuning", plan->tuning},
     };
     explain_cores(serving, plan, why, sizeof why);
     printf("memory plan of the first rank, %d thread%s (%s):\n", plan->threads, plan->threads > 1 ? "s" : "", why);
@@ -355,6 +363,7 @@ static int run_rank(struct comm *world, void *context) {
     struct serving *serving = context;
     struct serve_command *c = serving->command;
     struct engine_options options = batch_engine_options(&c->batch, (size_t)c->names.memory);
+    options.tuning_memory = (size_t)c->tuning_memory;
     struct job_memory memory = {.help = "a smaller " JOB_MEMORY_SIZES ", " JOB_MEMORY_RANKS,
                                 .beside = world->rank == 0 ? server_planned_bytes(&serving->command->options) : 0,
                                 .cache_is_given = c->cache_is_given,

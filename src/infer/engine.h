@@ -100,6 +100,7 @@ int engine_depth(const struct engine *engine);
 /* The bytes that a rank takes at the opening for all bases, by memory and purpose. */
 struct engine_plan {
     size_t weights, cache, adapters, workspace; /* of the device; workspace: including activations */
+    size_t tuning;                              /* of the device: the limit of tuning runs */
     size_t transfers;                           /* of the host: buffers of copies from and to the device */
     size_t steps;                               /* of the host: arrays of steps and plans, and the pages' bookkeeping */
     size_t program;                             /* of the host: threads and tokenizer, beside what the process has */

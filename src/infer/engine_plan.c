@@ -10,7 +10,7 @@
 enum { TOKENIZER_BYTES = 448 };
 
 size_t engine_plan_device_bytes(const struct engine_plan *plan) {
-    return plan->weights + plan->cache + plan->adapters + plan->workspace;
+    return plan->weights + plan->cache + plan->adapters + plan->workspace + plan->tuning;
 }
 
 size_t engine_plan_host_bytes(const struct engine_plan *plan) {
@@ -37,6 +37,7 @@ void engine_read_plan(const struct engine *engine, struct engine_plan *plan) {
     int64_t widest = 0, hidden = 0;
     *plan = (struct engine_plan){
         .workspace = work_scratch(&shared->rank.work),
+        .tuning = shared->bases->options.tuning_memory,
         .pages = shared->bases->pages - shared->bases->kept,
         .sequence_pages = shared->bases->max_pages,
         .threads = device_threads(shared->device),

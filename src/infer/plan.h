@@ -34,7 +34,7 @@ struct plan_header {
     int64_t masks;                   /* PLAN_STEP: of its rows; they follow the plan, to the rank that draws */
     int32_t image;                   /* PLAN_DROP */
     int32_t run, task;               /* PLAN_TUNE: number of the run, and enum tuning_task */
-    double work;                     /* PLAN_TUNE: of a slice */
+    struct slice_limit limit;        /* PLAN_TUNE: of a slice */
     int64_t offset, total;           /* PLAN_BYTES: position of this piece, and size of all files */
 };
 

@@ -26,6 +26,7 @@
 #pragma once
 
 #include "infer/row.h"
+#include "parallel/slice.h"
 
 /* ---- the engine ---- */
 
@@ -58,6 +59,17 @@ struct scheduler_engine {
     /* Returns the seconds of a monotonic clock. */
     double (*now)(void *self);
 };
+
+/* ---- the cost of slices: scheduler_cost.c ---- */
+
+/* Seconds and work of recent slices by kind. Zero-initialise it. */
+struct slice_cost {
+    double seconds[SLICE_KINDS], work[SLICE_KINDS];
+};
+/* Learns from a slice. */
+void slice_cost_learn(struct slice_cost *cost, const struct slice *slice);
+/* Returns the seconds of a unit of work; 0: not known yet. */
+double slice_cost_rate(const struct slice_cost *cost, enum slice_kind kind);
 
 /* ---- requests ---- */
 
@@ -156,6 +168,8 @@ struct scheduler_options {
     int64_t max_queued_tokens;           /* limit of prompt tokens that wait to be prefilled; 0: none */
     int depth;                           /* steps under way at once, 1 .. SCHEDULER_MAX_DEPTH */
     double prefill_stretch;              /* at least 1; 0: prefill is limited by max_rows only */
+    double slice_share;                  /* of a decode step: what scheduler_spare gives while completions decode */
+    double slice_seconds;                /* the same while nothing runs */
     double row_growth;                   /* relative cost that each earlier row of the sequence adds to a prefill row */
     struct constraint_pool *constraints; /* for requests with a grammar; NULL: there are none */
     int64_t mask_words;                  /* of their masks: grammar_vocabulary_words */
@@ -198,6 +212,8 @@ void scheduler_resume(struct scheduler *scheduler, uint64_t number);
  * Returns 1 when it did something. Returns 0 when nothing can run until another call or a deadline. Returns the
  * engine's status when it failed, which ends all requests. */
 int scheduler_step(struct scheduler *scheduler);
+/* Returns the seconds that other work on the engine may take before the next step. 0: a prompt waits for that step. */
+double scheduler_spare(struct scheduler *scheduler);
 /* Returns the earliest deadline of all requests; 0: none. */
 double scheduler_next_deadline(const struct scheduler *scheduler);
 /* Copies the current counters. */

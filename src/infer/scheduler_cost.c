@@ -82,3 +82,16 @@ double step_cost_prefill_row(const struct step_cost *cost) {
     double row = cost->seconds / cost->work;
     return row > 1e-9 ? row : 1e-9; /* decode rows hide the cost, but it counts as known */
 }
+
+void slice_cost_learn(struct slice_cost *cost, const struct slice *slice) {
+    static const double kept = 0.95; /* slices are many, and their pieces differ */
+    for (int k = 0; k < SLICE_KINDS; k++)
+        if (slice->work[k] > 0) {
+            cost->seconds[k] = kept * cost->seconds[k] + slice->seconds[k];
+            cost->work[k] = kept * cost->work[k] + slice->work[k];
+        }
+}
+
+double slice_cost_rate(const struct slice_cost *cost, enum slice_kind kind) {
+    return cost->work[kind] > 0 ? cost->seconds[kind] / cost->work[kind] : 0;
+}

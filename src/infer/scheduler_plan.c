@@ -493,6 +493,17 @@ static int plan_prefill(struct scheduler *s, struct step *step, double budget) {
     return STATUS_OK;
 }
 
+double scheduler_spare(struct scheduler *s) {
+    bool can_start = s->running_count < s->options.max_sequences && next_to_start(s);
+    int64_t written = count_written(s);
+    if (s->failure || can_start || has_prompts(s))
+        return 0;
+    if (!written)
+        return s->options.slice_seconds;
+    double decode = step_cost_decode(&s->cost, written);
+    return s->options.slice_share * (decode > 0 ? decode : s->last_seconds);
+}
+
 int scheduler_plan(struct scheduler *s) {
     struct step *step = &s->step[(s->first + s->under_way) % s->options.depth];
     *step = (struct step){.completion = step->completion};

@@ -44,6 +44,7 @@ struct tuning_run {
     struct tuning_update update, *given_update;
     struct train_source source; /* reads on the leader, and sends to the others */
     bool has_begun;             /* there are gradients to add to */
+    double weight, service;     /* the leader's: of its turns */
 };
 
 /* tuning_ranks.c: the leader's data on all ranks. They return STATUS_OK at once where no rank follows. */

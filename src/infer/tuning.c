@@ -80,33 +80,42 @@ static int run_task(void *context) {
     return run->is_update ? update(run) : run->pass.is_forward_only ? evaluate(run) : train(run);
 }
 
-static int slice(struct tuning_run *run, double work, bool *is_done) {
-    int status;
-    *is_done = slice_resume(&run->slice, work, &status);
-    if (*is_done)
-        run->is_under_way = false;
-    else
-        status = STATUS_OK;
-    int finished = rank_finish(&run->lent.rank); /* so that a slice has its time */
-    return status ? status : finished;
+/* Clears what a task leaves that failed or was ended. */
+static int fail_task(struct tuning_run *run, int status) {
+    char reason[1024];
+    double loss;
+    snprintf(reason, sizeof reason, "%s", status_text());
+    run->has_begun = false;
+    TRY(model_loss(run->lent.model.runner, &loss));
+    return status_fail(status, "%s", reason);
 }
 
-/* Unwinds a pass, and clears what it left. */
+static int slice(struct tuning_run *run, const struct slice_limit *limit, bool *is_done) {
+    int status;
+    *is_done = slice_resume(&run->slice, limit, &status);
+    int finished = rank_finish(&run->lent.rank); /* so that a slice has its time */
+    slice_add_rest(&run->slice);
+    if (!*is_done)
+        return finished;
+    run->is_under_way = false;
+    return status ? fail_task(run, status) : finished;
+}
+
+/* Unwinds a pass. */
 static int end_pass(struct tuning_run *run) {
     bool is_done = true;
     if (!run->is_under_way)
         return STATUS_OK;
     run->slice.must_end = true;
-    int status = slice(run, INFINITY, &is_done);
-    run->slice.must_end = run->has_begun = false;
-    double loss;
-    return status == STATUS_INTERRUPTED ? model_loss(run->lent.model.runner, &loss) : status;
+    int status = slice(run, &(const struct slice_limit){0}, &is_done);
+    run->slice.must_end = false;
+    return status == STATUS_INTERRUPTED ? STATUS_OK : status;
 }
 
 static void begin(struct tuning_run *run, bool is_update) {
     run->is_under_way = true;
     run->is_update = is_update;
-    run->slice.next = 0;
+    run->slice.next_work = 0;
     fiber_begin(run->slice.fiber, run_task, run);
 }
 
@@ -199,8 +208,10 @@ size_t tuning_bytes(const struct engine *engine) {
 
 /* ---- the leader ---- */
 
-static int send_task(struct engine *engine, int run, enum tuning_task task, double work) {
-    struct plan plan = {.header = {.kind = PLAN_TUNE, .run = run, .task = task, .work = work}};
+static int send_task(struct engine *engine, int run, enum tuning_task task, const struct slice_limit *limit) {
+    struct plan plan = {.header = {.kind = PLAN_TUNE, .run = run, .task = task}};
+    if (limit)
+        plan.header.limit = *limit;
     return engine_send_plan(engine, &plan);
 }
 
@@ -222,6 +233,15 @@ static int check_engine(const struct engine *engine, const struct tuning_run_opt
                                  : status_fail(STATUS_MEMORY, "tuning: there are %d runs already", ENGINE_RUNS);
 }
 
+static double least_service(const struct tuning_run *run) {
+    double least = INFINITY;
+    for (int i = 0; i < ENGINE_RUNS; i++) {
+        const struct tuning_run *other = run->engine->runs[i];
+        least = other && other != run && other->service < least ? other->service : least;
+    }
+    return isfinite(least) ? least : 0;
+}
+
 int tuning_open(struct engine *engine, struct tuning_run_options *options, struct tuning_run **out) {
     int number;
     *out = NULL;
@@ -241,7 +261,9 @@ int tuning_open(struct engine *engine, struct tuning_run_options *options, struc
     run->state = options->state;
     run->texts = options->texts;
     run->text_count = options->text_count;
-    int status = send_task(engine, number, TUNING_TASK_OPEN, 0);
+    run->weight = options->weight > 0 ? (double)options->weight : 1;
+    run->service = least_service(run);
+    int status = send_task(engine, number, TUNING_TASK_OPEN, NULL);
     THEN(status, tuning_share_opening(run));
     THEN(status, open_run(run));
     options->bytes = run->bytes;
@@ -258,7 +280,7 @@ int tuning_open(struct engine *engine, struct tuning_run_options *options, struc
 int tuning_close(struct tuning_run *run) {
     if (!run)
         return STATUS_OK;
-    int status = send_task(run->engine, run->number, TUNING_TASK_CLOSE, 0);
+    int status = send_task(run->engine, run->number, TUNING_TASK_CLOSE, NULL);
     int closed = close_run(run);
     return status ? status : closed;
 }
@@ -267,14 +289,14 @@ void tuning_begin_pass(struct tuning_run *run, struct tuning_pass *pass) {
     run->given_pass = pass;
     run->pass = *pass;
     run->pass.result = (struct stepper_result){0};
-    run->slice.next = 0;
+    run->slice.next_work = 0;
     run->is_update = false;
 }
 
 void tuning_begin_update(struct tuning_run *run, struct tuning_update *update) {
     run->given_update = update;
     run->update = *update;
-    run->slice.next = 0;
+    run->slice.next_work = 0;
     run->is_update = true;
 }
 
@@ -297,15 +319,15 @@ static int share_task(struct tuning_run *run) {
     return STATUS_OK;
 }
 
-int tuning_continue(struct tuning_run *run, double work, bool *is_done) {
+int tuning_continue(struct tuning_run *run, const struct slice_limit *limit, bool *is_done) {
     enum tuning_task task = run->is_update ? TUNING_TASK_UPDATE : TUNING_TASK_PASS;
     *is_done = true;
     if (!run->is_under_way) {
-        TRY(send_task(run->engine, run->number, task, 0));
+        TRY(send_task(run->engine, run->number, task, NULL));
         TRY(share_task(run));
     }
-    TRY(send_task(run->engine, run->number, TUNING_TASK_SLICE, work));
-    int status = slice(run, work, is_done);
+    TRY(send_task(run->engine, run->number, TUNING_TASK_SLICE, limit));
+    int status = slice(run, limit, is_done);
     if (*is_done && run->is_update)
         run->given_update->result = run->update.result;
     else if (*is_done)
@@ -313,23 +335,27 @@ int tuning_continue(struct tuning_run *run, double work, bool *is_done) {
     return status;
 }
 
-double tuning_next_work(const struct tuning_run *run) {
-    return run->slice.next;
+const struct slice *tuning_slice(const struct tuning_run *run) {
+    return &run->slice;
 }
 
-double tuning_done_work(const struct tuning_run *run) {
-    return run->slice.done;
+double tuning_service(const struct tuning_run *run) {
+    return run->service;
+}
+
+void tuning_charge(struct tuning_run *run, double seconds) {
+    run->service += seconds / run->weight;
 }
 
 int tuning_cancel(struct tuning_run *run) {
     if (!run->is_under_way)
         return STATUS_OK;
-    int status = send_task(run->engine, run->number, TUNING_TASK_END, 0);
+    int status = send_task(run->engine, run->number, TUNING_TASK_END, NULL);
     return status ? status : end_pass(run);
 }
 
 int tuning_take_snapshot(struct tuning_run *run, struct tuning_snapshot *snapshot) {
-    TRY(send_task(run->engine, run->number, TUNING_TASK_SNAPSHOT, 0));
+    TRY(send_task(run->engine, run->number, TUNING_TASK_SNAPSHOT, NULL));
     run->lent.rank.slice = NULL;
     int status = tuning_make_snapshot(run, snapshot);
     run->lent.rank.slice = &run->slice;
@@ -364,7 +390,7 @@ int engine_tune(struct engine *engine, const struct plan_header *header) {
         run->is_update = header->task == TUNING_TASK_UPDATE;
         return share_task(run);
     case TUNING_TASK_SLICE:
-        status = slice(run, header->work, &is_done);
+        status = slice(run, &header->limit, &is_done);
         return status == STATUS_INVALID ? STATUS_OK : status; /* the leader has it, too */
     case TUNING_TASK_END:
         return end_pass(run);

@@ -74,17 +74,21 @@ int tuning_close(struct tuning_run *run);
 /* Begin a pass or an update, which lives until it is done. Nothing runs before tuning_continue. */
 void tuning_begin_pass(struct tuning_run *run, struct tuning_pass *pass);
 void tuning_begin_update(struct tuning_run *run, struct tuning_update *update);
-/* Runs a slice: the next piece of work, and further ones of at most `work` together. When it sets *is_done, its status
+/* Runs a slice: the next piece of work, and further ones within the limit. When it sets *is_done, its status
  * is that of the whole pass or update: STATUS_INVALID when its loss or norm is not finite, or the source's. Any other
  * failure is the engine's. */
-int tuning_continue(struct tuning_run *run, double work, bool *is_done);
-/* Return the work of the next piece, which is 0 before the first slice, and that of the last slice. */
-double tuning_next_work(const struct tuning_run *run);
-double tuning_done_work(const struct tuning_run *run);
+int tuning_continue(struct tuning_run *run, const struct slice_limit *limit, bool *is_done);
+/* Returns the last slice: its work and seconds by kind, and the piece that comes next. next_work 0: nothing is known of
+ * it, as before the first slice. */
+const struct slice *tuning_slice(const struct tuning_run *run);
 /* Ends a pass that has begun, where it is. */
 int tuning_cancel(struct tuning_run *run);
 /* Takes a snapshot, between passes and updates. STATUS_MEMORY, STATUS_PEER. */
 int tuning_take_snapshot(struct tuning_run *run, struct tuning_snapshot *snapshot);
+/* Return the service that the run had, in seconds by its weight, and add some. A new run begins with the least of all
+ * others, so that runs take turns from then on. */
+double tuning_service(const struct tuning_run *run);
+void tuning_charge(struct tuning_run *run, double seconds);
 /* Returns the bytes that all runs take on this rank. */
 size_t tuning_bytes(const struct engine *engine);
 

@@ -213,7 +213,7 @@ static int attention_core_paged(const struct block_pass *block) {
 /* Pauses before attention, whose backward is 2.5 times its forward. */
 static int pause_before(const struct block_pass *block, const struct attention *call, double times) {
     double work = 2.0 * (double)call->rows * (double)(call->longest ? call->longest : call->rows);
-    return rank_pause(block->pass->run->rank, times * work * (double)(call->heads * call->head_size));
+    return rank_pause(block->pass->run->rank, SLICE_ATTENTION, times * work * (double)(call->heads * call->head_size));
 }
 
 static int attention_core_forward(const struct block_pass *block) {

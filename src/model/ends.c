@@ -297,12 +297,14 @@ static int plan_few_rows(const struct pass *pass, bool train) {
 static int head_chunks(const struct pass *pass, bool train) {
     const struct head_rows *head = &pass->batch->head;
     const struct model_config *c = &pass->run->base->options.config;
-    double work = (train ? 4.0 : 2.0) * (double)(c->hidden_size * c->vocab_size / pass->run->rank->grid.tensor);
+    double weights = (double)(c->hidden_size * c->vocab_size / pass->run->rank->grid.tensor), products = train ? 2 : 1;
+    struct slice_rows next = {SLICE_HEAD, 0, products * 2 * SLICE_BYTE * weights, products * 2 * weights};
     int64_t most = head_rows_most(pass->run), count;
     int status = STATUS_OK;
     for (int64_t first = 0; first < head->count && !status; first += count) {
         count = head->count - first < most ? head->count - first : most;
-        TRY(rank_pause_rows(pass->run->rank, count, work, &count));
+        next.rows = count;
+        TRY(rank_pause_rows(pass->run->rank, &next, &count));
         status = head_chunk(pass, first, count, train, pass->asked.is_first_micro_batch && first == 0);
     }
     return status;

@@ -194,7 +194,7 @@ static int list_counted_elsewhere(const struct param_store *store, int id,
 static int add_squares(struct optimizer *optimizer, int64_t first, int64_t end, double *sum) {
     if (first >= end)
         return STATUS_OK;
-    TRY(rank_pause(optimizer->rank, (double)(end - first) * sizeof(float) * SLICE_BYTE));
+    TRY(rank_pause(optimizer->rank, SLICE_UPDATE, (double)(end - first) * sizeof(float) * SLICE_BYTE));
     const float *gradients = param_range_between(optimizer->store, PARAM_GRADIENTS, first, end - first).data;
     return rank_run(optimizer->rank, PHASE_OPTIMIZER, sum_of_squares,
                     &(const struct sum_of_squares){end - first, gradients, true, sum});
@@ -261,7 +261,7 @@ static int pause_before_ranges(struct optimizer *optimizer, int64_t left, double
     *count = left;
     if (optimizer->rank->slice && elements * (double)left > PART_ELEMENTS)
         *count = elements < PART_ELEMENTS ? (int64_t)(PART_ELEMENTS / elements) : 1;
-    return rank_pause(optimizer->rank, (double)*count * elements * ELEMENT_BYTES * SLICE_BYTE);
+    return rank_pause(optimizer->rank, SLICE_UPDATE, (double)*count * elements * ELEMENT_BYTES * SLICE_BYTE);
 }
 
 /* Updates the piece of a turn. */

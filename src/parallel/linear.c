@@ -165,17 +165,23 @@ static const void *at_row(const void *matrix, int64_t row, int64_t stride, enum 
     return matrix ? (const char *)matrix + (size_t)(row * stride) * dtype_bytes(dtype) : NULL;
 }
 
+/* Pauses before a product of `rows` rows, of which *count come next. It reads all weights once. */
+static int pause_before(const struct linear *linear, const struct linear_call *call, int64_t rows, int64_t *count) {
+    double weights = (double)linear->in * (double)linear->out;
+    const struct slice_rows next = {SLICE_PRODUCT, rows, 2 * SLICE_BYTE * weights, 2 * weights};
+    return rank_pause_rows(call->rank, &next, count);
+}
+
 /* The base's product, a block of rows after the other where the rank's work is cut into slices. The head, whose columns
  * ranks share unequally, is cut by its caller, and casts to FP8 are of all rows. */
 static int multiply_rows(const struct linear *linear, const struct linear_call *call, const void *x, void *y,
                          bool into_fp32) {
     enum dtype y_dtype = into_fp32 || call->y_dtype_is_fp32 ? DTYPE_F32 : call->dtype;
-    double work = 2.0 * (double)linear->in * (double)linear->out;
     int64_t count = call->rows, stride = y_stride(linear, call);
     int status = STATUS_OK;
     for (int64_t first = 0; first < call->rows && !status; first += count) {
         if (linear->split != LINEAR_WHOLE && !call->fp8)
-            TRY(rank_pause_rows(call->rank, call->rows - first, work, &count));
+            TRY(pause_before(linear, call, call->rows - first, &count));
         struct linear_call block = *call;
         block.rows = count;
         block.residual = at_row(call->residual, first, stride, y_dtype);
@@ -265,13 +271,12 @@ static int input_gradient(const struct linear *linear, const struct linear_call 
 /* The same in blocks of rows; see multiply_rows. */
 static int input_gradient_rows(const struct linear *linear, const struct linear_call *call, struct matrix_view dy,
                                void *dx) {
-    double work = 2.0 * (double)linear->in * (double)linear->out;
     int64_t count = call->rows;
     int status = STATUS_OK;
     if (linear->split == LINEAR_WHOLE || call->fp8)
         return input_gradient(linear, call, dy, dx);
     for (int64_t first = 0; first < call->rows && !status; first += count) {
-        TRY(rank_pause_rows(call->rank, call->rows - first, work, &count));
+        TRY(pause_before(linear, call, call->rows - first, &count));
         struct linear_call block = *call;
         block.rows = count;
         block.aux = (void *)at_row(call->aux, first, linear->in, call->dtype);

@@ -137,12 +137,13 @@ void rank_unshare(struct rank *rank) {
     *rank = (struct rank){0};
 }
 
-int rank_pause_rows(struct rank *rank, int64_t rows, double row_work, int64_t *count) {
-    *count = rows;
+int rank_pause_rows(struct rank *rank, const struct slice_rows *rows, int64_t *count) {
+    *count = rows->rows;
     if (!rank->slice || rank->is_planning)
         return STATUS_OK;
-    return device_is_batch_invariant(rank->device) ? slice_rows(rank->slice, rows, row_work, count)
-                                                   : slice_pause(rank->slice, (double)rows * row_work);
+    return device_is_batch_invariant(rank->device)
+               ? slice_pause_rows(rank->slice, rows, count)
+               : slice_pause(rank->slice, rows->kind, rows->fixed + (double)rows->rows * rows->row);
 }
 
 /* ---- planning ---- */

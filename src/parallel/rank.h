@@ -120,11 +120,11 @@ static inline void rank_unsure(struct rank *rank, bool is_unsure, int change) {
 /* ---- slices ---- */
 
 /* Comes before a piece of work: see slice_pause. */
-static inline int rank_pause(struct rank *rank, double work) {
-    return rank->slice && !rank->is_planning ? slice_pause(rank->slice, work) : STATUS_OK;
+static inline int rank_pause(struct rank *rank, enum slice_kind kind, double work) {
+    return rank->slice && !rank->is_planning ? slice_pause(rank->slice, kind, work) : STATUS_OK;
 }
-/* Comes before rows whose bits do not depend on each other, of which *count are next: see slice_rows. */
-int rank_pause_rows(struct rank *rank, int64_t rows, double row_work, int64_t *count);
+/* Comes before rows whose bits do not depend on each other, of which *count are next: see slice_pause_rows. */
+int rank_pause_rows(struct rank *rank, const struct slice_rows *rows, int64_t *count);
 
 /* ---- operations and collectives ---- */
 

@@ -55,7 +55,7 @@ struct tuned {
 struct scene {
     const struct tuned *tuned;
     int precision, tensor;
-    double work; /* of a slice; 0: the least */
+    double seconds; /* of a slice; 0: the least */
     bool writes, cancels;
     /* Results of the leader. */
     struct peft_bytes bytes;
@@ -164,7 +164,7 @@ static void work_off(struct scene *scene, struct engine *engine, struct tuning_r
     for (bool is_done = false; !is_done; scene->slices++) {
         if (sequence >= 0)
             write_row(scene, engine, sequence, written);
-        test_ok(tuning_continue(run, scene->work, &is_done));
+        test_ok(tuning_continue(run, &(const struct slice_limit){scene->seconds, {1, 1, 1, 1}}, &is_done));
     }
 }
 
@@ -186,7 +186,7 @@ static void cancel(struct engine *engine, struct tuning_run *run, const struct r
     bool is_done = false;
     tuning_begin_pass(run, &pass);
     for (int i = 0; i < 5; i++)
-        test_ok(tuning_continue(run, 0, &is_done));
+        test_ok(tuning_continue(run, &(const struct slice_limit){0}, &is_done));
     assert_false(is_done);
     test_ok(tuning_cancel(run));
 }
@@ -260,7 +260,7 @@ static void assert_same(const struct scene *scene, const struct scene *other) {
         assert_true(peft_bytes_file(&other->bytes, i, &b));
         if (strcmp(a.name, b.name) || a.length != b.length || memcmp(a.data, b.data, a.length))
             fail_msg("%s, %s, slices of %g: %s differs", scene->tuned->name, precision_names[scene->precision],
-                     other->work, a.name);
+                     other->seconds, a.name);
     }
     assert_int_equal(scene->bytes.length, other->bytes.length);
 }
@@ -294,7 +294,7 @@ static void a_run_has_the_bytes_of_a_trainer(void **state) {
     for (int c = 0; c < CASES; c++)
         for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
             struct scene trained = scene_of(c, precision, 1), whole = trained, cut = trained;
-            whole.work = INFINITY;
+            whole.seconds = INFINITY;
             train(&trained);
             tune(&whole);
             tune(&cut);
@@ -313,7 +313,7 @@ static void texts_and_runs_leave_each_others_bits(void **state) {
     struct scene alone = scene_of(0, PRECISION_BF16, 1), beside;
     alone.writes = true;
     beside = alone;
-    alone.work = INFINITY;
+    alone.seconds = INFINITY;
     beside.cancels = true;
     tune(&alone);
     tune(&beside);

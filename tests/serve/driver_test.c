@@ -105,6 +105,15 @@ void driver_publish_adapters(struct driver *driver) {
     (void)driver;
 }
 
+/* ---- driver_tuning.c ---- */
+
+bool driver_tune_on(struct driver *driver, bool has_stepped, bool must_end) {
+    (void)driver;
+    (void)has_stepped;
+    (void)must_end;
+    return false;
+}
+
 /* ---- loop.c: the loop is as fast as can be ---- */
 
 void loop_post_all(struct loop *loop, struct loop_note *first, struct loop_note **last) {
@@ -170,6 +179,11 @@ int64_t engine_pages_available(const struct engine *engine) {
 const uint64_t *adapters_receipts(const struct adapters *adapters) {
     static const uint64_t none[RECEIPT_WORDS];
     return none;
+}
+
+size_t tuning_bytes(const struct engine *engine) {
+    (void)engine;
+    return 0;
 }
 
 size_t engine_adapter_bytes(const struct engine *engine) {
