@@ -41,8 +41,7 @@ struct driver {
     int64_t holders, gives;          /* calls that hold adapters; how often one released them */
     int64_t drawn;                   /* tokens drawn in this step */
     struct driver_asks asks;         /* of tuning runs, in order of arrival */
-    struct slice_cost slices;
-    double credit; /* seconds of slices that decode steps have left, and that none has used */
+    struct tuning_turns turns;
     struct tuning_spent tuned;
     int status; /* the engine's failure */
 };

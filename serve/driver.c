@@ -30,6 +30,7 @@ int driver_open(const struct driver_options *options, struct driver **out) {
                                           .slice_seconds = serve->tuning_slice};
     grammars_schedule(options->server->grammars, options->server->vocabulary, &scheduler);
     int status = engine_open_scheduler(options->engine, &scheduler, &driver->scheduler);
+    driver->turns.scheduler = driver->scheduler;
     if (status) {
         driver_close(driver);
         *out = NULL;

@@ -74,47 +74,23 @@ static void publish(struct driver *driver, struct tuning_ask *ask) {
 
 /* ---- work ---- */
 
-/* A slice of a pass or an update. */
-static void work_on(struct driver *driver, struct tuning_ask *ask, double seconds) {
-    struct slice_limit limit = {.seconds = seconds};
-    bool is_done;
+/* A slice of a pass or an update. Returns whether there was time for one. */
+static bool work_on(struct driver *driver, struct tuning_ask *ask, bool has_stepped) {
+    struct tuning_spent before = ask->spent;
+    bool has_run, is_done;
     if (!ask->is_under_way && ask->kind == TUNING_PASS)
         tuning_begin_pass(ask->run, &ask->pass);
     else if (!ask->is_under_way)
         tuning_begin_update(ask->run, &ask->update);
     ask->is_under_way = true;
-    for (int k = 0; k < SLICE_KINDS; k++)
-        limit.rate[k] = slice_cost_rate(&driver->slices, (enum slice_kind)k);
-    double began = clock_seconds();
-    int status = tuning_continue(ask->run, &limit, &is_done);
-    double took = clock_seconds() - began;
-    slice_cost_learn(&driver->slices, tuning_slice(ask->run));
-    tuning_charge(ask->run, took);
-    driver->credit -= took;
-    driver->tuned.slices++;
-    driver->tuned.seconds += took;
-    ask->spent.slices++;
-    ask->spent.seconds += took;
+    int status = tuning_turn(&driver->turns, ask->run, has_stepped, &ask->spent, &has_run, &is_done);
+    driver->tuned.slices += ask->spent.slices - before.slices;
+    driver->tuned.seconds += ask->spent.seconds - before.seconds;
     if (is_done)
         end_with(driver, ask, status);
     else
         driver->status = driver->status ? driver->status : status;
-}
-
-/* Sets the seconds of the next slice; false: there is no time for it now. */
-static bool has_time(struct driver *driver, const struct tuning_ask *ask, bool has_stepped, double *seconds) {
-    const struct slice *slice = tuning_slice(ask->run);
-    double spare = scheduler_spare(driver->scheduler);
-    double needs = slice_cost_rate(&driver->slices, slice->next) * slice->next_work;
-    *seconds = spare;
-    if (!has_stepped || spare <= 0) {
-        driver->credit = 0;
-        return spare > 0;
-    }
-    double most = needs > spare ? needs : spare;
-    driver->credit = driver->credit + spare < most ? driver->credit + spare : most;
-    *seconds = driver->credit;
-    return driver->credit > 0 && driver->credit >= needs;
+    return has_run;
 }
 
 static void do_ask(struct driver *driver, struct tuning_ask *ask) {
@@ -139,7 +115,6 @@ static void do_ask(struct driver *driver, struct tuning_ask *ask) {
 
 bool driver_tune_on(struct driver *driver, bool has_stepped, bool must_end) {
     struct tuning_ask *ask = next_ask(driver);
-    double seconds;
     if (!ask)
         return false;
     bool is_work = ask->kind == TUNING_PASS || ask->kind == TUNING_UPDATE;
@@ -152,9 +127,7 @@ bool driver_tune_on(struct driver *driver, bool has_stepped, bool must_end) {
         end_early(driver, ask, ERROR_DRAINING, "the server is stopping");
     else if (!is_work)
         do_ask(driver, ask);
-    else if (has_time(driver, ask, has_stepped, &seconds))
-        work_on(driver, ask, seconds);
     else
-        return false;
+        return work_on(driver, ask, has_stepped);
     return true;
 }

@@ -92,7 +92,21 @@ void tuning_charge(struct tuning_run *run, double seconds);
 /* Returns the bytes that all runs take on this rank. */
 size_t tuning_bytes(const struct engine *engine);
 
+/* ---- slices beside the steps of a scheduler: tuning_turns.c ---- */
+
 struct tuning_spent {
     int64_t slices;
     double seconds;
 };
+
+struct tuning_turns {
+    struct scheduler *scheduler;
+    struct slice_cost cost;
+    double credit; /* seconds that steps have left for slices, and that none has used */
+};
+/* Runs a slice of the run, whose pass or update has begun, if there is time for its next piece; adds what it took to
+ * *spent. While completions decode, each step (`has_stepped`: there was one since the last call) leaves what
+ * scheduler_spare returns. Slices then wait until the next piece fits. *has_run false: there was no time. Errors and
+ * *is_done as tuning_continue. */
+int tuning_turn(struct tuning_turns *turns, struct tuning_run *run, bool has_stepped, struct tuning_spent *spent,
+                bool *has_run, bool *is_done);
