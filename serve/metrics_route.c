@@ -1,4 +1,5 @@
 /* GET /metrics. */
+#include "jobs.h"
 #include "metrics.h"
 #include "registry.h"
 #include "route.h"
@@ -41,6 +42,7 @@ void metrics_get(struct exchange *exchange) {
     adapters.running = strbuf_text(&running);
     adapters.waiting = strbuf_text(&waiting);
     metrics_add_text(server->metrics, &adapters, clock_wall_seconds(), &text);
+    jobs_add_metrics(server->jobs, &text);
     if (!loaded || text.failed || running.failed || waiting.failed) {
         route_fail(exchange, AN_ERROR(ERROR_INTERNAL, NULL, "out of memory"));
     } else {

@@ -28,9 +28,10 @@ static void add_operation(const struct openapi_route *route, struct strbuf *out)
                              "\"schema\":{\"type\":\"string\"}}],");
     if (row->body)
         strbuf_format(out,
-                      "\"requestBody\":{\"required\":%s,\"content\":{\"application/json\":{\"schema\":"
+                      "\"requestBody\":{\"required\":%s,\"content\":{\"%s\":{\"schema\":"
                       "{\"$ref\":\"#/components/schemas/%s\"}}}},",
-                      row->flags & ROUTE_MAY_BE_EMPTY ? "false" : "true", row->body);
+                      row->flags & ROUTE_MAY_BE_EMPTY ? "false" : "true",
+                      row->flags & ROUTE_IS_FORM ? "multipart/form-data" : "application/json", row->body);
     strbuf_add_text(out, "\"responses\":{\"200\":{\"description\":\"Success\",\"content\":{");
     if (strchr(row->answer, '/'))
         strbuf_format(out, "\"%s\":{\"schema\":{\"type\":\"string\"}}", row->answer);

@@ -12,7 +12,9 @@ enum route_flag {
     ROUTE_MAY_BE_EMPTY = 1 << 4,  /* an empty body is an empty object */
     ROUTE_MAY_BE_STREAM = 1 << 5, /* a body with "stream": true is answered with events */
     ROUTE_IS_MESSAGES = 1 << 6,   /* of Anthropic's API, which has its own form of errors */
-    ROUTE_IS_TUNING = 1 << 7,     /* of Tinker's API: only with --tuning-root */
+    ROUTE_IS_TUNING = 1 << 7,     /* offered with --tuning-root */
+    ROUTE_IS_FORM = 1 << 8,       /* its body is multipart/form-data */
+    ROUTE_IS_TINKER = 1 << 9,     /* of Tinker's API: offered with --tuning-root, to keys that may tune */
 };
 
 /* A route. Names of schemas are those of openapi.json and openapi.c. */

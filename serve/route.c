@@ -4,6 +4,7 @@
  * Paths are listed without /v1; each works with and without it. */
 #include "route-internal.h"
 
+#include "jobs-internal.h"
 #include "log.h"
 #include "metrics.h"
 #include "origin.h"
@@ -23,8 +24,9 @@ enum {
     HAS_REST = ROUTE_HAS_REST,
     MAY_BE_EMPTY = ROUTE_MAY_BE_EMPTY,
     IS_MESSAGES = ROUTE_IS_MESSAGES,
+    IS_TUNING = ROUTE_IS_TUNING,
     IS_STREAM = ROUTE_IS_WORK | ROUTE_MAY_BE_STREAM,
-    IS_TUNING = ROUTE_IS_WORK | ROUTE_IS_TUNING,
+    IS_TINKER = ROUTE_IS_WORK | ROUTE_IS_TINKER,
 };
 
 static route_begin describe;
@@ -42,6 +44,18 @@ static const struct route_row rows[] = {
     {"POST", "/detokenize", BOTH, 0, openai_detokenize, "Turn token ids into a text", "DetokenizeBody", "Text"},
     {"GET", "/models", BOTH, 0, openai_models, "List the base and its adapters", NULL, "Models"},
     {"GET", "/models/", BOTH, HAS_REST, openai_model, "Show the base or an adapter", NULL, "Model"},
+    {"DELETE", "/models/", BOTH, HAS_REST | IS_TUNING, openai_model_delete, "Delete a tuned model", NULL, "Deleted"},
+    {"GET", "/files", BOTH, IS_TUNING, files_list, "List files", NULL, "Files"},
+    {"POST", "/files", BOTH, IS_TUNING | ROUTE_IS_FORM, files_create, "Upload a file", "FileBody", "File"},
+    {"GET", "/files/", BOTH, HAS_REST | IS_TUNING, files_get, "Show a file, or with /content its bytes", NULL, "File"},
+    {"DELETE", "/files/", BOTH, HAS_REST | IS_TUNING, files_delete, "Delete a file", NULL, "Deleted"},
+    {"GET", "/fine_tuning/jobs", BOTH, IS_TUNING, jobs_list, "List tuning jobs", NULL, "Jobs"},
+    {"POST", "/fine_tuning/jobs", BOTH, IS_TUNING | ROUTE_IS_WORK, jobs_create, "Begin a tuning job", "JobBody",
+     "Job"},
+    {"GET", "/fine_tuning/jobs/", BOTH, HAS_REST | IS_TUNING, jobs_get,
+     "Show a job, or with /events or /checkpoints a list", NULL, "JobOrList"},
+    {"POST", "/fine_tuning/jobs/", BOTH, HAS_REST | IS_TUNING | MAY_BE_EMPTY, jobs_act,
+     "With /cancel, /pause or /resume: change a job", "Empty", "Job"},
     {"GET", "/tokenizer_info", BOTH, 0, openai_tokenizer_info, "Show end-of-text and template", NULL, "TokenizerInfo"},
     {"GET", "/version", BOTH, 0, route_version, "Show the program's version", NULL, "Version"},
     {"GET", "/openapi.json", BOTH, 0, describe, "Describe these routes", NULL, "Description"},
@@ -58,40 +72,40 @@ static const struct route_row rows[] = {
     {"POST", "/load_lora_adapter", CONTROL, 0, control_change, "Load an adapter, as vLLM", "VllmLoadBody", "text/plain"},
     {"POST", "/unload_lora_adapter", CONTROL, 0, control_change, "Unload an adapter, as vLLM", "VllmUnloadBody",
      "text/plain"},
-    {"POST", "/api/v1/client/config", DATA, IS_TUNING, tinker_post, "Get settings of Tinker's client", "Object",
+    {"POST", "/api/v1/client/config", DATA, IS_TINKER, tinker_post, "Get settings of Tinker's client", "Object",
      "Object"},
-    {"POST", "/api/v1/client/dynamic_config", DATA, IS_TUNING, tinker_post, "Get settings that may change", "Object",
+    {"POST", "/api/v1/client/dynamic_config", DATA, IS_TINKER, tinker_post, "Get settings that may change", "Object",
      "Object"},
-    {"GET", "/api/v1/get_server_capabilities", DATA, IS_TUNING, tinker_capabilities, "List bases to tune", NULL,
+    {"GET", "/api/v1/get_server_capabilities", DATA, IS_TINKER, tinker_capabilities, "List bases to tune", NULL,
      "Object"},
-    {"POST", "/api/v1/create_session", DATA, IS_TUNING, tinker_post, "Begin a session of tuning", "Object", "Object"},
-    {"POST", "/api/v1/session_heartbeat", DATA, IS_TUNING, tinker_post, "Keep a session", "Object", "Object"},
-    {"POST", "/api/v1/sessions/", DATA, IS_TUNING | HAS_REST, tinker_post, "End a session", "Object", "Object"},
-    {"POST", "/api/v1/telemetry", DATA, IS_TUNING, tinker_post, "Take telemetry, and keep none of it", "Object",
+    {"POST", "/api/v1/create_session", DATA, IS_TINKER, tinker_post, "Begin a session of tuning", "Object", "Object"},
+    {"POST", "/api/v1/session_heartbeat", DATA, IS_TINKER, tinker_post, "Keep a session", "Object", "Object"},
+    {"POST", "/api/v1/sessions/", DATA, IS_TINKER | HAS_REST, tinker_post, "End a session", "Object", "Object"},
+    {"POST", "/api/v1/telemetry", DATA, IS_TINKER, tinker_post, "Take telemetry, and keep none of it", "Object",
      "Object"},
-    {"POST", "/api/v1/create_model", DATA, IS_TUNING, tinker_post, "Make a training run", "Object", "Object"},
-    {"POST", "/api/v1/get_info", DATA, IS_TUNING, tinker_post, "Show a training run", "Object", "Object"},
-    {"POST", "/api/v1/forward_backward", DATA, IS_TUNING, tinker_forward_backward, "Run a pass over data", NULL,
+    {"POST", "/api/v1/create_model", DATA, IS_TINKER, tinker_post, "Make a training run", "Object", "Object"},
+    {"POST", "/api/v1/get_info", DATA, IS_TINKER, tinker_post, "Show a training run", "Object", "Object"},
+    {"POST", "/api/v1/forward_backward", DATA, IS_TINKER, tinker_forward_backward, "Run a pass over data", NULL,
      "Object"},
-    {"POST", "/api/v1/optim_step", DATA, IS_TUNING, tinker_post, "Update the weights", "Object", "Object"},
-    {"POST", "/api/v1/save_weights", DATA, IS_TUNING, tinker_post, "Save weights and the optimizer", "Object",
+    {"POST", "/api/v1/optim_step", DATA, IS_TINKER, tinker_post, "Update the weights", "Object", "Object"},
+    {"POST", "/api/v1/save_weights", DATA, IS_TINKER, tinker_post, "Save weights and the optimizer", "Object",
      "Object"},
-    {"POST", "/api/v1/save_weights_for_sampler", DATA, IS_TUNING, tinker_post, "Save weights for samples", "Object",
+    {"POST", "/api/v1/save_weights_for_sampler", DATA, IS_TINKER, tinker_post, "Save weights for samples", "Object",
      "Object"},
-    {"POST", "/api/v1/load_weights", DATA, IS_TUNING, tinker_post, "Load saved weights", "Object", "Object"},
-    {"POST", "/api/v1/unload_model", DATA, IS_TUNING, tinker_post, "End a training run", "Object", "Object"},
-    {"POST", "/api/v1/create_sampling_session", DATA, IS_TUNING, tinker_post, "Make a sampler", "Object", "Object"},
-    {"GET", "/api/v1/samplers/", DATA, IS_TUNING | HAS_REST, tinker_sampler, "Show a sampler", NULL, "Object"},
-    {"POST", "/api/v1/asample", DATA, IS_TUNING, tinker_post, "Draw samples", "Object", "Object"},
-    {"POST", "/api/v1/retrieve_future", DATA, IS_TUNING, tinker_post, "Fetch a result", "Object", "Object"},
-    {"POST", "/api/v1/cancel_future", DATA, IS_TUNING, tinker_post, "Cancel a sample", "Object", "Object"},
-    {"POST", "/api/v1/weights_info", DATA, IS_TUNING, tinker_post, "Show saved weights", "Object", "Object"},
-    {"GET", "/api/v1/training_runs", DATA, IS_TUNING, tinker_training_runs, "List training runs", NULL, "Object"},
-    {"GET", "/api/v1/training_runs/", DATA, IS_TUNING | HAS_REST, tinker_training_run, "Show a training run, or its weights", NULL,
+    {"POST", "/api/v1/load_weights", DATA, IS_TINKER, tinker_post, "Load saved weights", "Object", "Object"},
+    {"POST", "/api/v1/unload_model", DATA, IS_TINKER, tinker_post, "End a training run", "Object", "Object"},
+    {"POST", "/api/v1/create_sampling_session", DATA, IS_TINKER, tinker_post, "Make a sampler", "Object", "Object"},
+    {"GET", "/api/v1/samplers/", DATA, IS_TINKER | HAS_REST, tinker_sampler, "Show a sampler", NULL, "Object"},
+    {"POST", "/api/v1/asample", DATA, IS_TINKER, tinker_post, "Draw samples", "Object", "Object"},
+    {"POST", "/api/v1/retrieve_future", DATA, IS_TINKER, tinker_post, "Fetch a result", "Object", "Object"},
+    {"POST", "/api/v1/cancel_future", DATA, IS_TINKER, tinker_post, "Cancel a sample", "Object", "Object"},
+    {"POST", "/api/v1/weights_info", DATA, IS_TINKER, tinker_post, "Show saved weights", "Object", "Object"},
+    {"GET", "/api/v1/training_runs", DATA, IS_TINKER, tinker_training_runs, "List training runs", NULL, "Object"},
+    {"GET", "/api/v1/training_runs/", DATA, IS_TINKER | HAS_REST, tinker_training_run, "Show a training run, or its weights", NULL,
      "Object"},
-    {"DELETE", "/api/v1/training_runs/", DATA, IS_TUNING | HAS_REST, tinker_training_run, "Remove saved weights", NULL,
+    {"DELETE", "/api/v1/training_runs/", DATA, IS_TINKER | HAS_REST, tinker_training_run, "Remove saved weights", NULL,
      "Object"},
-    {"GET", "/api/v1/checkpoints", DATA, IS_TUNING, tinker_checkpoints, "List saved weights", NULL, "Object"},
+    {"GET", "/api/v1/checkpoints", DATA, IS_TINKER, tinker_checkpoints, "List saved weights", NULL, "Object"},
 };
 /* clang-format on */
 enum { ROWS = sizeof rows / sizeof *rows };
@@ -102,7 +116,9 @@ static const struct exchange_handler nobody = {.on_close = NULL};
 
 static bool is_offered(const struct exchange *exchange, const struct route_row *row) {
     bool has_metrics = exchange->request->server->options->metrics_on_data != SERVE_METRICS_OFF;
-    if (row->flags & ROUTE_IS_TUNING && !exchange->request->server->tinker)
+    if (row->flags & ROUTE_IS_TUNING && !exchange->request->server->jobs)
+        return false;
+    if (row->flags & ROUTE_IS_TINKER && !exchange->request->server->tinker)
         return false;
     return row->listeners & (1u << exchange->head.listener) || (row->listeners & METRICS && has_metrics);
 }
@@ -231,11 +247,6 @@ static bool takes_work(const struct server *server, struct error *error) {
     return !server->has_failed && !server->is_draining;
 }
 
-/* Without keys everybody may tune. */
-static bool may_tune(const struct exchange *exchange) {
-    return !exchange->request->server->keys[exchange->head.listener] || exchange->request->client.may_tune;
-}
-
 static void begin_row(struct exchange *exchange, const struct route_row *row, const struct strbuf *allowed) {
     struct error error;
     const char *path = exchange->head.path, *method = exchange->head.method;
@@ -245,11 +256,10 @@ static void begin_row(struct exchange *exchange, const struct route_row *row, co
         error_set(&error, ERROR_ROUTE_NOT_FOUND, NULL, "there is no %.200s", path);
     else if (!row)
         error_set(&error, ERROR_METHOD, NULL, "%.200s does not take %.20s", path, method);
-    else if (row->body && type && !route_is_type(type, "application/json"))
+    else if (row->body && type && !(row->flags & ROUTE_IS_FORM) && !route_is_type(type, "application/json"))
         error_set(&error, ERROR_MEDIA_TYPE, NULL, "expected a body of type application/json");
-    else if (row->flags & ROUTE_IS_TUNING && !may_tune(exchange))
-        error_set(&error, ERROR_PERMISSION, NULL, "this key may not tune");
-    else if (!(row->flags & ROUTE_IS_WORK) || takes_work(exchange->request->server, &error)) {
+    else if ((!(row->flags & ROUTE_IS_TINKER) || jobs_may_tune(exchange, &error)) &&
+             (!(row->flags & ROUTE_IS_WORK) || takes_work(exchange->request->server, &error))) {
         exchange->request->is_probe = row->flags & IS_PROBE;
         row->begin(exchange);
         return;
@@ -325,7 +335,8 @@ void route_exchange(void *router, struct exchange *exchange) {
     struct error error;
     exchange->request->server = server;
     exchange->handler = &nobody;
-    exchange->request->client = (struct key_holder){.name = "", .weight = 1, .least_priority = INT32_MIN};
+    exchange->request->client = (struct key_holder){
+        .name = "", .weight = 1, .least_priority = INT32_MIN, .tuning_jobs = -1, .tuning_bytes = -1};
     exchange->begin = request_begin_answer;
     exchange->on_closed = on_closed;
     server->exchanges += exchange->head.listener == LISTENER_DATA;

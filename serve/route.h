@@ -57,12 +57,15 @@ void route_continue(struct exchange *exchange, const struct exchange_handler *ha
  * is not valid text, or too long. */
 bool route_rest(const struct exchange *exchange, const char *prefix, char *rest, size_t bytes);
 
-/* Handlers of the OpenAI API (openai_*.c), of control (control.c), of metrics, of the page (page.c) and
- * of Tinker's API (tinker*.c). */
+/* Handlers of the OpenAI API (openai_*.c), of control (control.c), of metrics and of the page (page.c). */
 route_begin openai_completions, openai_chat, openai_responses, openai_messages, openai_count_tokens, openai_models,
     openai_model, openai_tokenize, openai_detokenize, openai_tokenizer_info, route_version, route_health, route_ready,
     page_get, metrics_get;
 route_begin control_adapters, control_change, control_drain;
+/* Handlers of tuning (files_route.c, jobs_route.c). */
+route_begin files_create, files_list, files_get, files_delete, jobs_create, jobs_list, jobs_get, jobs_act,
+    openai_model_delete;
+/* Handlers of Tinker's API (tinker.c, tinker_sampler.c, tinker_rest.c). */
 route_begin tinker_post, tinker_forward_backward, tinker_capabilities, tinker_sampler, tinker_training_runs,
     tinker_training_run, tinker_checkpoints;
 route_begin grpc_begin;

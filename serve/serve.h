@@ -52,7 +52,14 @@ struct serve_options {
     double drain_delay, drain_timeout, rank_timeout;
     bool logs_json;
     struct transport_limits limits;
-    int tensor, pipeline; /* for ServerInfo */
+    const char *tokenizer_id;         /* for Tinker's clients: the directory of the tokenizer; NULL: the model's name */
+    const char *tuning_root;          /* NULL: no tuning */
+    int64_t tuning_jobs, tuning_disk; /* that run at a time; bytes below the root */
+    double tuning_save;               /* seconds between saves of a job */
+    const char *const *tuning_words;  /* [tuning_word_count] of `cambium finetune`, in all jobs: the base */
+    size_t tuning_word_count;
+    const struct jobs_maker *jobs_maker; /* jobs.h */
+    int tensor, pipeline;                /* for ServerInfo */
     /* Ends the process with status 1 and this line: a rank hangs, or a second signal came. The loop's thread. */
     void (*end_process)(const char *line);
 };

@@ -5,12 +5,14 @@
  * driver's thread waits until answers were sent and the loop has finished. */
 #include "server-internal.h"
 
+#include "jobs.h"
 #include "log.h"
 #include "origin.h"
 #include "otlp.h"
 #include "queue.h"
 #include "registry.h"
 #include "route.h"
+#include "tinker.h"
 
 #include "infer/score.h"
 #include "infer/sequences.h"
@@ -221,6 +223,8 @@ static ON_EVENT(on_tick) {
     watch(server);
     server_count(server);
     log_tick(server);
+    if (server->tinker)
+        tinker_tick(server->tinker);
     server_end_if_idle(server);
     release_bodies(server);
     close_when_written(server);
@@ -363,6 +367,8 @@ static int open_books(struct server *server, struct engine *engine) {
     int status = metrics_new(&metrics, &server->metrics);
     THEN(status, adapters_open(engine, &core->adapters));
     THEN(status, registry_open(server, core->adapters, &server->registry));
+    THEN_IF(status, o->tuning_root, jobs_open(server, &server->jobs));
+    THEN_IF(status, o->tuning_root, tinker_start(server, o->tokenizer_id));
     driver.adapters = core->adapters;
     return status ? status : driver_open(&driver, &core->driver);
 }
@@ -390,6 +396,8 @@ static void begin_serving(struct loop_note *note) {
     }
     server->is_ready = true;
     registry_begin_checks(server);
+    if (server->jobs)
+        jobs_begin(server->jobs);
     if (transport_accept(server->transport) || print_ready(server)) {
         fail_all(server, status_text());
         driver_end(server->driver);
@@ -438,6 +446,7 @@ void server_close(struct server *server) {
         return;
     worker_stop(server->worker);
     worker_stop(core->file_worker);
+    jobs_end(server->jobs);
     grammars_stop(server->grammars);
     if (server->loop)
         loop_stop(server->loop);
@@ -448,6 +457,8 @@ void server_close(struct server *server) {
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         if (events[i])
             event_free(events[i]);
+    tinker_close(server->tinker);
+    jobs_close(server->jobs);
     registry_close(server->registry);
     driver_close(core->driver);
     grammars_close(server->grammars);

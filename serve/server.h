@@ -26,6 +26,7 @@ struct server {
     struct openai_model model;             /* set before anybody is accepted */
     struct registry *registry;             /* adapters: registry.h */
     struct driver *driver;                 /* the engine's side: driver.h */
+    struct jobs *jobs;                     /* tuning: jobs.h; NULL: there is no --tuning-root */
     struct metrics *metrics;               /* metrics.h */
     struct keys *keys[SERVER_KEYS];        /* of the listeners by their numbers, and of /metrics */
     struct otlp *otlp;                     /* spans: otlp.h; NULL: none are sent */

@@ -1,9 +1,11 @@
 /* The server's state for requests: readiness, counts, and the drain. */
 #include "server-internal.h"
 
+#include "jobs.h"
 #include "log.h"
 #include "otlp.h"
 #include "registry.h"
+#include "tinker.h"
 
 bool server_is_ready(const struct server *server) {
     return server->is_ready && !server->is_leaving && !server->has_failed &&
@@ -41,7 +43,8 @@ void server_count(struct server *server) {
 
 /* Nothing runs any more: the driver may end. */
 void server_end_if_idle(struct server *server) {
-    if (server->is_draining && server->driver && !server->core->calls && !registry_changes(server))
+    if (server->is_draining && server->driver && !server->core->calls && !registry_changes(server) &&
+        jobs_are_idle(server->jobs) && tinker_is_idle(server->tinker))
         driver_end(server->driver);
 }
 
@@ -49,6 +52,8 @@ ON_EVENT(server_give_up) {
     struct server *server = context;
     log_event(server, LOG_WARNING, "drain", "%lld requests did not end in time", (long long)server->core->calls);
     call_stop_all(server);
+    if (server->jobs)
+        jobs_stop(server->jobs, true);
 }
 
 static struct timeval time_of(double seconds) {
@@ -60,6 +65,10 @@ static void begin_drain(struct server *server) {
     struct server_core *core = server->core;
     struct timeval time = time_of(core->drain_timeout);
     server->is_draining = true;
+    if (server->jobs)
+        jobs_stop(server->jobs, false);
+    if (server->tinker)
+        tinker_stop(server->tinker);
     core->drain_deadline = clock_seconds() + core->drain_timeout;
     transport_drain(server->transport);
     log_event(server, LOG_INFO, "drain", "no more requests are taken; %lld run or wait, and have %g s",

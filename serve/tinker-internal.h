@@ -18,9 +18,9 @@ enum {
 };
 
 struct tinker {
-    struct tinker_options options;
+    struct tinker_options options; /* its root is: */
+    char root[PATH_MAX];
     struct server *server;
-    struct worker *worker;
     LIST_HEAD(, tinker_session) sessions;
     LIST_HEAD(tinker_bucket, tinker_future) futures[TINKER_BUCKETS]; /* by the digest of their ids */
     LIST_HEAD(tinker_waiters, tinker_waiter) waiters;

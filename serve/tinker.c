@@ -11,7 +11,7 @@
 
 #include <sys/random.h>
 
-enum { JOBS = 4096, CHUNK_DATA = 256 /* data of one message, which has some 20 parts a datum */ };
+enum { CHUNK_DATA = 256 /* data of one message, which has some 20 parts a datum */ };
 
 /* ---- answers ---- */
 
@@ -42,7 +42,7 @@ struct tinker_session *tinker_session_of(struct exchange *exchange, const char *
 
 bool tinker_work(struct tinker *tinker, struct worker_job *job) {
     tinker->under_way++;
-    if (worker_add(tinker->worker, job))
+    if (worker_add(tinker->options.worker, job))
         return true;
     job->done(job);
     return false;
@@ -228,14 +228,29 @@ void tinker_forward_backward(struct exchange *exchange) {
 
 /* ---- opening, and the end ---- */
 
+/* Removes the snapshots of sessions that a killed server had. */
+static int forget_snapshots(const char *root) {
+    char path[PATH_MAX], **names;
+    size_t count;
+    TRY(file_list(root, &names, &count));
+    int status = STATUS_OK;
+    for (size_t i = 0; i < count && !status; i++)
+        if (*names[i] != '.' && snprintf(path, sizeof path, "%s/%s/snapshots", root, names[i]) < (int)sizeof path)
+            status = file_remove_tree(path);
+    file_list_free(names, count);
+    return status;
+}
+
 int tinker_open(const struct tinker_options *options, struct tinker **out) {
     struct tinker *tinker = *out = calloc(1, sizeof *tinker);
     TRY(status_allocated(tinker));
     tinker->options = *options;
     tinker->server = options->server;
+    snprintf(tinker->root, sizeof tinker->root, "%s", options->root);
+    tinker->options.root = tinker->root;
     int status = file_make_directories(options->root);
     THEN(status, staging_clean(options->root));
-    THEN(status, worker_open(options->server->loop, JOBS, &tinker->worker));
+    THEN(status, forget_snapshots(options->root));
     if (status) {
         free(tinker);
         *out = NULL;
@@ -263,16 +278,10 @@ bool tinker_is_idle(const struct tinker *tinker) {
     return !tinker || !tinker->under_way;
 }
 
-void tinker_end(struct tinker *tinker) {
-    if (tinker)
-        worker_stop(tinker->worker);
-}
-
 void tinker_close(struct tinker *tinker) {
     if (!tinker)
         return;
     while (!LIST_EMPTY(&tinker->sessions))
         end_session(LIST_FIRST(&tinker->sessions));
-    worker_close(tinker->worker);
     free(tinker);
 }

@@ -14,6 +14,7 @@
  *     tinker_sampler.c samplers
  *     tinker_sample.c  samples
  *     tinker_rest.c    lists of what is on disk
+ *     tinker_start.c   opening it in a server; the options of runs
  *
  * The loop's thread owns everything; a worker reads and writes files. Objects belong to the key that made them. */
 #pragma once
@@ -27,7 +28,9 @@ struct tuning_run_options;
 
 struct tinker_options {
     struct server *server;
-    const char *root; /* directory of runs */
+    const char *root;         /* directory of runs */
+    const char *tokenizer_id; /* what clients open with transformers; NULL: the model's name */
+    struct worker *worker;    /* for files; its owner stops it */
     /* Makes the options of a run with this shape whose longest text has `longest` tokens. On the worker. The errors of
      * finetune's options. tinker_described ends it. */
     int (*describe)(const struct server *server, const struct tinker_shape *shape, int64_t longest,
@@ -50,6 +53,9 @@ struct tinker_described {
     void (*free)(struct tinker_described *described);
 };
 
+/* Opens the API of a server with --tuning-root, after its jobs. `tokenizer_id` as in the options. STATUS_MEMORY,
+ * STATUS_IO. */
+int tinker_start(struct server *server, const char *tokenizer_id);
 /* Opens the API. STATUS_MEMORY, STATUS_IO. */
 int tinker_open(const struct tinker_options *options, struct tinker **tinker);
 /* Ends sessions that are silent, holds that are over, and results that were fetched. Called regularly. */
@@ -58,7 +64,5 @@ void tinker_tick(struct tinker *tinker);
 void tinker_stop(struct tinker *tinker);
 /* True when no ask and no file is under way. NULL is allowed. */
 bool tinker_is_idle(const struct tinker *tinker);
-/* Ends the worker, while the loop runs. NULL is allowed. */
-void tinker_end(struct tinker *tinker);
 /* Frees everything. NULL is allowed. */
 void tinker_close(struct tinker *tinker);

@@ -524,15 +524,15 @@ bool tinker_take_load(struct exchange *exchange, const json_t *root, struct erro
 
 bool tinker_take_info(struct exchange *exchange, const json_t *root, struct error *error) {
     const struct openai_model *model = &exchange->request->server->model;
-    const char *id = NULL;
+    const char *tokenizer = exchange->request->server->tinker->options.tokenizer_id, *id = NULL;
     if (!json_in_string(json_object_get(root, "model_id"), "model_id", &id, error))
         return false;
     const struct tinker_run *run = tinker_run_of(exchange, id ? id : "", error);
     if (!run)
         return false;
-    tinker_answer(exchange,
-                  json_pack("{s:s, s:s, s:{s:s, s:s, s:s}, s:b, s:I, s:s}", "type", "get_info", "model_id", run->id,
-                            "model_data", "arch", "transformer", "model_name", model->name, "tokenizer_id", model->name,
-                            "is_lora", true, "lora_rank", (json_int_t)run->shape.rank, "model_name", model->name));
+    tinker_answer(exchange, json_pack("{s:s, s:s, s:{s:s, s:s, s:s}, s:b, s:I, s:s}", "type", "get_info", "model_id",
+                                      run->id, "model_data", "arch", "transformer", "model_name", model->name,
+                                      "tokenizer_id", tokenizer ? tokenizer : model->name, "is_lora", true, "lora_rank",
+                                      (json_int_t)run->shape.rank, "model_name", model->name));
     return true;
 }

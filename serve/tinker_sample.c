@@ -376,7 +376,7 @@ static bool read_prompt(struct tinker_sample *sample, const json_t *prompt, int6
 static bool read_field(struct ask *ask, const char *field, const char *name, const json_t *value, int64_t vocab,
                        struct error *error) {
     bool is_known;
-    int status = ask_read_field(ask, field, value, vocab, &is_known);
+    int status = value ? ask_read_field(ask, field, value, vocab, &is_known) : STATUS_OK;
     if (status)
         json_in_fail(status, name, error);
     return !status;

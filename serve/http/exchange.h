@@ -79,7 +79,8 @@ struct exchange {
     /* Called after the handler's on_close; or NULL. `is_whole`: the complete answer was sent; otherwise the client
      * disconnected or the transport gave up. */
     void (*on_closed)(struct exchange *exchange, bool is_whole);
-    bool resets_early; /* gRPC over HTTP/2: reset the stream when the answer ends before the request */
+    int64_t body_bytes; /* limit of a body that the handler does not gather; 0: transport_limits.body_bytes */
+    bool resets_early;  /* gRPC over HTTP/2: reset the stream when the answer ends before the request */
 };
 
 /* Returns the value of the first field with this name, or NULL. */

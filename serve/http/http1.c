@@ -248,7 +248,8 @@ static void body_take(struct http1 *http, const struct http1_bytes *body) {
     http->body.bytes += body->length;
     if (is_writable(http) && handler && handler->on_body)
         handler->on_body(&http->exchange, body->at, body->length);
-    if (http->body_bytes > (uint64_t)limits_of(http)->body_bytes && is_writable(http))
+    int64_t own = http->exchange.body_bytes;
+    if (http->body_bytes > (uint64_t)(own ? own : limits_of(http)->body_bytes) && is_writable(http))
         refuse(http, 413, "the body is too large");
 }
 

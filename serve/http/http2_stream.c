@@ -629,13 +629,16 @@ static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t id, co
         }
         return 0;
     }
+    int64_t own = stream->exchange.body_bytes;
     stream->body_bytes += length;
-    stream->gathered += length;
-    stream->http->gathered += length;
+    if (!own) {
+        stream->gathered += length;
+        stream->http->gathered += length;
+    }
     if (handler && handler->on_body)
         handler->on_body(&stream->exchange, bytes, length);
     if (!stream->exchange.resets_early && is_writable(stream) &&
-        stream->body_bytes > (uint64_t)http2_limits(stream->http)->body_bytes)
+        stream->body_bytes > (uint64_t)(own ? own : http2_limits(stream->http)->body_bytes))
         stream_refuse(stream, 413, "the body is too large");
     return 0;
 }

@@ -647,6 +647,70 @@ static int after(struct comm *world, const struct train_run *run, int64_t iterat
     return is_stopped ? STATUS_OK : serving_gap_add(world, run, iteration);
 }
 
+/* ---- runs for a server ---- */
+
+static void close_all(void *context) {
+    struct tuning *tuning = context;
+    token_buffer_free(&tuning->prompt_text);
+    tokenizer_close(tuning->tokenizer);
+    chat_template_close(tuning->template);
+    receipts_maker_close(&tuning->receipts);
+    peft_texts_free(&tuning->texts);
+    stack_free(&tuning->stack);
+    cluster_close(&tuning->cluster);
+    train_run_free(&tuning->run);
+}
+
+struct made {
+    struct jobs_run shown; /* first */
+    struct options options;
+    struct tuning tuning;
+    struct named_rows named;
+    struct config *given;
+};
+
+static void free_made(struct jobs_run *shown) {
+    struct made *made = (struct made *)shown;
+    if (!made)
+        return;
+    close_all(&made->tuning);
+    config_free(made->given);
+    free(made->tuning.sections);
+    free(made);
+}
+
+static int make(char **words, int count, struct jobs_run **run) {
+    const struct launch launch = {.is_first = true};
+    struct made *made = calloc(1, sizeof *made);
+    bool is_answered = false;
+    *run = NULL;
+    TRY(status_allocated(made));
+    name_rows(&made->named);
+    made->tuning.options = &made->options;
+    made->tuning.sections = section_rows(&made->named, &made->tuning.section_count);
+    int status = status_allocated(made->tuning.sections);
+    const struct config_command command = describe(&made->named, made->tuning.sections, made->tuning.section_count);
+    log_quiet(true);
+    THEN(status, config_parse(&command, count, words, &made->options, &made->given, &is_answered));
+    THEN(status, prepare(&launch, made->given, &made->tuning));
+    log_quiet(false);
+    made->shown = (struct jobs_run){.run = &made->tuning.run,
+                                    .adapters = made->tuning.stack.configs,
+                                    .adapter_count = made->tuning.stack.count,
+                                    .texts = made->tuning.texts.items,
+                                    .text_count = made->tuning.texts.count,
+                                    .init_directory = made->options.init_adapter};
+    if (status)
+        free_made(&made->shown);
+    else
+        *run = &made->shown;
+    return status;
+}
+
+const struct jobs_maker finetune_maker = {.make = make, .free = free_made};
+
+/* ---- the command ---- */
+
 static int run(struct launch *launch, void *context) {
     const struct tuning *tuning = context;
     return training_launch(
@@ -659,18 +723,6 @@ static int run(struct launch *launch, void *context) {
                                          .before = before,
                                          .finish = export,
                                          .after = after});
-}
-
-static void close_all(void *context) {
-    struct tuning *tuning = context;
-    token_buffer_free(&tuning->prompt_text);
-    tokenizer_close(tuning->tokenizer);
-    chat_template_close(tuning->template);
-    receipts_maker_close(&tuning->receipts);
-    peft_texts_free(&tuning->texts);
-    stack_free(&tuning->stack);
-    cluster_close(&tuning->cluster);
-    train_run_free(&tuning->run);
 }
 
 int command_finetune(int argc, char **argv) {

@@ -1,10 +1,11 @@
-/* The run files of cambium finetune, for other commands. */
+/* The run files of cambium finetune, for other commands; and runs prepared from its options, for a server. */
 #pragma once
 
 #include "stack.h"
 
 #include "base/base.h"
 #include "config/run.h"
+#include "serve/jobs.h"
 #include "train/loss.h"
 
 /* The sections of a run file. Those that pretrain has too come first. */
@@ -28,3 +29,6 @@ size_t finetune_tuning_rows(struct config_row *rows);
  * stack was chosen from `peft` and its types. STATUS_USAGE, STATUS_MEMORY. */
 int finetune_write_run_file(const struct run_config *run, const struct stack *stack, const struct stack_options *peft,
                             struct strbuf *out);
+
+/* Prepares what `cambium finetune` would run, without running it. */
+extern const struct jobs_maker finetune_maker;

@@ -1,6 +1,7 @@
 /* cambium serve: answers requests with a trained model and its adapters. */
 #include "batch_arguments.h"
 #include "commands.h"
+#include "finetune.h"
 #include "grammar_arguments.h"
 #include "model_arguments.h"
 
@@ -24,6 +25,10 @@ struct serve_command {
     const char *chat_template;
     int log_format;             /* index into log_formats */
     int tool_format, reasoning; /* of the choices */
+    struct tuning_words {
+        char text[5][PATH_MAX + 32];
+        const char *words[5];
+    } tuning_words;
     bool is_dry_run, cache_is_given;
     int64_t tuning_memory;
 };
@@ -43,9 +48,16 @@ static const struct config_row rows[] = {
     ROW_PATHS("adapter", AT(base.adapters), "NAME=DIR...", "adapters that requests may name"),
     ROW_TEXT("control", AT(options.control), "HOST:PORT",
              "address for changing adapters and reading metrics; unix:PATH, or none", .default_text = "127.0.0.1:8001"),
-    ROW_PATH("api-key-file", AT(options.api_key_file), "FILE",
-             "keys of --listen, one line \"name key [weight] [priority>=N]\" for each; without it anybody may send "
-             "requests"),
+    ROW_PATH(
+        "api-key-file", AT(options.api_key_file), "FILE",
+        "keys of --listen, one line \"name key [weight] [priority>=N] [tune] [tuning_jobs=N] [tuning_bytes=SIZE]\" for "
+        "each; without it anybody may send requests"),
+    ROW_PATH("tuning-root", AT(options.tuning_root), "DIR",
+             "directory of uploaded files and tuning jobs; with it, clients may tune adapters"),
+    ROW_INT("tuning-jobs", AT(options.tuning_jobs), "1", 1, 64, "tuning jobs that run at a time; 64 may wait"),
+    ROW_SIZE("tuning-disk", AT(options.tuning_disk), "10G", 1, 1e15, "bytes that --tuning-root may have"),
+    ROW_FLOAT("tuning-save", AT(options.tuning_save), "60", 0, 1e9,
+              "seconds between saves of a tuning job, which resumes from the last one"),
     ROW_PATH("control-key-file", AT(options.control_key_file), "FILE", "keys of --control"),
     ROW_PATH("tls-cert", AT(options.tls_cert), "FILE", "certificate chain (PEM); the listeners then accept only TLS"),
     ROW_PATH("tls-key", AT(options.tls_key), "FILE", "its private key (PEM)"),
@@ -68,8 +80,10 @@ static const struct config_row rows[] = {
     ROW_SIZE("adapter-memory", AT(names) + offsetof(struct adapter_names, memory), NULL, 1, 1e15,
              "memory for adapters on each rank; unused ones make room for others. By default 512M, less where that "
              "does not fit, and none where no adapter can come"),
-    ROW_SIZE("tuning-memory", AT(tuning_memory), "0", 0, 1e15,
-             "memory for tuning runs on each rank: what trains, its optimizer and activations; 0: no run"),
+    ROW_SIZE(
+        "tuning-memory", AT(tuning_memory), NULL, 1, 1e15,
+        "memory for tuning runs on each rank: what trains, its optimizer and activations; 256M with --tuning-root, "
+        "and none without"),
     ROW_FLOAT("tuning-share", AT(options.tuning_share), "0.1", 0.001, 10,
               "time for tuning beside completions, as a share of a decode step"),
     ROW_FLOAT("tuning-slice", AT(options.tuning_slice), "0.01", 0.0005, 10,
@@ -279,7 +293,8 @@ static int choose_memory(struct serve_command *c, const struct launch *launch, i
     struct memory_limit limit = memory_limit_find("");
     int64_t bytes = limit.available == SIZE_MAX ? (int64_t)4 << 30 : (int64_t)(limit.available / 4) / ranks;
     struct comm_data data = {.send = &bytes, .receive = &bytes, .count = 1, .dtype = DTYPE_I64};
-    if (!c->names.memory_is_given && (adapter_names_are_given(&c->names) || strcmp(c->options.control, "none")))
+    if (!c->names.memory_is_given &&
+        (adapter_names_are_given(&c->names) || c->options.tuning_root || strcmp(c->options.control, "none")))
         c->names.memory = (int64_t)512 << 20;
     if (c->cache_is_given || !device_uses_host_memory(c->base.device)) /* the engine sees what is free */
         return STATUS_OK;
@@ -336,13 +351,41 @@ static int print_dry_run(const struct serving *serving, const struct job_memory 
     return fflush(stdout) || ferror(stdout) ? status_fail_errno("cannot write standard output") : STATUS_OK;
 }
 
+/* Makes the words of `cambium finetune` for the base as it is served. */
+static int describe_base(struct serve_command *c, const struct engine *engine) {
+    struct tuning_words *all = &c->tuning_words;
+    const char *precision = c->base.precision ? model_precisions[c->base.precision] : dtype_name(engine_dtype(engine));
+    const struct {
+        const char *name, *value;
+        bool is_needed;
+    } words[] = {{"model", c->base.model, true},
+                 {"tokenizer", c->base.tokenizer, c->base.tokenizer},
+                 {"load-in", load_in_names[c->base.load_in], c->base.load_in},
+                 {"train.precision", precision, strcmp(precision, "fp32") != 0},
+                 {"tuning.template", c->chat_template, strcmp(c->chat_template, "auto") != 0}};
+    size_t count = 0;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (words[i].is_needed) {
+            int length = snprintf(all->text[count], sizeof *all->text, "--%s=%s", words[i].name, words[i].value);
+            if (length >= (int)sizeof *all->text)
+                return status_fail(STATUS_USAGE, "--%s: the path is too long", words[i].name);
+            all->words[count] = all->text[count];
+            count++;
+        }
+    c->options.tuning_words = all->words;
+    c->options.tuning_word_count = count;
+    c->options.jobs_maker = &finetune_maker;
+    c->options.tokenizer_id = c->base.tokenizer ? c->base.tokenizer : engine_directory(engine);
+    return STATUS_OK;
+}
+
 static int serve(struct serving *serving, struct engine *engine, const struct job_memory *memory) {
-    const struct serve_command *c = serving->command;
+    struct serve_command *c = serving->command;
     const char *directory = c->base.tokenizer ? c->base.tokenizer : engine_directory(engine);
     struct tokenizer_files files = {0};
     struct tokenizer *tokenizer = NULL;
-    int status = STATUS_OK;
-    if (c->base.tokenizer || pretrained_has_tokenizer(directory)) {
+    int status = describe_base(c, engine);
+    if (!status && (c->base.tokenizer || pretrained_has_tokenizer(directory))) {
         status = pretrained_read_tokenizer(directory, &files);
         THEN(status, tokenizer_open_files(&files, &tokenizer));
     }
@@ -425,6 +468,8 @@ static int prepare(const struct launch *launch, const struct config *config, voi
     struct serve_command *c = ((struct serving *)context)->command;
     c->cache_is_given = config_is_given(config, "kv-cache-memory");
     c->names.memory_is_given = config_is_given(config, "adapter-memory");
+    if (c->options.tuning_root && !config_is_given(config, "tuning-memory"))
+        c->tuning_memory = (int64_t)256 << 20;
     grammar_choose_memory(&c->options.grammars, config);
     if (c->log_format == 1)
         log_as_json();

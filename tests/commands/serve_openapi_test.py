@@ -64,6 +64,15 @@ class Document(unittest.TestCase):
         answer = server.ask(method, path.replace("{name}", "x"), [] if method in ("POST", "PUT") else None, listener=listener)
         return answer.code if answer.status >= 400 else None
 
+    def test_tuning_has_routes_where_it_is_on(self):
+        with tempfile.TemporaryDirectory() as root, Server("--tuning-root", root) as server, Server() as other:
+            more = routes(read(server)) - routes(read(other))
+            self.assertEqual({path for _, path in more},
+                             {"/files", "/files/{name}", "/fine_tuning/jobs", "/fine_tuning/jobs/{name}", "/models/{name}"})
+            for method, path in sorted(more):
+                self.assertEqual(self.code(other, method, path, "data"), "method_not_allowed" if "models" in path else "route_not_found")
+                self.assertNotIn(self.code(server, method, path, "data"), ("route_not_found", "method_not_allowed"), (method, path))
+
     def test_options_change_it(self):
         with tempfile.TemporaryDirectory() as directory:
             keys = pathlib.Path(directory) / "keys"

@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 
@@ -21,7 +22,8 @@ PATIENCE = 300 if SANITIZED else 60  # seconds, for what comes at once where not
 @functools.cache
 def description():
     """The description of both listeners. A server of its own is asked, so that no other server logs or counts it."""
-    with Server() as server, contextlib.closing(server.connect("control")) as connection:
+    with (tempfile.TemporaryDirectory() as root, Server("--tuning-root", root) as server,
+          contextlib.closing(server.connect("control")) as connection):
         return Description(Answer(server.send(connection, "GET", "/openapi.json", None, None, None)).json)
 
 

@@ -41,7 +41,7 @@ class Tinker(Case):
         cls.folder = tempfile.TemporaryDirectory(prefix="cambium-interop-")
         cls.addClassCleanup(cls.folder.cleanup)
         cls.base = pathlib.Path(cls.folder.name) / "base"
-        cls.model = random_gpt2(1, vocab_size=256, n_positions=64)
+        cls.model = random_gpt2(1, vocab_size=260, n_positions=64)
         cls.model.save_pretrained(cls.base)
         write_byte_tokenizer(cls.base)
         cls.root = pathlib.Path(cls.folder.name) / "root"
@@ -57,7 +57,7 @@ class Tinker(Case):
 
     def session(self, key):
         service = tinker.ServiceClient(base_url=f"http://{self.server.addresses['data']}", api_key=key)
-        self.addCleanup(service.close)
+        self.addCleanup(service.close, "success")
         return service
 
     def train(self, seed=1, **more):
@@ -79,7 +79,7 @@ class Tinker(Case):
         """Three steps of torch's AdamW on PEFT's adapter, whose first values are those saved before the first step."""
         client = self.train()
         before = client.save_state("before").result().path
-        theirs = peft.PeftModel.from_pretrained(random_gpt2(1, vocab_size=256, n_positions=64), self.files(before), is_trainable=True)
+        theirs = peft.PeftModel.from_pretrained(random_gpt2(1, vocab_size=260, n_positions=64), self.files(before), is_trainable=True)
         self.assertEqual(theirs.peft_config["default"].lora_alpha, 32)
         adam = torch.optim.AdamW((p for p in theirs.parameters() if p.requires_grad), lr=RATE, betas=(0.9, 0.95), eps=1e-12,
                                  weight_decay=0.01)
@@ -103,7 +103,7 @@ class Tinker(Case):
             self.assert_close(norm, total.item(), 1e-4)
             adam.step()
         after = client.save_state("after").result().path
-        ours = peft.PeftModel.from_pretrained(random_gpt2(1, vocab_size=256, n_positions=64), self.files(after))
+        ours = peft.PeftModel.from_pretrained(random_gpt2(1, vocab_size=260, n_positions=64), self.files(after))
         for name, value in peft.get_peft_model_state_dict(ours).items():
             self.assert_close(value, peft.get_peft_model_state_dict(theirs)[name].detach(), 2e-4)
 
@@ -159,7 +159,7 @@ class Tinker(Case):
 
     def test_refusals(self):
         client = self.train()
-        bad = [("cross_entropy", datum([5, 9, 256]), "target_tokens[1]: 256 is outside the vocabulary of 256"),
+        bad = [("cross_entropy", datum([5, 9, 260]), "target_tokens[1]: 260 is outside the vocabulary of 260"),
                ("cross_entropy", datum([5, 9, 3], weights=[1.0]), "weights: length 1, expected 2"),
                ("gspo", datum([5, 9]), "gspo"), ("ppo", datum([5, 9]), "logprobs: ppo needs it"),
                ("cross_entropy", datum([1] * 200), "this run takes 64")]

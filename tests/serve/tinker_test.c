@@ -13,6 +13,7 @@ static struct server server;
 static struct serve_options options;
 static struct tinker_options asked;
 static char *root;
+static struct worker *worker;
 static const char *key; /* sent as X-API-Key */
 
 /* ---- the options of a run ---- */
@@ -64,8 +65,10 @@ static int start(void **state) {
     server.base = loop_base(server.loop);
     server.driver = (struct driver *)server.loop;
     root = test_directory();
+    test_ok(worker_open(server.loop, 64, &worker));
     asked = (struct tinker_options){.server = &server,
                                     .root = root,
+                                    .worker = worker,
                                     .describe = describe,
                                     .hold_seconds = 1000,
                                     .silence_seconds = 1000,
@@ -91,8 +94,9 @@ static int stop(void **state) {
     (void)state;
     tinker_stop(server.tinker);
     settle();
-    tinker_end(server.tinker);
+    worker_stop(worker);
     tinker_close(server.tinker);
+    worker_close(worker);
     assert_int_equal(tuner_runs, 0);
     keys_close(server.keys[LISTENER_DATA]);
     loop_close(server.loop);
