@@ -14,6 +14,7 @@ enum route_flag {
     ROUTE_IS_MESSAGES = 1 << 6,   /* of Anthropic's API, which has its own form of errors */
     ROUTE_IS_TUNING = 1 << 7,     /* offered with --tuning-root */
     ROUTE_IS_FORM = 1 << 8,       /* its body is multipart/form-data */
+    ROUTE_IS_TINKER = 1 << 9,     /* of Tinker's API: offered with --tuning-root, to keys that may tune */
 };
 
 /* A route. Names of schemas are those of openapi.json and openapi.c. */

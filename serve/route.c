@@ -4,6 +4,7 @@
  * Paths are listed without /v1; each works with and without it. */
 #include "route-internal.h"
 
+#include "jobs-internal.h"
 #include "log.h"
 #include "metrics.h"
 #include "origin.h"
@@ -25,6 +26,7 @@ enum {
     IS_MESSAGES = ROUTE_IS_MESSAGES,
     IS_TUNING = ROUTE_IS_TUNING,
     IS_STREAM = ROUTE_IS_WORK | ROUTE_MAY_BE_STREAM,
+    IS_TINKER = ROUTE_IS_WORK | ROUTE_IS_TINKER,
 };
 
 static route_begin describe;
@@ -70,6 +72,40 @@ static const struct route_row rows[] = {
     {"POST", "/load_lora_adapter", CONTROL, 0, control_change, "Load an adapter, as vLLM", "VllmLoadBody", "text/plain"},
     {"POST", "/unload_lora_adapter", CONTROL, 0, control_change, "Unload an adapter, as vLLM", "VllmUnloadBody",
      "text/plain"},
+    {"POST", "/api/v1/client/config", DATA, IS_TINKER, tinker_post, "Get settings of Tinker's client", "Object",
+     "Object"},
+    {"POST", "/api/v1/client/dynamic_config", DATA, IS_TINKER, tinker_post, "Get settings that may change", "Object",
+     "Object"},
+    {"GET", "/api/v1/get_server_capabilities", DATA, IS_TINKER, tinker_capabilities, "List bases to tune", NULL,
+     "Object"},
+    {"POST", "/api/v1/create_session", DATA, IS_TINKER, tinker_post, "Begin a session of tuning", "Object", "Object"},
+    {"POST", "/api/v1/session_heartbeat", DATA, IS_TINKER, tinker_post, "Keep a session", "Object", "Object"},
+    {"POST", "/api/v1/sessions/", DATA, IS_TINKER | HAS_REST, tinker_post, "End a session", "Object", "Object"},
+    {"POST", "/api/v1/telemetry", DATA, IS_TINKER, tinker_post, "Take telemetry, and keep none of it", "Object",
+     "Object"},
+    {"POST", "/api/v1/create_model", DATA, IS_TINKER, tinker_post, "Make a training run", "Object", "Object"},
+    {"POST", "/api/v1/get_info", DATA, IS_TINKER, tinker_post, "Show a training run", "Object", "Object"},
+    {"POST", "/api/v1/forward_backward", DATA, IS_TINKER, tinker_forward_backward, "Run a pass over data", NULL,
+     "Object"},
+    {"POST", "/api/v1/optim_step", DATA, IS_TINKER, tinker_post, "Update the weights", "Object", "Object"},
+    {"POST", "/api/v1/save_weights", DATA, IS_TINKER, tinker_post, "Save weights and the optimizer", "Object",
+     "Object"},
+    {"POST", "/api/v1/save_weights_for_sampler", DATA, IS_TINKER, tinker_post, "Save weights for samples", "Object",
+     "Object"},
+    {"POST", "/api/v1/load_weights", DATA, IS_TINKER, tinker_post, "Load saved weights", "Object", "Object"},
+    {"POST", "/api/v1/unload_model", DATA, IS_TINKER, tinker_post, "End a training run", "Object", "Object"},
+    {"POST", "/api/v1/create_sampling_session", DATA, IS_TINKER, tinker_post, "Make a sampler", "Object", "Object"},
+    {"GET", "/api/v1/samplers/", DATA, IS_TINKER | HAS_REST, tinker_sampler, "Show a sampler", NULL, "Object"},
+    {"POST", "/api/v1/asample", DATA, IS_TINKER, tinker_post, "Draw samples", "Object", "Object"},
+    {"POST", "/api/v1/retrieve_future", DATA, IS_TINKER, tinker_post, "Fetch a result", "Object", "Object"},
+    {"POST", "/api/v1/cancel_future", DATA, IS_TINKER, tinker_post, "Cancel a sample", "Object", "Object"},
+    {"POST", "/api/v1/weights_info", DATA, IS_TINKER, tinker_post, "Show saved weights", "Object", "Object"},
+    {"GET", "/api/v1/training_runs", DATA, IS_TINKER, tinker_training_runs, "List training runs", NULL, "Object"},
+    {"GET", "/api/v1/training_runs/", DATA, IS_TINKER | HAS_REST, tinker_training_run, "Show a training run, or its weights", NULL,
+     "Object"},
+    {"DELETE", "/api/v1/training_runs/", DATA, IS_TINKER | HAS_REST, tinker_training_run, "Remove saved weights", NULL,
+     "Object"},
+    {"GET", "/api/v1/checkpoints", DATA, IS_TINKER, tinker_checkpoints, "List saved weights", NULL, "Object"},
 };
 /* clang-format on */
 enum { ROWS = sizeof rows / sizeof *rows };
@@ -81,6 +117,8 @@ static const struct exchange_handler nobody = {.on_close = NULL};
 static bool is_offered(const struct exchange *exchange, const struct route_row *row) {
     bool has_metrics = exchange->request->server->options->metrics_on_data != SERVE_METRICS_OFF;
     if (row->flags & ROUTE_IS_TUNING && !exchange->request->server->jobs)
+        return false;
+    if (row->flags & ROUTE_IS_TINKER && !exchange->request->server->tinker)
         return false;
     return row->listeners & (1u << exchange->head.listener) || (row->listeners & METRICS && has_metrics);
 }
@@ -220,7 +258,8 @@ static void begin_row(struct exchange *exchange, const struct route_row *row, co
         error_set(&error, ERROR_METHOD, NULL, "%.200s does not take %.20s", path, method);
     else if (row->body && type && !(row->flags & ROUTE_IS_FORM) && !route_is_type(type, "application/json"))
         error_set(&error, ERROR_MEDIA_TYPE, NULL, "expected a body of type application/json");
-    else if (!(row->flags & ROUTE_IS_WORK) || takes_work(exchange->request->server, &error)) {
+    else if ((!(row->flags & ROUTE_IS_TINKER) || jobs_may_tune(exchange, &error)) &&
+             (!(row->flags & ROUTE_IS_WORK) || takes_work(exchange->request->server, &error))) {
         exchange->request->is_probe = row->flags & IS_PROBE;
         row->begin(exchange);
         return;

@@ -65,6 +65,9 @@ route_begin control_adapters, control_change, control_drain;
 /* Handlers of tuning (files_route.c, jobs_route.c). */
 route_begin files_create, files_list, files_get, files_delete, jobs_create, jobs_list, jobs_get, jobs_act,
     openai_model_delete;
+/* Handlers of Tinker's API (tinker.c, tinker_sampler.c, tinker_rest.c). */
+route_begin tinker_post, tinker_forward_backward, tinker_capabilities, tinker_sampler, tinker_training_runs,
+    tinker_training_run, tinker_checkpoints;
 route_begin grpc_begin;
 /* Ends an unanswered request of gRPC with this error (grpc.c). */
 void grpc_fail(struct exchange *exchange, const struct error *error);

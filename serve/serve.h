@@ -52,6 +52,7 @@ struct serve_options {
     double drain_delay, drain_timeout, rank_timeout;
     bool logs_json;
     struct transport_limits limits;
+    const char *tokenizer_id;         /* for Tinker's clients: the directory of the tokenizer; NULL: the model's name */
     const char *tuning_root;          /* NULL: no tuning */
     int64_t tuning_jobs, tuning_disk; /* that run at a time; bytes below the root */
     double tuning_save;               /* seconds between saves of a job */

@@ -12,6 +12,7 @@
 #include "queue.h"
 #include "registry.h"
 #include "route.h"
+#include "tinker.h"
 
 #include "infer/score.h"
 #include "infer/sequences.h"
@@ -222,6 +223,8 @@ static ON_EVENT(on_tick) {
     watch(server);
     server_count(server);
     log_tick(server);
+    if (server->tinker)
+        tinker_tick(server->tinker);
     server_end_if_idle(server);
     release_bodies(server);
     close_when_written(server);
@@ -365,6 +368,7 @@ static int open_books(struct server *server, struct engine *engine) {
     THEN(status, adapters_open(engine, &core->adapters));
     THEN(status, registry_open(server, core->adapters, &server->registry));
     THEN_IF(status, o->tuning_root, jobs_open(server, &server->jobs));
+    THEN_IF(status, o->tuning_root, tinker_start(server, o->tokenizer_id));
     driver.adapters = core->adapters;
     return status ? status : driver_open(&driver, &core->driver);
 }
@@ -453,6 +457,7 @@ void server_close(struct server *server) {
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         if (events[i])
             event_free(events[i]);
+    tinker_close(server->tinker);
     jobs_close(server->jobs);
     registry_close(server->registry);
     driver_close(core->driver);

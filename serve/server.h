@@ -30,6 +30,7 @@ struct server {
     struct metrics *metrics;               /* metrics.h */
     struct keys *keys[SERVER_KEYS];        /* of the listeners by their numbers, and of /metrics */
     struct otlp *otlp;                     /* spans: otlp.h; NULL: none are sent */
+    struct tinker *tinker;                 /* Tinker's API: tinker.h; NULL: it is off */
     struct grammars *grammars;             /* of constraints; NULL: the model has no tokenizer */
     struct grammar_vocabulary *vocabulary; /* of the tokenizer */
     bool checks_names[LISTENER_COUNT];     /* the Host of requests must be a known name (origin.h) */

@@ -5,6 +5,7 @@
 #include "log.h"
 #include "otlp.h"
 #include "registry.h"
+#include "tinker.h"
 
 bool server_is_ready(const struct server *server) {
     return server->is_ready && !server->is_leaving && !server->has_failed &&
@@ -43,7 +44,7 @@ void server_count(struct server *server) {
 /* Nothing runs any more: the driver may end. */
 void server_end_if_idle(struct server *server) {
     if (server->is_draining && server->driver && !server->core->calls && !registry_changes(server) &&
-        jobs_are_idle(server->jobs))
+        jobs_are_idle(server->jobs) && tinker_is_idle(server->tinker))
         driver_end(server->driver);
 }
 
@@ -66,6 +67,8 @@ static void begin_drain(struct server *server) {
     server->is_draining = true;
     if (server->jobs)
         jobs_stop(server->jobs, false);
+    if (server->tinker)
+        tinker_stop(server->tinker);
     core->drain_deadline = clock_seconds() + core->drain_timeout;
     transport_drain(server->transport);
     log_event(server, LOG_INFO, "drain", "no more requests are taken; %lld run or wait, and have %g s",

@@ -80,9 +80,10 @@ static const struct config_row rows[] = {
     ROW_SIZE("adapter-memory", AT(names) + offsetof(struct adapter_names, memory), NULL, 1, 1e15,
              "memory for adapters on each rank; unused ones make room for others. By default 512M, less where that "
              "does not fit, and none where no adapter can come"),
-    ROW_SIZE("tuning-memory", AT(tuning_memory), NULL, 1, 1e15,
-             "memory for tuning runs on each rank: what trains, its optimizer and activations; 256M with --tuning-root, "
-             "and none without"),
+    ROW_SIZE(
+        "tuning-memory", AT(tuning_memory), NULL, 1, 1e15,
+        "memory for tuning runs on each rank: what trains, its optimizer and activations; 256M with --tuning-root, "
+        "and none without"),
     ROW_FLOAT("tuning-share", AT(options.tuning_share), "0.1", 0.001, 10,
               "time for tuning beside completions, as a share of a decode step"),
     ROW_FLOAT("tuning-slice", AT(options.tuning_slice), "0.01", 0.0005, 10,
@@ -374,6 +375,7 @@ static int describe_base(struct serve_command *c, const struct engine *engine) {
     c->options.tuning_words = all->words;
     c->options.tuning_word_count = count;
     c->options.jobs_maker = &finetune_maker;
+    c->options.tokenizer_id = c->base.tokenizer ? c->base.tokenizer : engine_directory(engine);
     return STATUS_OK;
 }
 

@@ -72,6 +72,13 @@ static void give_gradients(const struct gpt_batch *batch, int64_t count, const f
         weights[filled++] = 0;
 }
 
+/* Only the first tensor rank has the values of a loss of tokens. */
+static int share_gradients(struct stepper *stepper, int64_t count) {
+    const struct comm_data data = {
+        .send = stepper->values, .receive = stepper->values, .count = count, .dtype = DTYPE_F32};
+    return stepper->rank->tensor->size > 1 ? comm_broadcast(stepper->rank->tensor, &data, 0) : STATUS_OK;
+}
+
 int answers_weigh(void *context, int64_t count, float *values) {
     struct stepper *stepper = context;
     const struct gpt_batch *batch = &stepper->micros[stepper->micro_batch];
@@ -94,6 +101,10 @@ int answers_weigh(void *context, int64_t count, float *values) {
         if (!segments[texts - 1].count) /* padding */
             break;
         double weight = fabs((double)answer.weight);
+        if (stepper->loss->is_of_tokens && stepper->source->fill)
+            stepper->source->fill(stepper->source, batch, s, segments);
+        else if (stepper->loss->is_of_tokens) /* another tensor rank's */
+            continue;
         stepper->loss->run(&stepper->loss_options, stepper->shift, segments, &figures);
         figures.loss *= weight;
         for (int i = 0; i < LOSS_FIGURES; i++)
@@ -101,6 +112,8 @@ int answers_weigh(void *context, int64_t count, float *values) {
         for (; first < at; first++)
             *first = (float)((double)*first * weight * stepper->scale);
     }
+    if (stepper->loss->is_of_tokens)
+        TRY(share_gradients(stepper, at - stepper->values));
     give_gradients(batch, count, stepper->values, values);
     return STATUS_OK;
 }

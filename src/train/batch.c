@@ -37,6 +37,8 @@ static void count_rows(const struct stepper *stepper, int64_t counts[ROWS_COUNTS
 static int64_t mean_count(const struct stepper *stepper, const int64_t counts[ROWS_COUNTS]) {
     if (!stepper_has_answers(stepper))
         return counts[ROWS_LABELS];
+    if (stepper->loss->is_of_tokens) /* a sum */
+        return 1;
     return counts[ROWS_SEGMENTS] / tuning_texts(stepper->loss->form);
 }
 

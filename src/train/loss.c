@@ -2,6 +2,7 @@
 #include "train/loss.h"
 
 #include <math.h>
+#include <string.h>
 
 static double logistic(double x) {
     return x >= 0 ? 1 / (1 + exp(-x)) : exp(x) / (1 + exp(x));
@@ -78,10 +79,90 @@ static void run_kto(const struct loss_options *options, double shift, struct los
     spread(segments, -sign * options->beta * good * (1 - good));
 }
 
+/* ---- losses of tokens: p is a log-probability, q the one when the token was drawn ---- */
+
+static double clip(const struct loss_options *options, double ratio) {
+    return fmin(fmax(ratio, options->clip_low), options->clip_high);
+}
+
+/* Sets *gradient to that of the log-probability, and returns the loss of a token. */
+typedef double token_loss(const struct loss_options *options, double p, double q, double advantage, double *gradient);
+
+static double importance_sampling(const struct loss_options *options, double p, double q, double advantage,
+                                  double *gradient) {
+    double ratio = exp(p - q);
+    *gradient = -ratio * advantage;
+    return *gradient;
+}
+
+static double ppo(const struct loss_options *options, double p, double q, double advantage, double *gradient) {
+    double ratio = exp(p - q), clipped = clip(options, ratio) * advantage;
+    bool is_clipped = ratio * advantage > clipped;
+    *gradient = is_clipped ? 0 : -ratio * advantage;
+    return is_clipped ? -clipped : *gradient;
+}
+
+static double cispo(const struct loss_options *options, double p, double q, double advantage, double *gradient) {
+    *gradient = -clip(options, exp(p - q)) * advantage;
+    return *gradient * p;
+}
+
+static double dro(const struct loss_options *options, double p, double q, double advantage, double *gradient) {
+    double difference = p - q;
+    *gradient = options->beta * difference - advantage;
+    return options->beta / 2 * difference * difference - p * advantage;
+}
+
+static void run_tokens(token_loss *of, const struct loss_options *options, struct loss_segment *segment,
+                       struct loss_figures *figures) {
+    double gradient;
+    for (int64_t i = 0; i < segment->count; i++) {
+        figures->loss += of(options, (double)segment->values[i], (double)segment->sampled[i],
+                            (double)segment->advantages[i], &gradient);
+        segment->values[i] = (float)gradient;
+    }
+    figures->samples++;
+}
+
+static void run_cross_entropy(const struct loss_options *options, double shift, struct loss_segment *segments,
+                              struct loss_figures *figures) {
+    for (int64_t i = 0; i < segments->count; i++) {
+        double weight = segments->weights ? (double)segments->weights[i] : 1;
+        figures->loss -= weight * (double)segments->values[i];
+        segments->values[i] = (float)-weight;
+    }
+    figures->samples++;
+}
+
+#define RUN_TOKENS(of)                                                                                                 \
+    static void run_##of(const struct loss_options *options, double shift, struct loss_segment *segments,              \
+                         struct loss_figures *figures) {                                                               \
+        run_tokens(of, options, segments, figures);                                                                    \
+    }
+RUN_TOKENS(importance_sampling)
+RUN_TOKENS(ppo)
+RUN_TOKENS(cispo)
+RUN_TOKENS(dro)
+
+#define OF_TOKENS(which) .name = #which, .is_of_tokens = true, .run = run_##which
+
 const struct loss loss_table[] = {
     {.name = "sft"},
     {.name = "dpo", .form = TUNING_PAIRS, .has_reference = true, .run = run_dpo},
     {.name = "orpo", .form = TUNING_PAIRS, .run = run_orpo},
     {.name = "kto", .form = TUNING_LABELS, .has_reference = true, .has_shift = true, .run = run_kto},
+    {OF_TOKENS(cross_entropy)},
+    {OF_TOKENS(importance_sampling), .has_advantages = true},
+    {OF_TOKENS(ppo), .has_advantages = true},
+    {OF_TOKENS(cispo), .has_advantages = true},
+    {OF_TOKENS(dro), .has_advantages = true},
+    {.name = NULL},
 };
 const char *const loss_names[] = {"sft", "dpo", "orpo", "kto", NULL};
+
+const struct loss *loss_of_tokens(const char *name) {
+    for (const struct loss *loss = loss_table; loss->name; loss++)
+        if (loss->is_of_tokens && !strcmp(loss->name, name))
+            return loss;
+    return NULL;
+}

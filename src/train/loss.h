@@ -4,7 +4,11 @@
  * sample lie on one rank, and a loss is a mean over the samples of the global batch. The loss sft has no function: it
  * is a weighted sum over tokens, which the model's head computes by itself.
  *
- * dpo: arXiv 2305.18290; orpo: 2403.07691; kto: 2402.01306. Names and defaults are TRL's. */
+ * dpo: arXiv 2305.18290; orpo: 2403.07691; kto: 2402.01306. Names and defaults are TRL's.
+ *
+ * Losses of tokens are sums over the tokens of one segment, not means. Every token has its own values beside its
+ * log-probability. They are Tinker's, with its names; no row of a file has such values. ppo: arXiv 1707.06347; cispo:
+ * 2506.13585. */
 #pragma once
 
 #include "base/base.h"
@@ -12,6 +16,7 @@
 
 struct loss_options {
     double beta, label_smoothing, sft_weight;
+    double clip_low, clip_high; /* bounds of a ratio of probabilities */
 };
 
 /* One answer: the tokens of a segment whose loss counts. */
@@ -20,6 +25,10 @@ struct loss_segment {
     float *values;     /* [count] log-probabilities of the tokens; a loss replaces them by its gradient */
     double reference;  /* the sum of the reference model's log-probabilities; 0 where the loss has no such model */
     bool is_preferred; /* the better one of a pair, or one that is wanted */
+    /* For losses of tokens, [count] each; NULL: the loss has no use for it. */
+    const float *sampled;    /* log-probabilities when the tokens were drawn */
+    const float *advantages; /* of the draws */
+    const float *weights;    /* NULL: all are 1 */
 };
 
 /* Sums over samples. */
@@ -36,11 +45,17 @@ struct loss {
     enum tuning_form form; /* of its rows: the answers of a sample */
     bool has_reference;
     bool has_shift; /* also needs the mean over prompts with other rows' answers */
+    /* A loss of tokens, with one segment in a sample: */
+    bool is_of_tokens;
+    bool has_advantages; /* it needs `sampled` and `advantages`; else it takes `weights` */
     /* Adds a sample of weight 1 to *figures, and sets the gradients of its segments. `shift`: that mean of log-ratios,
      * not below 0. NULL: sft. */
     void (*run)(const struct loss_options *options, double shift, struct loss_segment *segments,
                 struct loss_figures *figures);
 };
-/* The rows, and their names; NULL ends the names. */
+/* The rows; one without a name ends them. */
 extern const struct loss loss_table[];
+/* Names of the rows that files can have, which come first; NULL ends them. */
 extern const char *const loss_names[];
+/* Finds a loss of tokens by its name; NULL: there is none. */
+const struct loss *loss_of_tokens(const char *name);

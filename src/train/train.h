@@ -99,6 +99,7 @@ struct train_samples {
     bool is_reference;                         /* for the reference model: without what trains */
     bool is_mismatched;                        /* each prompt has the answer of the next row of the global batch */
 };
+struct loss_segment; /* train/loss.h */
 /* A source of samples. Any number of threads may read at once. */
 struct train_source {
     /* Reads batch->samples samples, as tuning_batch_view does. */
@@ -108,6 +109,10 @@ struct train_source {
     /* The sums of the reference model's log-probabilities of each text of each row [rows, texts]; NaN: not known yet.
      * NULL: they are computed for every batch. */
     double *references[SPLIT_COUNT];
+    /* For losses of tokens: sets what the loss needs besides the log-probabilities of a segment, in which every row
+     * counts. It may keep these. On tensor ranks only the first one calls it. NULL: other losses. */
+    void (*fill)(const struct train_source *source, const struct gpt_batch *batch, int64_t segment,
+                 struct loss_segment *filled);
 };
 
 /* A run that is ready to be planned and opened. */

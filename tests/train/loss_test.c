@@ -27,8 +27,10 @@ static struct loss_figures run_loss(const struct loss *loss, const struct loss_o
     struct loss_segment segments[2];
     struct loss_figures figures = {0};
     for (int i = 0; i < 2; i++) {
-        segments[i] =
-            (struct loss_segment){answers->count[i], values[i], answers->reference[i], answers->is_preferred[i]};
+        segments[i] = (struct loss_segment){.count = answers->count[i],
+                                            .values = values[i],
+                                            .reference = answers->reference[i],
+                                            .is_preferred = answers->is_preferred[i]};
         for (int64_t t = 0; t < answers->count[i]; t++)
             values[i][t] = (float)(answers->sum[i] / (double)answers->count[i]);
     }
@@ -104,6 +106,78 @@ static void gradients_are_finite_differences(void **state) {
         }
 }
 
+/* The values of four tokens, as rows of the losses' vectors have them. */
+struct tokens {
+    float p[4], sampled[4], advantages[4], weights[4];
+};
+static const struct tokens four = {
+    {-1.25f, -0.5f, -3, -2}, {-1, -1, -2.5f, -2}, {1, -0.5f, 2, 0.25f}, {1, 0, -0.5f, 2}};
+
+static double run_tokens(const char *name, const struct loss_options *options, const struct tokens *tokens,
+                         float gradient[4]) {
+    struct tokens copy = *tokens;
+    struct loss_figures figures = {0};
+    const struct loss *loss = loss_of_tokens(name);
+    struct loss_segment segment = {.count = 4, .values = copy.p};
+    if (loss->has_advantages) {
+        segment.sampled = copy.sampled;
+        segment.advantages = copy.advantages;
+    } else
+        segment.weights = copy.weights;
+    loss->run(options, 0, &segment, &figures);
+    for (int i = 0; i < 4 && gradient; i++)
+        gradient[i] = copy.p[i];
+    return figures.loss;
+}
+
+static void losses_of_tokens_are_sums_of_the_formulas(void **state) {
+    (void)state;
+    const struct loss_options wide = {.clip_low = 0.8, .clip_high = 1.2}, open = {.clip_low = 0, .clip_high = 4},
+                              narrow = {.clip_low = 0.9, .clip_high = 1.1}, dro = {.beta = 0.05};
+    struct tokens other = four;
+    const float advantages[] = {1, 0.5f, -2, 0.25f};
+    float gradient[4];
+    memcpy(other.advantages, advantages, sizeof advantages);
+    expect(run_tokens("importance_sampling", &wide, &four, gradient), -1.41750147);
+    expect((double)gradient[0], -0.77880078);
+    expect((double)gradient[2], -2 * 0.60653066);
+    expect(run_tokens("ppo", &wide, &four, NULL), -1.41750147);
+    expect(run_tokens("ppo", &wide, &other, gradient), -0.02880078);
+    expect((double)gradient[0], -0.77880078);
+    expect((double)gradient[1], 0);
+    expect((double)gradient[2], 0);
+    expect(run_tokens("cispo", &open, &four, NULL), 4.70050462);
+    expect(run_tokens("cispo", &narrow, &four, gradient), 6.75);
+    expect((double)gradient[1], 0.55);
+    expect(run_tokens("dro", &dro, &four, NULL), 7.5140625);
+    expect(run_tokens("cross_entropy", &wide, &four, gradient), 1.25 - 1.5 + 4);
+    expect((double)gradient[2], 0.5);
+    assert_null(loss_of_tokens("dpo"));
+    assert_null(loss_of_tokens("gspo"));
+}
+
+/* The clipped ratio of cispo has no gradient, so its difference is taken where it is clipped. The step and the bound
+ * are those above; tokens away from the corners of the clip. */
+static void gradients_of_tokens_are_finite_differences(void **state) {
+    (void)state;
+    static const char *const names[] = {"cross_entropy", "importance_sampling", "ppo", "cispo", "dro"};
+    const double step = 0x1p-7, bound = 3e-4;
+    const struct loss_options options = {.beta = 0.3, .clip_low = 0.95, .clip_high = 0.99};
+    for (int n = 0; n < 5; n++)
+        for (int i = 0; i < 4; i++) {
+            struct tokens above = four, below = four;
+            float gradient[4];
+            above.p[i] += (float)step;
+            below.p[i] -= (float)step;
+            run_tokens(names[n], &options, &four, gradient);
+            double slope =
+                (run_tokens(names[n], &options, &above, NULL) - run_tokens(names[n], &options, &below, NULL)) /
+                (2 * step);
+            if (!(fabs(slope - (double)gradient[i]) <= bound))
+                fail_msg("%s, token %d: gradient %g, difference %g", names[n], i, (double)gradient[i], slope);
+        }
+}
+
 static void a_certain_answer_has_a_finite_loss(void **state) {
     (void)state;
     const struct loss_options options = {.beta = 0.1};
@@ -122,6 +196,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_are_those_of_the_formulas),
         cmocka_unit_test(gradients_are_finite_differences),
+        cmocka_unit_test(losses_of_tokens_are_sums_of_the_formulas),
+        cmocka_unit_test(gradients_of_tokens_are_finite_differences),
         cmocka_unit_test(a_certain_answer_has_a_finite_loss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
