@@ -38,7 +38,12 @@ static inline bool pair_is_row(const struct pair *pair) {
 }
 
 /* Writes our name of a parameter of the pair. */
-void pair_name(const struct pair *pair, const char *kind, char out[PARAM_NAME_BYTES]);
+static inline void pair_name(const struct pair *pair, const char *kind, char out[PARAM_NAME_BYTES]) {
+    if (pair->projection.place == ATTACH_HEAD)
+        snprintf(out, PARAM_NAME_BYTES, "%s.%s", pair->projection.module, kind);
+    else
+        snprintf(out, PARAM_NAME_BYTES, "layers.%lld.%s.%s", (long long)pair->layer, pair->projection.module, kind);
+}
 
 /* In lora_batch.c: see struct peft_method. */
 int lora_make_image(struct image_maker *maker);

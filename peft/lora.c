@@ -12,13 +12,6 @@
 
 /* ---- the parameters ---- */
 
-void pair_name(const struct pair *pair, const char *kind, char out[PARAM_NAME_BYTES]) {
-    if (pair->projection.place == ATTACH_HEAD)
-        snprintf(out, PARAM_NAME_BYTES, "%s.%s", pair->projection.module, kind);
-    else
-        snprintf(out, PARAM_NAME_BYTES, "layers.%lld.%s.%s", (long long)pair->layer, pair->projection.module, kind);
-}
-
 static int add_pair(struct pair *pair) {
     struct peft_adapter *adapter = pair->adapter;
     const struct model_projection *p = &pair->projection;

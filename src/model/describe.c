@@ -83,7 +83,6 @@ static void name(char out[PARAM_NAME_BYTES], const char *layers, int64_t layer, 
 
 static void add_table(struct describer *d, const char *ours, const char *file, int64_t entries, int layer, bool is_head,
                       bool is_embedding) {
-    bool is_linear = is_head && (!is_embedding || !d->config->untie_embeddings_and_output_weights);
     struct param row = {
         .dims = 2,
         .shape = {entries, d->config->hidden_size},
@@ -92,10 +91,9 @@ static void add_table(struct describer *d, const char *ours, const char *file, i
         .init_std = (float)d->config->init_method_std,
         .decays = true,
         .is_trainable = true,
-        .is_linear = is_linear,
+        .is_linear = is_head && (!is_embedding || !d->config->untie_embeddings_and_output_weights),
         .is_embedding = is_embedding,
         .layer = layer,
-        .place = is_linear ? ATTACH_HEAD : ATTACH_NONE,
         .slice_count = 1,
         .slices = {{.rows = entries, .file_rows = entries}},
     };
@@ -190,8 +188,9 @@ static void add_linear(struct describer *d, int64_t layer, enum attach_place pla
 int model_find_linear(const struct param_table *table, int64_t layer, enum attach_place place, bool is_bias) {
     for (int i = 0; i < table->count; i++) {
         const struct param *row = &table->rows[i];
-        bool is_there = row->layer == layer || place == ATTACH_HEAD;
-        if (is_there && row->place == (int)place && (row->dims == 1) == is_bias)
+        bool is_head = row->is_linear && !row->place && !is_bias; /* a linear of no layer */
+        bool is_there = row->layer == layer && row->place == (int)place && (row->dims == 1) == is_bias;
+        if (place == ATTACH_HEAD ? is_head : is_there)
             return i;
     }
     return PARAM_NONE;

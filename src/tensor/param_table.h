@@ -43,7 +43,7 @@ struct param {
     bool is_embedding;     /* rows are gathered by id (of a tied head, too) */
     float lr_factor;       /* multiplies the learning rate; 0: 1 */
     int layer;             /* -1: before the layers, num_layers: after them */
-    int place;             /* the linear that it is the weight or bias of (enum attach_place); 0: none */
+    int place;             /* the linear of a layer that it is the weight or bias of (enum attach_place); 0: none */
     int slice_count;
     struct param_slice slices[PARAM_MAX_SLICES];
 };

@@ -52,6 +52,14 @@ class FinetuneHead(Tuning):
         self.assert_near(losses[2], losses[3], 1e-3)
         self.assertLess(losses[0][-1], losses[0][0])
 
+    def test_targets_are_those_of_peft(self):
+        for name, words in (("all", ["all-linear"]), ("layer", ["c_fc", "lm_head", "--peft.layers_to_transform=1"])):
+            self.tune(name, "lora", "--peft.target_modules", *words, "--train.train_iters=1")
+        found = {name: sorted(values(self.root / name / "adapter_model.safetensors")) for name in ("all", "layer")}
+        self.assertFalse([tensor for tensor in found["all"] if "lm_head" in tensor])
+        self.assertEqual([tensor.removeprefix("base_model.model.") for tensor in found["layer"]],
+                         [f"{module}.lora_{half}.weight" for module in ("lm_head", "transformer.h.1.mlp.c_fc") for half in "AB"])
+
     def test_a_merged_head_is_no_longer_tied(self):
         before = hash_tree(self.base)
         for name, words in (("merged", []), ("merged-dora", ["--peft.use_dora=true"])):
