@@ -117,6 +117,7 @@ struct train_run {
     const struct train_source *source;   /* samples in place of files; NULL: none. It outlives the trainer */
     const struct loss *loss;             /* NULL: sft */
     struct loss_options loss_options;
+    char frozen_digest[17];            /* of the adapters below what trains; "": there are none */
     size_t tuning_bytes;               /* of the rows at each rank, for the plan, as far as the caller knows */
     size_t reference_bytes;            /* the same of the references that are kept (references_bytes) */
     struct run_config config;          /* resolved; the caller owns its strings */
