@@ -89,9 +89,10 @@ class Preference(Tuning):
             frozen = METHODS[number - 1]
             with self.subTest(method=method, frozen=frozen):
                 before, name = hash_tree(below[frozen]), f"{method}-on-{frozen}"
-                lines = self.prefer(name, "dpo", method, "--adapter", below[frozen], "--valid-data", self.pairs, "--train.eval_interval=4",
-                                    "--train.precision=bf16" if number % 2 else "--train.precision=fp32")
-                if method not in ("prompt", "ptuning", "prefix"):
+                loss, data = (("sft", self.data), ("dpo", self.pairs))[number in (0, 2, 4)]
+                lines = self.prefer(name, loss, method, "--adapter", below[frozen], "--valid-data", data, "--train.eval_interval=4",
+                                    "--train.precision=bf16" if number > 2 else "--train.precision=fp32", data=data)
+                if loss == "dpo" and method in ("lora", "adapter"):
                     self.assertEqual((lines[0]["loss"], lines[0]["rewards_margin"]), (0.6931471805599453, 0))
                 self.assertEqual(lines[-1]["serving_gap"], 0)
                 self.assertEqual(before, hash_tree(below[frozen]))
