@@ -293,6 +293,19 @@ struct tuning {
     struct receipts_maker receipts;
 };
 
+/* The output would replace an adapter on which it stands. */
+static int check_frozen(const char *output, const struct peft_files *frozen) {
+    char place[PATH_MAX], adapter[PATH_MAX];
+    size_t length = realpath(output, place) ? strlen(place) : 0; /* 0: it is new */
+    for (int i = 0; length && frozen && i < peft_files_count(frozen); i++)
+        if (realpath(peft_files_directory(frozen, i), adapter) && !strncmp(place, adapter, length) &&
+            (!adapter[length] || adapter[length] == '/'))
+            return status_fail(STATUS_USAGE,
+                               "--output %s has the adapter %s, which stays frozen: name another directory", output,
+                               adapter);
+    return STATUS_OK;
+}
+
 /* Refuses to write into the base or into another model's directory. With --peft full the output has checkpoints that
  * are models; whose they are is checked when the run is prepared. */
 static int check_output(const struct options *options, const struct stack *stack) {
@@ -305,6 +318,7 @@ static int check_output(const struct options *options, const struct stack *stack
     if (!file_join(path, sizeof path, place, "config.json") && file_exists(path))
         return status_fail(STATUS_USAGE, "--output %s holds a model: the adapter needs another directory",
                            options->output);
+    TRY(check_frozen(options->output, stack->frozen));
     return peft_check_output(options->output, stack->configs, stack->count);
 }
 

@@ -233,7 +233,8 @@ class Preference(Tuning):
         self.assertIn(f"validation loss {expected:.4f}", errors)
 
     def test_what_cannot_be_is_refused(self):
-        dpo = ["--peft", "lora", "--loss", "dpo"]
+        dpo, frozen = ["--peft", "lora", "--loss", "dpo"], self.root / "stays"
+        write_lora(frozen, {"n_layer": 2, "n_embd": 32})
         for words, parts in (
                 ([*dpo], ("rows.jsonl:1:", "not a row of two answers")),
                 (["--peft", "lora", "--tuning.beta=0.2"], ("tuning.beta does nothing with --loss sft",)),
@@ -241,6 +242,9 @@ class Preference(Tuning):
                 ([*dpo, "--tuning.train_on_prompt"], ("tuning.train_on_prompt", "--loss dpo")),
                 (["--peft", "full", "--loss", "dpo"], ("--loss dpo", "--peft full")),
                 (["--peft", "full", "--adapter", "some"], ("--adapter stays frozen", "--peft full")),
+                ([*dpo, "--adapter", frozen, "--output", frozen], (f"--output {frozen}", "stays frozen")),
+                (["--peft", "lora", "--peft.use_dora", "--adapter", frozen], ("DoRA cannot be stacked with lora",)),
+                ([*dpo, "--adapter", self.root / "nothing"], ("nothing is not the directory of an adapter",)),
                 (["--peft", "lora", "--loss", "kto", "--train.global_batch_size=1"], ("train.global_batch_size 1",)),
                 (["--peft", "lora", "--loss", "ppo"], ("loss", "sft, dpo, orpo"))):
             with self.subTest(words=words):
