@@ -167,10 +167,11 @@ class Preference(Tuning):
                 self.assertIn((line["rewards_chosen"], line["rewards_rejected"]), means)
 
     def test_references_of_rows_are_computed_once(self):
-        """A run that starts again in each epoch computes them again, with the same bits."""
+        """A run that starts again in each epoch computes them again, with the same bits. Those of validations are apart."""
         for loss, forwards in (("dpo", 1), ("kto", 3)):
-            words = ["--train.train_iters=9", "--ranks", "2"]
-            whole = self.prefer(f"epochs-{loss}", loss, "lora", *words)
+            words = ["--train.train_iters=9", "--ranks", "4", PIPELINE]
+            valid = ["--valid-data", self.labelled if loss == "kto" else self.pairs, "--train.eval_interval=1"]
+            whole = [line for line in self.prefer(f"epochs-{loss}", loss, "lora", *words, *valid) if "loss" in line]
             work = [sum(line["model_tflops"] * line["seconds"] for line in whole[i:i + 3]) for i in (0, 3, 6)]
             self.assertAlmostEqual(work[0] / work[1], (1 + forwards / 2) / (1 + (forwards - 1) / 2))
             self.assertAlmostEqual(work[1] / work[2], 1)
