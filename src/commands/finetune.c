@@ -293,6 +293,19 @@ struct tuning {
     struct receipts_maker receipts;
 };
 
+/* The output would replace an adapter on which it stands. */
+static int check_frozen(const char *output, const struct peft_files *frozen) {
+    char place[PATH_MAX], adapter[PATH_MAX];
+    size_t length = realpath(output, place) ? strlen(place) : 0; /* 0: it is new */
+    for (int i = 0; length && frozen && i < peft_files_count(frozen); i++)
+        if (realpath(peft_files_directory(frozen, i), adapter) && !strncmp(place, adapter, length) &&
+            (!adapter[length] || adapter[length] == '/'))
+            return status_fail(STATUS_USAGE,
+                               "--output %s has the adapter %s, which stays frozen: name another directory", output,
+                               adapter);
+    return STATUS_OK;
+}
+
 /* Refuses to write into the base or into another model's directory. With --peft full the output has checkpoints that
  * are models; whose they are is checked when the run is prepared. */
 static int check_output(const struct options *options, const struct stack *stack) {
@@ -305,6 +318,7 @@ static int check_output(const struct options *options, const struct stack *stack
     if (!file_join(path, sizeof path, place, "config.json") && file_exists(path))
         return status_fail(STATUS_USAGE, "--output %s holds a model: the adapter needs another directory",
                            options->output);
+    TRY(check_frozen(options->output, stack->frozen));
     return peft_check_output(options->output, stack->configs, stack->count);
 }
 
@@ -506,6 +520,14 @@ static int make_texts(struct tuning *tuning) {
     return status;
 }
 
+/* `files` may be NULL. */
+static int add_adapter_facts(const struct peft_files *files, struct facts *facts) {
+    int status = STATUS_OK;
+    for (int i = 0; files && i < peft_files_count(files) && !status; i++)
+        status = ckpt_adapter_facts(peft_files_directory(files, i), facts);
+    return status;
+}
+
 /* Describes the adapters that train. */
 static void set_tuner(struct tuning *tuning, const struct options *options) {
     tuning->run.load_in = options->load_in;
@@ -529,6 +551,18 @@ static void set_tuner(struct tuning *tuning, const struct options *options) {
     tuning->run.tuner = &tuning->tuner;
 }
 
+/* By the digest a resumed run knows other adapters. */
+static int digest_frozen(struct tuning *tuning) {
+    struct facts facts = FACTS_INIT;
+    uint64_t digest = 0;
+    int status = add_adapter_facts(tuning->stack.frozen, &facts);
+    for (size_t i = 0; i < facts.count; i++)
+        digest = digest * 31 + facts.items[i].digest;
+    snprintf(tuning->run.frozen_digest, sizeof tuning->run.frozen_digest, "%016llx", (unsigned long long)digest);
+    facts_free(&facts);
+    return status;
+}
+
 static void set_loss(struct tuning *tuning, const struct options *options) {
     tuning->run.loss = &loss_table[options->sections.tuning.loss];
     tuning->run.loss_options = options->sections.tuning.options;
@@ -537,7 +571,6 @@ static void set_loss(struct tuning *tuning, const struct options *options) {
 /* Describes the resolved run. */
 static void set_run(struct tuning *tuning, struct options *options) {
     describe_rows(tuning, options);
-    set_loss(tuning, options);
     if (!tuning->stack.is_full)
         set_tuner(tuning, options);
     tuning->run.tuning = &tuning->rows;
@@ -606,6 +639,9 @@ static int prepare(const struct launch *launch, const struct config *given, void
     THEN(status, tokenizer_open_files(tuning->run.tokenizer, &tuning->tokenizer));
     THEN(status, survey_rows(options, tuning, by_epochs));
     THEN(status, encode_prompt_text(tuning, options->sections.peft.all.prompt_tuning_init_text));
+    if (!status)
+        set_loss(tuning, options);
+    THEN_IF(status, tuning->stack.frozen, digest_frozen(tuning));
     THEN(status, train_resume_tuning(&tuning->run, tuning->stack.is_full));
     THEN_IF(status, !skips, make_texts(tuning));
     if (!status)
@@ -616,11 +652,8 @@ static int prepare(const struct launch *launch, const struct config *given, void
 /* Adds facts about the files that the run names. */
 static int add_facts(void *context, struct facts *facts) {
     const struct tuning *tuning = context;
-    const struct peft_files *files[] = {tuning->stack.init, tuning->stack.frozen};
-    int status = STATUS_OK;
-    for (int f = 0; f < 2; f++)
-        for (int i = 0; files[f] && i < peft_files_count(files[f]) && !status; i++)
-            status = ckpt_adapter_facts(peft_files_directory(files[f], i), facts);
+    int status = add_adapter_facts(tuning->stack.init, facts);
+    THEN(status, add_adapter_facts(tuning->stack.frozen, facts));
     return status ? status : train_facts(&tuning->run, facts);
 }
 

@@ -108,14 +108,35 @@ static int train(struct comm *world, void *context) {
     return status || !training->after ? status : training->after(world, training->run, iteration, is_stopped);
 }
 
+static int make_plan(struct launch *launch, const struct training *training, struct train_plan *plan) {
+    int status = launch_agree(launch, train_plan_make(training->run, training->ranks, launch->world, plan));
+    if (!status)
+        train_plan_add_program(training->run, launch->world, plan);
+    return status;
+}
+
+/* Plans without references that are kept, where they have no memory. */
+static int plan_lean(struct launch *launch, struct training *own, struct train_run *lean, struct train_plan *plan) {
+    const struct memory_limit limit = memory_limit_find("");
+    TRY(make_plan(launch, own, plan));
+    int status = own->run->reference_bytes ? train_plan_check(own->run, plan, &limit) : STATUS_OK;
+    if (!(launch->world ? comm_agree(launch->world, status) : status))
+        return STATUS_OK;
+    *lean = *own->run;
+    lean->reference_bytes = 0;
+    own->run = lean;
+    if (launch->is_first)
+        log_info("there is no memory to keep the reference's log-probabilities: every batch computes its own");
+    return make_plan(launch, own, plan);
+}
+
 int training_launch(struct launch *launch, const struct training *training) {
     struct training own = *training;
+    struct train_run lean;
     struct train_plan plan;
     if (own.cluster)
         return launch_agree(launch, plan_elsewhere(&own));
-    int status = launch_agree(launch, train_plan_make(own.run, own.ranks, launch->world, &plan));
-    if (!status)
-        train_plan_add_program(own.run, launch->world, &plan);
+    int status = plan_lean(launch, &own, &lean, &plan);
     own.program = plan.program;
     /* A call of GPUs never returns where a rank is missing. */
     THEN_IF(status, !device_uses_host_memory(own.run->config.device), launch_agree(launch, launch_watch(launch)));

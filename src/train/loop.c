@@ -10,7 +10,7 @@ struct outputs {
     struct metrics_file metrics;
     struct event_file events;
     struct report report;
-    bool is_reporter, has_metrics, has_events;
+    bool is_reporter, has_metrics, has_events, has_answers;
 };
 
 /* A run that restarts before its first checkpoint starts from the beginning, and so do its records. */
@@ -28,6 +28,7 @@ static int open_outputs(struct outputs *outputs, const struct trainer *trainer) 
     const struct run_config *run = &trainer->run.config;
     int status = STATUS_OK;
     outputs->is_reporter = trainer->world->rank == 0;
+    outputs->has_answers = stepper_has_answers(&trainer->stepper);
     if (!outputs->is_reporter)
         return STATUS_OK;
     if (run->log.metrics_file) {
@@ -73,7 +74,8 @@ static int tell_step(struct outputs *outputs, const struct train_record *record)
 }
 
 static int tell_validation(struct outputs *outputs, const struct validation_record *record, bool is_kept) {
-    const struct event_scalar scalar = {"lm loss validation", record->valid_loss};
+    const struct event_scalar scalar = {outputs->has_answers ? "loss validation" : "lm loss validation",
+                                        record->valid_loss};
     int status = STATUS_OK;
     if (outputs->has_metrics)
         status = metrics_write_validation(&outputs->metrics, record);

@@ -3,8 +3,8 @@
 
 enum { VALUE_BYTES = 4096 };
 
-/* Keys that decide the order of the samples, their meaning or the random numbers. A run may resume with other values,
- * but then it is not the run that was interrupted. */
+/* Keys that decide the order of the samples, their meaning or the random numbers; a loss adds its own. A run may resume
+ * with other values, but then it is not the run that was interrupted. */
 static const char *const kept_keys[] = {
     "data.data_path",
     "data.split",
@@ -36,22 +36,42 @@ static const struct config_row *find_row(const char *path) {
     return NULL;
 }
 
-/* Writes the value of a kept key, as the file has it. */
-static void kept_text(const char *path, const struct run_config *run, char out[VALUE_BYTES]) {
-    const struct config_row *row = find_row(path);
-    config_value_text(row, (const char *)run + row->offset, out, VALUE_BYTES);
+enum { LOSS_KEYS = 5, ALL_KEYS = KEPT_KEYS + LOSS_KEYS };
+
+/* Finds key `i` of the run, and writes its value as the file has it. Returns NULL if the run does not use it. */
+static const char *find_key(const struct train_run *run, size_t i, char out[VALUE_BYTES]) {
+    const struct loss *loss = run->loss;
+    const struct loss_options *options = &run->loss_options;
+    bool is_dpo = loss && loss->has_reference && loss->form == TUNING_PAIRS;
+    const struct {
+        const char *path;
+        bool is_used;
+        double value;
+    } numbers[] = {{"tuning.beta", loss && loss->run, options->beta},
+                   {"tuning.label_smoothing", is_dpo, options->label_smoothing},
+                   {"tuning.sft_weight", is_dpo, options->sft_weight}};
+    if (i < KEPT_KEYS) {
+        const struct config_row *row = find_row(kept_keys[i]);
+        config_value_text(row, (const char *)&run->config + row->offset, out, VALUE_BYTES);
+        return is_used(kept_keys[i], &run->config) ? kept_keys[i] : NULL;
+    }
+    if (i >= ALL_KEYS - 2) {
+        snprintf(out, VALUE_BYTES, "%s", i == ALL_KEYS - 1 ? run->frozen_digest : loss ? loss->name : "");
+        return !loss ? NULL : i == ALL_KEYS - 1 ? "adapter" : "loss";
+    }
+    snprintf(out, VALUE_BYTES, "%.15g", numbers[i - KEPT_KEYS].value);
+    return numbers[i - KEPT_KEYS].is_used ? numbers[i - KEPT_KEYS].path : NULL;
 }
 
 int train_state_write(const struct trainer *trainer, char **text) {
     const struct run_config *run = &trainer->run.config;
     json_begin();
     json_t *keys = json_object();
-    for (size_t i = 0; i < KEPT_KEYS; i++) {
+    for (size_t i = 0; i < ALL_KEYS; i++) {
         char value[VALUE_BYTES];
-        if (!is_used(kept_keys[i], run))
-            continue;
-        kept_text(kept_keys[i], run, value);
-        json_object_set_new(keys, kept_keys[i], json_string(value));
+        const char *key = find_key(&trainer->run, i, value);
+        if (key)
+            json_object_set_new(keys, key, json_string(value));
     }
     const struct train_progress *progress = &trainer->progress;
     json_t *root =
@@ -116,13 +136,12 @@ static int read_progress(const json_t *root, const char *where, struct train_run
 }
 
 static void compare_keys(const struct train_run *run, const json_t *keys) {
-    for (size_t i = 0; i < KEPT_KEYS; i++) {
+    for (size_t i = 0; i < ALL_KEYS; i++) {
         char value[VALUE_BYTES];
-        const char *saved = json_string_value(json_object_get(keys, kept_keys[i]));
-        kept_text(kept_keys[i], &run->config, value);
-        if (saved && is_used(kept_keys[i], &run->config) && strcmp(saved, value))
+        const char *key = find_key(run, i, value), *saved = key ? json_string_value(json_object_get(keys, key)) : NULL;
+        if (saved && strcmp(saved, value))
             log_warning("%s was '%s' and is '%s': the run resumes, but its results differ from an uninterrupted one",
-                        kept_keys[i], saved, value);
+                        key, saved, value);
     }
 }
 

@@ -123,8 +123,9 @@ struct train_run {
     const struct loss *loss;             /* NULL: sft */
     struct loss_options loss_options;
     int64_t head_rows;                 /* as in struct model_training */
+    char frozen_digest[17];            /* of the adapters below what trains; "": there are none */
     size_t tuning_bytes;               /* of the rows at each rank, for the plan, as far as the caller knows */
-    size_t reference_bytes;            /* the same of the references that are kept (references_bytes) */
+    size_t reference_bytes;            /* the same of the references that are kept (references_bytes); 0: none are */
     struct run_config config;          /* resolved; the caller owns its strings */
     struct tokenizer_files *tokenizer; /* as read when the run was prepared; copied into checkpoints; NULL: none */
     struct model_text_ends ends;       /* the first one ends a document */

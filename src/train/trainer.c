@@ -64,8 +64,8 @@ static double flops_of(const struct train_plan *plan, int64_t tokens, int64_t la
     return (double)tokens * (plan->flops_per_token - head) + (double)labels * head;
 }
 
-/* Returns the work of an iteration with so many further forwards, as a multiple of one without. A forward is half of
- * the work where the base is frozen, else a third. */
+/* Returns the work of an iteration with this number of further forwards, as a multiple of one without. A forward is
+ * half of the work where the base is frozen, else a third. */
 static double work_of(const struct trainer *trainer, int forwards) {
     return 1 + forwards * (trainer->run.tuner ? 1.0 / 2 : 1.0 / 3);
 }

@@ -218,8 +218,11 @@ static int open_stepper(void *self) {
                                         .loss = trainer->run.loss,
                                         .loss_options = trainer->run.loss_options,
                                         .source = trainer->run.source ? trainer->run.source : &trainer->files};
-    int status = references_open(&trainer->files, trainer->run.loss,
-                                 trainer->run.config.train.train_iters * trainer->run.config.train.global_batch_size);
+    const struct run_config *run = &trainer->run.config;
+    int status = STATUS_OK;
+    if (trainer->run.reference_bytes)
+        status =
+            references_open(&trainer->files, trainer->run.loss, run->train.train_iters * run->train.global_batch_size);
     THEN(status, stepper_open(&trainer->stepper, &shape));
     if (status)
         references_close(&trainer->files);

@@ -130,6 +130,34 @@ class Plans(unittest.TestCase):
         self.assertIn("which allows its control group 0.2 GiB", done.stderr)
 
 
+    @unittest.skipUnless(os.geteuid() == 0 and os.access(GROUPS / "memory", os.W_OK), "wants control groups (version 1)")
+    @counts_memory
+    def test_references_are_kept_where_they_have_memory(self):
+        rows = self.root / "rows.jsonl"
+        rows.write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n' * 200000)
+        group = GROUPS / "memory" / f"cambium-references-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError as error:
+            self.skipTest(f"no control groups: {error}")
+        self.addCleanup(group.rmdir)
+        enter = lambda: (group / "cgroup.procs").write_text(str(os.getpid()))
+        words = ("finetune", "--model", self.model, "--peft", "lora", "--loss", "dpo", "--data", rows, "--output", self.root / "tuned",
+                 "--tuning.epochs=2", "--dry-run")
+        def planned():
+            done = start(*map(str, words), preexec_fn=enter)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            data, total = (float(re.search(rf"(?m)^# +{name} +([0-9.]+) MiB", done.stdout)[1]) for name in ("data", "total"))
+            return data, total, "there is no memory to keep" in done.stderr
+        data, total, is_lean = planned()
+        self.assertFalse(is_lean)
+        (group / "memory.limit_in_bytes").write_text(str(int((total - 1.5) * (1 << 20))))  # they take 3 MiB
+        lean_data, lean_total, is_lean = planned()
+        self.assertTrue(is_lean)
+        self.assertAlmostEqual(data - lean_data, 200000 * 16 / (1 << 20), delta=0.11)
+        self.assertLess(lean_total, total - 1.5)
+
+
 def await_handler(process):
     """Until the process handles SIGTERM: its own code runs."""
     while True:

@@ -1,17 +1,22 @@
 """finetune --loss dpo, orpo and kto. Steps are those of the formulas in torch on peft, and the reference is the model without
 what trains. Every method and layout trains alike, and what cannot be is refused."""
+import array
+import itertools
 import json
 import random
 import re
+import shutil
 
 from finetune_support import KEYS, METHODS, P, Tuning, adapters, hash_tree, keys_of, values
-from model_support import SOURCE, run, write_byte_model
+from model_support import EOS, SOURCE, run, write_byte_model
 from preference_support import write_lora
 
 LOSSES = ("dpo", "orpo", "kto")
 FIGURES = ("loss", "rewards_chosen", "rewards_rejected", "rewards_margin", "rewards_accuracy")
-LAYOUTS = [["--ranks", "2", P + "tensor_model_parallel_size=2", P + "sequence_parallel=true"],
-           ["--ranks", "4", P + "pipeline_model_parallel_size=2"]]
+TENSOR, PIPELINE = P + "tensor_model_parallel_size=2", P + "pipeline_model_parallel_size=2"
+LAYOUTS = [["--ranks", "2", TENSOR], ["--ranks", "2", TENSOR, P + "sequence_parallel=true"], ["--ranks", "4", PIPELINE],
+           ["--ranks", "2", P + "data_parallel_sharding_strategy=optim_grads_params"],
+           ["--ranks", "4", TENSOR, P + "data_parallel_sharding_strategy=optim"]]
 
 
 class Preference(Tuning):
@@ -31,11 +36,11 @@ class Preference(Tuning):
                 is_right = r.random() < 0.5
                 labelled.write(json.dumps({"prompt": f"to {n}:", "completion": right if is_right else wrong, "label": is_right}) + "\n")
 
-    def prefer(self, name, loss, method, *words):
+    def prefer(self, name, loss, method, *words, data=None):
         """Runs 4 steps, and returns their figures."""
         metrics = self.root / f"{name}.metrics"
         run("finetune", "--model", self.base, "--peft", *method.split(), "--loss", loss, "--output", self.root / name,
-            "--data", self.labelled if loss == "kto" else self.pairs, f"--log.metrics_file={metrics}", "--optim.lr=1e-2",
+            "--data", data or (self.labelled if loss == "kto" else self.pairs), f"--log.metrics_file={metrics}", "--optim.lr=1e-2",
             "--train.train_iters=4", "--train.global_batch_size=8", "--train.precision=fp32", *keys_of(method, KEYS), *words)
         return [json.loads(line) for line in metrics.read_text().splitlines()]
 
@@ -75,20 +80,19 @@ class Preference(Tuning):
                 self.assertLess(lines[-1]["loss"], lines[0]["loss"])
                 self.assertGreater(lines[-1]["rewards_margin"], lines[0]["rewards_margin"])
 
-    def test_every_method_stands_on_frozen_adapters_of_every_method(self):
+    def test_every_method_stands_on_a_frozen_adapter_of_another(self):
         """Both apply in training, in its reference and where they are served; only what trains is written."""
         below = {method: self.root / f"below-{method}" for method in METHODS}
         for method in METHODS:
             self.prefer(f"below-{method}", "dpo", method)
-        for number, method in enumerate(METHODS * 2):
-            frozen = METHODS[(number + number // len(METHODS)) % len(METHODS)]
-            if method == frozen == "prefix":
-                continue
+        for number, method in enumerate(METHODS):
+            frozen = METHODS[number - 1]
             with self.subTest(method=method, frozen=frozen):
                 before, name = hash_tree(below[frozen]), f"{method}-on-{frozen}"
-                lines = self.prefer(name, "dpo", method, "--adapter", below[frozen], "--valid-data", self.pairs, "--train.eval_interval=4",
-                                    "--train.precision=bf16" if number % 2 else "--train.precision=fp32")
-                if method not in ("prompt", "ptuning", "prefix"):
+                loss, data = (("sft", self.data), ("dpo", self.pairs))[number in (0, 2, 4)]
+                lines = self.prefer(name, loss, method, "--adapter", below[frozen], "--valid-data", data, "--train.eval_interval=4",
+                                    "--train.precision=bf16" if number > 2 else "--train.precision=fp32", data=data)
+                if loss == "dpo" and method in ("lora", "adapter"):
                     self.assertEqual((lines[0]["loss"], lines[0]["rewards_margin"]), (0.6931471805599453, 0))
                 self.assertEqual(lines[-1]["serving_gap"], 0)
                 self.assertEqual(before, hash_tree(below[frozen]))
@@ -108,11 +112,88 @@ class Preference(Tuning):
                     self.assertLessEqual(abs(a[key] - b[key]), 1e-5 * max(1, abs(b[key])), f"{loss}: {key} of iteration {a['iteration']}")
 
     def test_layouts_and_micro_batches_do_not_change_the_figures(self):
+        """The rows come again in the fourth step, where references are known."""
         for loss in LOSSES:
-            whole = self.prefer(f"whole-{loss}", loss, "lora")
-            for i, layout in enumerate([*LAYOUTS, ["--train.micro_batch_size=4"]]):
-                with self.subTest(loss=loss, layout=layout):
-                    self.check_equal(whole, self.prefer(f"{loss}-{i}", loss, "lora", *layout))
+            packing = ["--tuning.packing", "--data.seq_length=40", "--train.global_batch_size=4"]
+            for name, keys, layouts in (("rows", [], [*LAYOUTS, ["--train.micro_batch_size=2"]]),
+                                        ("packs", packing, [["--ranks", "4", TENSOR, P + "sequence_parallel=true"], LAYOUTS[2]])):
+                whole = self.prefer(f"{name}-whole-{loss}", loss, "lora", *keys)
+                for i, layout in enumerate(layouts):
+                    with self.subTest(loss=loss, name=name, layout=layout):
+                        self.check_equal(whole, self.prefer(f"{name}-{loss}-{i}", loss, "lora", *keys, *layout))
+
+    def sums(self, rows, *words):
+        """The sums of the answers' log-probabilities that cambium score finds."""
+        texts = [(list(row["prompt"].encode()), [*row[side].encode(), EOS]) for row in rows for side in ("chosen", "rejected")]
+        ids = self.root / "ids.jsonl"
+        ids.write_text("".join(json.dumps({"tokens": prompt + answer}) + "\n" for prompt, answer in texts))
+        lines = [json.loads(line) for line in run("score", "--model", self.base, "--input", ids, *words)[0].splitlines()]
+        found = []
+        for (prompt, _), line in zip(texts, lines, strict=True):
+            total = 0.0
+            for value in array.array("f", line["logprobs"][len(prompt):]):
+                total += value
+            found.append(total)
+        return found
+
+    def test_rewards_have_the_bits_of_score(self):
+        """Those of the model and of its reference, in each layout of a batch; four rows come in one of their orders."""
+        start, data, beta = self.root / "scored-start", self.root / "four.jsonl", 0.3
+        rows = [json.loads(line) for line in self.pairs.read_text().splitlines()[:4]]
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_lora(start, {"n_layer": 2, "n_embd": 32})
+        self.prefer("scored-below", "dpo", "prompt", "--train.train_iters=1")
+        frozen, packing = ["--adapter", self.root / "scored-below"], ["--tuning.packing", "--data.seq_length=48", "--train.global_batch_size=2"]
+        tensor = ["--ranks", "2", TENSOR]
+        for precision, below, layout, of_score in (
+                ("fp32", [], [], []), ("fp32", frozen, ["--train.micro_batch_size=4"], []), ("fp32", frozen, packing, []),
+                ("bf16", frozen, ["--ranks", "2", PIPELINE], []), ("bf16", [], ["--train.micro_batch_size=2"], []),
+                ("bf16", frozen, tensor, tensor)):
+            with self.subTest(precision=precision, below=below, layout=layout):
+                line = self.prefer("scored", "dpo", "lora", "--init-adapter", start, *below, f"--tuning.beta={beta}",
+                                   "--train.train_iters=1", "--train.global_batch_size=4", f"--train.precision={precision}",
+                                   *layout, data=data)[0]
+                shutil.rmtree(self.root / "scored")
+                (self.root / "scored.metrics").unlink()
+                score = [f"--precision={precision}", *of_score]
+                model, reference = self.sums(rows, *below, "--adapter", start, *score), self.sums(rows, *below, *score)
+                means = []
+                for order in itertools.permutations(range(4)):
+                    rewards = [0.0, 0.0]
+                    for i in order:
+                        for side in (0, 1):
+                            rewards[side] += beta * (model[2 * i + side] - reference[2 * i + side])
+                    means.append((rewards[0] / 4, rewards[1] / 4))
+                self.assertIn((line["rewards_chosen"], line["rewards_rejected"]), means)
+
+    def test_references_of_rows_are_computed_once(self):
+        """A run that starts again in each epoch computes them again, with the same bits. Those of validations are apart."""
+        for loss, forwards in (("dpo", 1), ("kto", 3)):
+            words = ["--train.train_iters=9", "--ranks", "4", PIPELINE]
+            valid = ["--valid-data", self.labelled if loss == "kto" else self.pairs, "--train.eval_interval=1"]
+            whole = [line for line in self.prefer(f"epochs-{loss}", loss, "lora", *words, *valid) if "loss" in line]
+            work = [sum(line["model_tflops"] * line["seconds"] for line in whole[i:i + 3]) for i in (0, 3, 6)]
+            self.assertAlmostEqual(work[0] / work[1], (1 + forwards / 2) / (1 + (forwards - 1) / 2))
+            self.assertAlmostEqual(work[1] / work[2], 1)
+            for last in (3, 6, 9):
+                resumed = ["--checkpoint.load", self.root / f"again-{loss}"] if last > 3 else []
+                again = self.prefer(f"again-{loss}", loss, "lora", *words, f"--train.exit_interval={last}", *resumed)
+            for key in (*FIGURES, "grad_norm"):
+                self.assertEqual([line[key] for line in whole], [line[key] for line in again], key)
+
+    def test_a_run_that_resumes_with_another_loss_warns(self):
+        self.prefer("changed", "dpo", "lora", "--train.exit_interval=1")
+        for loss, words, parts in (
+                ("dpo", ["--tuning.beta=0.25", "--tuning.label_smoothing=0.1"],
+                 ("tuning.beta was '0.1' and is '0.25'", "tuning.label_smoothing was '0' and is '0.1'")),
+                ("orpo", [], ("loss was 'dpo' and is 'orpo'",)), ("dpo", ["--adapter", self.root / "changed"], ("adapter was '' and is",))):
+            _, errors = run("finetune", "--model", self.base, "--peft", "lora", "--loss", loss, "--data", self.pairs, "--output",
+                            self.root / "changed", "--checkpoint.load", self.root / "changed", "--train.train_iters=4",
+                            "--train.global_batch_size=8", "--train.precision=fp32", "--optim.lr=1e-2", "--dry-run", *words)
+            found = [line for line in errors.splitlines() if "the run resumes, but its results differ" in line]
+            self.assertEqual(len(found), len(parts), errors)
+            for part, line in zip(parts, found):
+                self.assertIn(part, line)
 
     def test_packing_does_not_change_the_figures_of_a_whole_epoch(self):
         packs = run("finetune", "--model", self.base, "--peft", "prompt", *KEYS["prompt"], "--loss", "dpo", "--data", self.pairs, "--output",
@@ -153,7 +234,8 @@ class Preference(Tuning):
         self.assertIn(f"validation loss {expected:.4f}", errors)
 
     def test_what_cannot_be_is_refused(self):
-        dpo = ["--peft", "lora", "--loss", "dpo"]
+        dpo, frozen = ["--peft", "lora", "--loss", "dpo"], self.root / "stays"
+        write_lora(frozen, {"n_layer": 2, "n_embd": 32})
         for words, parts in (
                 ([*dpo], ("rows.jsonl:1:", "not a row of two answers")),
                 (["--peft", "lora", "--tuning.beta=0.2"], ("tuning.beta does nothing with --loss sft",)),
@@ -161,6 +243,9 @@ class Preference(Tuning):
                 ([*dpo, "--tuning.train_on_prompt"], ("tuning.train_on_prompt", "--loss dpo")),
                 (["--peft", "full", "--loss", "dpo"], ("--loss dpo", "--peft full")),
                 (["--peft", "full", "--adapter", "some"], ("--adapter stays frozen", "--peft full")),
+                ([*dpo, "--adapter", frozen, "--output", frozen], (f"--output {frozen}", "stays frozen")),
+                (["--peft", "lora", "--peft.use_dora", "--adapter", frozen], ("DoRA cannot be stacked with lora",)),
+                ([*dpo, "--adapter", self.root / "nothing"], ("nothing is not the directory of an adapter",)),
                 (["--peft", "lora", "--loss", "kto", "--train.global_batch_size=1"], ("train.global_batch_size 1",)),
                 (["--peft", "lora", "--loss", "ppo"], ("loss", "sft, dpo, orpo"))):
             with self.subTest(words=words):

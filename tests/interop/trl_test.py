@@ -1,4 +1,5 @@
-"""finetune --loss against TRL's trainers, live: losses, rewards and gradient norms of DPO and KTO, and ORPO's odds ratio."""
+"""finetune --loss against TRL's trainers, live: losses, rewards and gradient norms of DPO and KTO, also above a frozen adapter, and
+ORPO's odds ratio."""
 import importlib.util
 import json
 import types
@@ -23,14 +24,28 @@ LABELLED = [{"prompt": "to 3:", "completion": " 0 1 2", "label": True}, {"prompt
 class Trl(Case):
     def setUp(self):
         super().setUp()
-        self.base, self.start = self.directory / "base", self.directory / "start"
+        self.base, self.start, self.below = self.directory / "base", self.directory / "start", None
         write_byte_model(self.base, **MODEL)
         write_lora(self.start, MODEL)
+
+    def freeze(self):
+        """Puts a frozen adapter below what trains."""
+        self.below = self.directory / "below"
+        write_lora(self.below, MODEL, seed=12)
+
+    def model(self):
+        """The base in torch, with the frozen adapter merged into it."""
+        import torch
+        from peft import PeftModel
+        from transformers import AutoModelForCausalLM
+        base = AutoModelForCausalLM.from_pretrained(self.base, dtype=torch.float32)
+        return PeftModel.from_pretrained(base, self.below).merge_and_unload() if self.below else base
 
     def ours(self, loss, rows, steps=STEPS):
         data, metrics = self.directory / "rows.jsonl", self.directory / "metrics.jsonl"
         data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        self.run_program("finetune", "--model", self.base, "--init-adapter", self.start, "--data", data, "--loss", loss, "--output",
+        below = ["--adapter", self.below] if self.below else []
+        self.run_program("finetune", "--model", self.base, *below, "--init-adapter", self.start, "--data", data, "--loss", loss, "--output",
                          self.directory / "out", f"--tuning.beta={BETA}", f"--optim.lr={LR}", "--optim.lr_decay_style=constant",
                          "--optim.adam_beta2=0.999", "--optim.weight_decay=0", "--optim.clip_grad=1", "--train.precision=fp32",
                          f"--train.global_batch_size={len(rows)}", f"--train.train_iters={steps}", f"--log.metrics_file={metrics}")
@@ -39,13 +54,12 @@ class Trl(Case):
     def theirs(self, trainer_of, config_of, rows):
         """Trains on the same file. It is an adapter of peft on a base without it: TRL's reference of an adapter that is there is a copy of it."""
         import datasets
-        import torch
         from peft import PeftModel
-        from transformers import AutoModelForCausalLM, GPT2Tokenizer
+        from transformers import GPT2Tokenizer
         tokenizer = GPT2Tokenizer.from_pretrained(self.base)
         tokenizer.pad_token_id = tokenizer.eos_token_id = EOS
         dataset = datasets.Dataset.from_json(str(self.directory / "rows.jsonl"), cache_dir=str(self.directory / "cache"))
-        model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(self.base, dtype=torch.float32), self.start, is_trainable=True)
+        model = PeftModel.from_pretrained(self.model(), self.start, is_trainable=True)
         config = config_of(output_dir=str(self.directory / "trl"), beta=BETA, learning_rate=LR, lr_scheduler_type="constant", max_steps=STEPS,
                            per_device_train_batch_size=len(rows), logging_steps=1, report_to="none", save_strategy="no", use_cpu=True,
                            bf16=False, gradient_checkpointing=False, max_length=None, weight_decay=0.0, max_grad_norm=1.0,
@@ -69,6 +83,16 @@ class Trl(Case):
         from trl import DPOConfig, DPOTrainer
         self.compare("dpo", DPOTrainer, DPOConfig, PAIRS)
 
+    def test_dpo_on_a_frozen_adapter(self):
+        from trl import DPOConfig, DPOTrainer
+        self.freeze()
+        self.compare("dpo", DPOTrainer, DPOConfig, PAIRS)
+
+    def test_kto_on_a_frozen_adapter(self):
+        from trl import KTOConfig, KTOTrainer
+        self.freeze()
+        self.compare("kto", KTOTrainer, KTOConfig, LABELLED)
+
     def test_kto(self):
         from trl import KTOConfig, KTOTrainer
         self.compare("kto", KTOTrainer, KTOConfig, LABELLED)
@@ -78,10 +102,10 @@ class Trl(Case):
         import torch
         from peft import PeftModel
         from preference_torch import answer
-        from transformers import AutoModelForCausalLM, GPT2Tokenizer
+        from transformers import GPT2Tokenizer
         from trl.experimental.orpo import ORPOTrainer
         tokenizer, sums = GPT2Tokenizer.from_pretrained(self.base), {}
-        model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(self.base, dtype=torch.float32), self.start)
+        model = PeftModel.from_pretrained(self.model(), self.start)
         for side in ("chosen", "rejected"):
             answers = [(tokenizer.encode(row["prompt"]), tokenizer.encode(row[side]) + [EOS]) for row in PAIRS]
             sums[side] = torch.stack([answer(model, prompt, tokens) / len(tokens) for prompt, tokens in answers]).detach()

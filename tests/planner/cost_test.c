@@ -362,6 +362,28 @@ static void a_bound_of_time_is_below_the_step(void **state) {
     }
 }
 
+/* dpo runs the reference model's forward before each batch, and kto two forwards more. */
+static void references_add_their_forwards(void **state) {
+    (void)state;
+    static const char *const keys[] = {NULL};
+    double flops[4];
+    for (int i = 0; i < 4; i++) {
+        struct planned p;
+        open_run(&p, keys);
+        struct train_plan plan;
+        struct work_list list = {0};
+        p.run.loss = &loss_table[i];
+        test_ok(train_plan_rank(&p.run, 1, 0, p.cluster.device, &plan, &list));
+        flops[i] = work_sum(&list, WORK_FORWARD).flops;
+        work_free(&list);
+        close_run(&p);
+    }
+    enum { SFT, DPO, ORPO, KTO };
+    const double head = 2.0 * 64 * 64 * 512; /* of a row; the head of a pass that trains counts in its backward */
+    assert_float_equal(flops[DPO], 2 * flops[ORPO] + 2 * head, 0);
+    assert_float_equal(flops[KTO], 4 * flops[SFT] + 3 * head, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(units_make_up_the_work_of_whole_stages),
@@ -375,6 +397,7 @@ int main(void) {
         cmocka_unit_test(attention_of_some_heads_is_in_tf32),
         cmocka_unit_test(fp8_speeds_up_linears_alone),
         cmocka_unit_test(a_bound_of_time_is_below_the_step),
+        cmocka_unit_test(references_add_their_forwards),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
