@@ -3,7 +3,7 @@
  *
  *     y += scale * sum of number * x - shift * sum of x
  *
- * NF4 and FP4 have numbers that two bf16 hold, which are multiplied one after the other.
+ * Those of NF4 and FP4 are not bf16 numbers. A factor brings them near such, and the scales are divided by it.
  *
  * Codes of up to 6 bits become numbers in registers, block of rows by block, as others do for few rows: the units that
  * permute work beside those that multiply. Otherwise, a slice of a panel is expanded to numbers, which stay in the
@@ -21,9 +21,8 @@ enum {
     MAX_ROWS = 16 * TILE_ROWS, /* of a pass */
 };
 
-static enum product product_of(const struct gemm *gemm, const struct panel_form *f) {
-    bool is_split = f->encoding.codes == CODES_NF4 || f->encoding.codes == CODES_FP4;
-    return gemm->a.type != DTYPE_BF16 || !SIMD_PAIRS ? PRODUCT_FLOATS : is_split ? PRODUCT_TWO_PAIRS : PRODUCT_PAIRS;
+static enum product product_of(const struct gemm *gemm) {
+    return gemm->a.type == DTYPE_BF16 && SIMD_PAIRS ? PRODUCT_PAIRS : PRODUCT_FLOATS;
 }
 
 /* Returns true if tiles multiply. */
@@ -40,7 +39,7 @@ static int64_t padded(enum product product, int64_t positions) {
 /* Returns the maximum number of rows that meet codes in registers, which is then faster than expanding these. */
 TILE_INLINE int coded_rows(enum product product, enum form form) {
     if (is_tiled(product))
-        return product == PRODUCT_PAIRS ? 2 : 0;
+        return 2;
     return form == FORM_NIBBLES || form == FORM_SIXES ? INT_MAX : form == FORM_BYTES ? TILE_ROWS : 4;
 }
 
@@ -49,9 +48,9 @@ static int64_t floats_of(enum product product, int64_t positions) {
     return positions * PANEL / (product == PRODUCT_PAIRS ? 2 : 1);
 }
 
-/* Returns the maximum number of rows of a block: as many as leave registers for tables. */
+/* Returns the maximum number of rows of a block. */
 TILE_INLINE int block_rows(enum product product) {
-    return is_tiled(product) ? TILES_ROWS : product == PRODUCT_TWO_PAIRS ? TILE_ROWS - 4 : TILE_ROWS;
+    return is_tiled(product) ? TILES_ROWS : TILE_ROWS;
 }
 
 /* Returns the maximum number of rows that meet numbers of a form at once. */
@@ -110,9 +109,6 @@ static void expand_floats(enum form form, const struct numbers *n, const char *c
 static void expand_pairs(enum form form, const struct numbers *n, const char *codes, int64_t count, float *out) {
     expand_forms(PRODUCT_PAIRS, form, n, codes, count, out);
 }
-static void expand_two_pairs(enum form form, const struct numbers *n, const char *codes, int64_t count, float *out) {
-    expand_codes(FORM_NIBBLES, PRODUCT_TWO_PAIRS, n, codes, count, out);
-}
 
 /* The scales of a group of a panel, those of its block, or NULL, and its codes. */
 struct group {
@@ -127,8 +123,9 @@ static struct group group_of(const struct panel_form *f, const char *panel, int6
                           .codes = codes_at(f, panel, group)};
 }
 
-/* Writes the scales of a group, and the products of scales and zeros or the offsets: [2][PANEL]. */
-TILE_INLINE void expand_scales(const struct panel_form *f, const struct group *group, float out[2][PANEL]) {
+/* Writes the scales of a group, and the products of scales and zeros or the offsets: [2][PANEL]. A scale belongs to
+ * numbers in units, which have neither zeros nor offsets where the unit is not 1. */
+TILE_INLINE void expand_scales(const struct panel_form *f, float unit, const struct group *group, float out[2][PANEL]) {
     const struct encoding *e = &f->encoding;
     const char *shifts = group->scales + f->scale_bytes;
     const uint16_t *block = group->block;
@@ -137,9 +134,11 @@ TILE_INLINE void expand_scales(const struct panel_form *f, const struct group *g
         vfloat scale = elements_at(e->scale_type, group->scales, v), shift = simd_set(0);
         if (block)
             scale *= simd_load_f16(block + v);
-        simd_store(out[0] + v, scale);
-        if (!f->has_sums)
+        if (!f->has_sums) {
+            simd_store(out[0] + v, scale * simd_set(unit));
             continue;
+        }
+        simd_store(out[0] + v, scale);
         if (e->shift == ENCODED_OFFSETS)
             shift = elements_at(e->scale_type, shifts, v);
         if (block && e->shift == ENCODED_OFFSETS)
@@ -196,7 +195,7 @@ TILE_INLINE void multiply(enum form form, enum product product, int rows, const 
             look_ahead(b, (int)(group->codes - b));
             b = group->codes;
             if (!slice->scales)
-                expand_scales(slice->form, group, own);
+                expand_scales(slice->form, slice->table->unit, group, own);
         }
         int64_t positions = left < slice->each ? left : slice->each;
         for (int64_t p = 0; p < positions; p += CHUNK, b += chunk_bytes(form, product)) {
@@ -287,8 +286,7 @@ TILE_INLINE void multiply_tiled(enum product product, int rows, const struct sli
         int64_t count = padded(product, left < slice->each ? left : slice->each);
         bool is_piece = !slice->is_first || !slice->is_last;
         float *to = is_piece ? block->part : sums;
-        tiles_add(&(const struct tile_sums){.parts = product == PRODUCT_PAIRS ? 1 : 2,
-                                            .rows = rows,
+        tiles_add(&(const struct tile_sums){.rows = rows,
                                             .is_first = slice->is_first,
                                             .steps = count / 2,
                                             .a = a,
@@ -408,8 +406,6 @@ MULTIPLY(multiply_nibbles, FORM_NIBBLES, PRODUCT_PAIRS)
 MULTIPLY(multiply_sixes, FORM_SIXES, PRODUCT_PAIRS)
 MULTIPLY(multiply_bytes, FORM_BYTES, PRODUCT_PAIRS)
 MULTIPLY(multiply_e4m3, FORM_E4M3, PRODUCT_PAIRS)
-MULTIPLY(multiply_two_pairs, FORM_NUMBERS, PRODUCT_TWO_PAIRS)
-MULTIPLY(multiply_two_nibbles, FORM_NIBBLES, PRODUCT_TWO_PAIRS)
 
 static const struct {
     void (*multiply[FORMS])(int rows, const struct slice *slice, const struct block *block);
@@ -424,9 +420,7 @@ static const struct {
                                     [FORM_SIXES] = multiply_sixes,
                                     [FORM_BYTES] = multiply_bytes,
                                     [FORM_E4M3] = multiply_e4m3},
-                                   expand_pairs},
-                [PRODUCT_TWO_PAIRS] = {{[FORM_NUMBERS] = multiply_two_pairs, [FORM_NIBBLES] = multiply_two_nibbles},
-                                       expand_two_pairs}};
+                                   expand_pairs}};
 
 /* ---- rows ------------------------------------------------------------------------------------------------------ */
 
@@ -551,7 +545,7 @@ static struct slice expand(const struct pass *pass, const char *panel, int64_t p
         *group = group_of(f, panel, slice.first + g);
         group->codes += (g ? 0 : inside) * PANEL * f->bits / 8;
         if (slice.scales)
-            expand_scales(f, group, scales[g]);
+            expand_scales(f, pass->numbers.unit, group, scales[g]);
         if (is_coded)
             continue;
         products[pass->product].expand(form_of(pass->product, f), &pass->numbers, group->codes, count, to);
@@ -632,13 +626,13 @@ static int64_t pass_rows(enum product product, int64_t row_floats) {
 
 static void multiply_part(const struct exec *exec, const struct gemm *gemm, const struct part_rows *part) {
     int threads = exec_threads(exec);
-    struct pass pass = {.gemm = gemm, .part = part, .product = product_of(gemm, &part->form), .shares = 1};
+    struct pass pass = {.gemm = gemm, .part = part, .product = product_of(gemm), .shares = 1};
     pass.units = units_of(pass.product, &part->form);
     pass.sums = sums_of(&part->form);
     pass.skipped = part->view.first_row % PANEL;
     pass.panels = panels_of(pass.skipped + gemm_n(gemm));
     pass.packed = exec->workspace;
-    pass.numbers = numbers_of(&part->form);
+    pass.numbers = numbers_of(&part->form, pass.product);
     int64_t most = pass_rows(pass.product, pass.units + pass.sums), passes = (gemm_m(gemm) + most - 1) / most;
     for (int64_t i = 0; i < passes; i++) {
         pass.first = gemm_m(gemm) * i / passes;
@@ -664,7 +658,7 @@ size_t LEVEL(gemm_packed_workspace)(struct device *device, const struct gemm *ge
             plain.b = part.view;
             bytes = LEVEL(plain_workspace)(device, &plain);
         } else {
-            enum product product = product_of(gemm, &part.form);
+            enum product product = product_of(gemm);
             int64_t floats = units_of(product, &part.form) + sums_of(&part.form), most = pass_rows(product, floats);
             int64_t rows = gemm_m(gemm) < most ? gemm_m(gemm) : most, few = FEW_BLOCKS * block_rows(product);
             int64_t copies = (rows < few ? rows : few) * device->threads;

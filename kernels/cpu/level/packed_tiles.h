@@ -7,15 +7,14 @@
 
 enum { TILES_FEW = 16, TILES_ROWS = 32, TILES_STEPS = 16, TILES_OUTPUTS = 32 };
 
-/* Sums of products of `steps` pairs, a multiple of TILES_STEPS. A pair has `parts` numbers in `b`, which are all
- * multiplied by the same pair of `a`. */
+/* Sums of products of `steps` pairs, a multiple of TILES_STEPS. */
 struct tile_sums {
-    int parts, rows;
+    int rows;
     bool is_first; /* sums start at 0 */
     int64_t steps;
     const float *a;     /* [rows, steps] */
     int64_t row_floats; /* of a, from row to row */
-    const float *b;     /* [steps, parts, TILES_OUTPUTS] */
+    const float *b;     /* [steps, TILES_OUTPUTS] */
     float *sums;        /* [rows, TILES_OUTPUTS] */
 };
 
@@ -95,8 +94,7 @@ static inline void tiles_multiply(int rows, int panels, int64_t steps, const flo
 /* Adds products of pairs to sums. Tiles have the shape for the rows. */
 static inline __attribute__((always_inline)) void tiles_add(const struct tile_sums *t) {
     enum { TILES_STRIDE = TILES_OUTPUTS * sizeof(float) };
-    const int parts = t->parts;
-    const size_t row_bytes = (size_t)t->row_floats * sizeof(float), b_bytes = (size_t)parts * TILES_STRIDE;
+    const size_t row_bytes = (size_t)t->row_floats * sizeof(float);
     const bool is_one_tile = t->rows <= TILES_FEW;
     const float *a = t->a, *b = t->b, *lower = a + TILES_FEW * t->row_floats;
     float *sums = t->sums, *lower_sums = sums + TILES_FEW * TILES_OUTPUTS;
@@ -116,19 +114,16 @@ static inline __attribute__((always_inline)) void tiles_add(const struct tile_su
             _tile_loadd(3, lower_sums + 16, TILES_STRIDE);
         }
     }
-    for (int64_t s = 0; s < t->steps; s += TILES_STEPS, b += parts * TILES_STEPS * TILES_OUTPUTS) {
+    for (int64_t s = 0; s < t->steps; s += TILES_STEPS, b += TILES_STEPS * TILES_OUTPUTS) {
         _tile_loadd(4, a + s, row_bytes);
-        if (!is_one_tile)
+        _tile_loadd(6, b, TILES_STRIDE);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, b + 16, TILES_STRIDE);
+        _tile_dpbf16ps(1, 4, 7);
+        if (!is_one_tile) {
             _tile_loadd(5, lower + s, row_bytes);
-        for (int part = 0; part < parts; part++) {
-            _tile_loadd(6, b + part * TILES_OUTPUTS, b_bytes);
-            _tile_dpbf16ps(0, 4, 6);
-            _tile_loadd(7, b + part * TILES_OUTPUTS + 16, b_bytes);
-            _tile_dpbf16ps(1, 4, 7);
-            if (!is_one_tile) {
-                _tile_dpbf16ps(2, 5, 6);
-                _tile_dpbf16ps(3, 5, 7);
-            }
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
         }
     }
     _tile_stored(0, sums, TILES_STRIDE);
