@@ -12,7 +12,7 @@ PP2 = dict(parallel__pipeline_model_parallel_size=2)
 LAYOUTS = [(2, TP2), (4, dict(parallel__pipeline_model_parallel_size=4)), (4, dict(**TP2, **ZERO)), (4, dict(**TP2, **PP2)), (2, SHARDED),
            (4, dict(**PP2, **SHARDED, parallel__virtual_pipeline_model_parallel_size=2)),
            (3, dict(train__global_batch_size=3, checkpoint__async_save="true"))]
-KEYS = dict(model__num_layers=4, train__train_iters=60, train__micro_batch_size=1, checkpoint__save_interval=4)
+KEYS = dict(model__num_layers=4, train__train_iters=30, train__micro_batch_size=1, checkpoint__save_interval=2)
 SECONDS = 60  # for what takes a moment where nothing is wrong
 
 
