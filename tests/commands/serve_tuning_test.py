@@ -1,4 +1,5 @@
 """Tuning by OpenAI's API at a server that runs: a job's adapter equals that of its command line, whatever happens between."""
+import contextlib
 import gzip
 import json
 import pathlib
@@ -9,6 +10,7 @@ import tempfile
 import time
 import unittest
 
+from browser_support import Browser, needs_chromium
 from model_support import SOURCE, run
 from serve_support import PATIENCE, Server
 
@@ -172,6 +174,24 @@ class Tuning(unittest.TestCase):
             self.assertEqual((refused.status, "retry-after" in refused.headers), (429, True))
             self.assertEqual(server.ask("GET", "/v1/files", key="sk-c").status, 403)
             self.assertRaisesRegex(AssertionError, "tuning_disk_full", server.upload, chats(100), "sk-b")
+
+    @needs_chromium
+    def test_the_page_shows_jobs_and_tries_their_models(self):
+        with Tuner(self.root) as server, contextlib.closing(Browser()) as browser:
+            job = server.begin(server.upload(chats(4)), hyperparameters={"n_epochs": 4})
+            name = server.await_job(job)["fine_tuned_model"]
+            browser.open(server.addresses["data"])
+            browser.wait("document.querySelector('#jobs polyline')")
+            self.assertEqual(browser.run("return document.querySelector('#jobs polyline').getAttribute('points').split(' ').length"), 4)
+            self.assertIn("succeeded", browser.run("return document.getElementById('jobs').textContent"))
+            browser.run("[...document.querySelectorAll('#jobs button')].find(b => b.textContent === 'Try').click()")
+            browser.wait(f"document.querySelector('#targets input:checked')?.value === '{name}'")
+            other = server.begin(server.upload(chats(4)), hyperparameters={"n_epochs": 5000, "batch_size": 1})
+            browser.run("return readJobs()")
+            browser.wait(f"document.querySelector('tr[data-job={other}] button')")
+            browser.run(f"document.querySelector('tr[data-job={other}] button').click()")
+            server.await_job(other, "cancelled")
+            self.assertEqual(browser.log(), [])
 
     def test_metrics_and_log_lines_tell_of_jobs(self):
         with Tuner(self.root) as server:
