@@ -359,7 +359,7 @@ int tuning_take_snapshot(struct tuning_run *run, struct tuning_snapshot *snapsho
     run->lent.rank.slice = NULL;
     int status = tuning_make_snapshot(run, snapshot);
     run->lent.rank.slice = &run->slice;
-    return status;
+    return status || !snapshot->base ? status : tuning_add_receipts(run, snapshot);
 }
 
 /* ---- the ranks that follow ---- */

@@ -57,6 +57,7 @@ struct tuning_update {
 
 struct tuning_snapshot {
     bool wants_state;
+    json_t *base; /* of receipt_describe_base: the files get receipts, if there is memory for an image. NULL: none */
     /* Results, the caller's: adapter_files_free and free. */
     struct adapter_files files[PEFT_MAX_STACK]; /* [count] with digests; the files of PEFT */
     int count;

@@ -58,6 +58,7 @@ static struct {
 static const struct peft_config adapter = {.type = PEFT_LORA, .r = 2, .lora_alpha = 4},
                                 large = {.type = PEFT_LORA, .r = 40000, .lora_alpha = 4};
 static struct peft_texts texts;
+static json_t *described;
 
 static struct tuning_ask ask_open(const struct peft_config *config, int64_t weight) {
     return (struct tuning_ask){.kind = TUNING_OPEN,
@@ -111,7 +112,8 @@ static void pass_round(void) {
         break;
     case 3:
         for (int i = 0; i < RUNS; i++)
-            asks[i] = (struct tuning_ask){.kind = TUNING_SNAPSHOT, .run = play.runs[i], .snapshot.wants_state = true};
+            asks[i] = (struct tuning_ask){
+                .kind = TUNING_SNAPSHOT, .run = play.runs[i], .snapshot = {.wants_state = true, .base = described}};
         play.waiting = RUNS;
         break;
     case 4:
@@ -210,6 +212,7 @@ static void fill_config(void) {
     };
     pretrained_close(&files);
     test_ok(run_config_resolve(&play.config));
+    test_ok(receipt_describe_base(base, &described));
     test_ok(peft_texts_make(&adapter, 1, &play.config.model, base, &(const struct peft_notes){0}, &texts));
 }
 
@@ -220,9 +223,9 @@ static void runs_take_turns_and_are_published(void **state) {
     const struct engine_options of_engine = {.model = base,
                                              .precision = PRECISION_FP32,
                                              .threads = 1,
-                                             .max_rows = 32,
-                                             .max_logit_rows = 32,
-                                             .max_sequences = 2,
+                                             .max_rows = 128,
+                                             .max_logit_rows = 128,
+                                             .max_sequences = 4,
                                              .adapter_memory = 1 << 20,
                                              .tuning_memory = MEMORY};
     struct driver_options driver = {.server = &server, .on_adapters = forget_list};
@@ -248,6 +251,7 @@ static void runs_take_turns_and_are_published(void **state) {
     assert_true(adapters_find(driver.adapters, "tuned", &view));
     assert_int_equal(view.state, ADAPTER_RESIDENT);
     assert_true(view.is_pinned);
+    assert_int_equal(view.receipt.word, RECEIPT_EXACT);
     assert_int_equal(tuning_bytes(driver.engine), 0);
     driver_close(play.driver);
     loop_close(driver.loop);
@@ -258,6 +262,7 @@ static void runs_take_turns_and_are_published(void **state) {
         free(play.snapshots[i].state);
     }
     peft_texts_free(&texts);
+    json_decref(described);
 }
 
 int main(void) {
