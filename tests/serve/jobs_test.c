@@ -17,6 +17,7 @@
 
 #include <math.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static struct server server;
 static struct serve_options options;
@@ -337,6 +338,7 @@ static void kill_server(void) {
     static int count;
     assert_true(count < 256);
     lost[count++] = (struct lost){server.jobs, first_job};
+    close(lost[count - 1].jobs->lock);
     first_job = NULL;
     ask_count = change_count = 0;
     memory_left = 1000;
