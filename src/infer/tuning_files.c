@@ -15,12 +15,11 @@ static int load_values(struct tuning_run *run, const struct ckpt_array *arrays) 
     return status;
 }
 
-static int load_state(struct tuning_run *run, const struct ckpt_array *arrays) {
+static int load_state(struct tuning_run *run, const struct ckpt_array *arrays, bool *has_master) {
     struct ckpt_tensors *tensors = NULL;
-    bool has_master;
     int status = ckpt_open_adapter_bytes("state", "optimizer.safetensors", run->state, (size_t)run->opening.state_bytes,
                                          &tensors);
-    THEN(status, optimizer_arrays_read(&run->lent.stepper, arrays, tensors, &has_master));
+    THEN(status, optimizer_arrays_read(&run->lent.stepper, arrays, tensors, has_master));
     ckpt_close(tensors);
     return status;
 }
@@ -28,11 +27,12 @@ static int load_state(struct tuning_run *run, const struct ckpt_array *arrays) {
 int tuning_load(struct tuning_run *run) {
     struct optimizer_arrays *opened = NULL;
     const struct ckpt_array *arrays;
+    bool has_master = false;
     if (!run->opening.start_count && !run->opening.state_bytes)
         return STATUS_OK;
     int status = optimizer_arrays_open(&run->lent.stepper, false, &opened, &arrays);
-    THEN_IF(status, run->opening.start_count, load_values(run, arrays));
-    THEN_IF(status, run->opening.state_bytes, load_state(run, arrays));
+    THEN_IF(status, run->opening.state_bytes, load_state(run, arrays, &has_master));
+    THEN_IF(status, run->opening.start_count && !has_master, load_values(run, arrays));
     optimizer_arrays_close(opened);
     TRY(tuning_agree(run->engine, status));
     return optimizer_round_weights(&run->lent.stepper.optimizer);
@@ -100,11 +100,10 @@ static int make_files(const struct tuning_run *run, int index, const struct part
 }
 
 static int write_state(struct tuning_run *run, const struct ckpt_array *arrays, struct tuning_snapshot *snapshot) {
-    bool has_master = run->lent.stepper.optimizer.master;
     const struct ckpt_image image = {.name = "optimizer",
                                      .table = stepper_state_table(&run->lent.stepper),
                                      .arrays = arrays,
-                                     .array_count = has_master ? OPTIMIZER_ARRAYS : OPTIMIZER_ARRAYS - 1,
+                                     .array_count = OPTIMIZER_ARRAYS,
                                      .world = run->engine->shared->holders};
     char *data;
     TRY(ckpt_write_image(&image, &data, &snapshot->state_bytes));

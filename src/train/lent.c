@@ -18,6 +18,16 @@ static int open_workspace(struct lent_run *lent) {
     return STATUS_OK;
 }
 
+/* Outputs of norms and activations are computed again: with adapters everywhere they are a third of what a layer keeps,
+ * and cost little time. */
+static void choose_recomputation(struct run_config *config) {
+    static const char *modules[] = {"layernorm", "mlp_act"};
+    if (config->parallel.recompute_granularity != GRANULARITY_NONE)
+        return;
+    config->parallel.recompute_granularity = GRANULARITY_SELECTIVE;
+    config->parallel.recompute_modules = (struct config_list){modules, 2};
+}
+
 int lent_run_sketch(struct lent_run *lent, struct base *base, const struct rank *rank) {
     struct run_config *config = &lent->run.config;
     config->model = *base_config(base);
@@ -28,6 +38,7 @@ int lent_run_sketch(struct lent_run *lent, struct base *base, const struct rank 
     config->parallel.sequence_parallel = config->parallel.use_distributed_optimizer = false;
     config->parallel.data_parallel_sharding_strategy = SHARDING_NONE;
     config->checkpoint.save = config->checkpoint.load = NULL;
+    choose_recomputation(config);
     rank_share(&lent->rank, rank, (uint64_t)config->train.seed);
     lent->lender = rank;
     lent->model.base = base;
