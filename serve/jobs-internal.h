@@ -90,6 +90,7 @@ struct jobs {
     struct server *server;
     const struct serve_options *options;
     struct worker *worker;
+    int lock;                 /* descriptor of the root, which no other server may use */
     struct stored_list files; /* oldest first */
     struct job_list jobs;     /* oldest first */
     int64_t bytes;            /* below the root */

@@ -2,7 +2,10 @@
 #include "jobs-internal.h"
 
 #include "base/base.h"
+#include "base/lock.h"
 #include "base/staging.h"
+
+#include <unistd.h>
 
 enum { ERRANDS = 1 << 16 };
 
@@ -25,9 +28,12 @@ int jobs_open(struct server *server, struct jobs **out) {
     TRY(status_allocated(jobs));
     jobs->server = server;
     jobs->options = server->options;
+    jobs->lock = -1;
     TAILQ_INIT(&jobs->files);
     TAILQ_INIT(&jobs->jobs);
-    int status = make_directories(jobs);
+    int status = file_make_directories(jobs->options->tuning_root);
+    THEN(status, lock_open_directory(jobs->options->tuning_root, &jobs->lock));
+    THEN(status, make_directories(jobs));
     THEN(status, jobs_load(jobs));
     THEN(status, worker_open(server->loop, ERRANDS, &jobs->worker));
     if (status)
@@ -86,6 +92,8 @@ void jobs_close(struct jobs *jobs) {
         free(file);
     }
     worker_close(jobs->worker);
+    if (jobs->lock >= 0)
+        close(jobs->lock);
     free(jobs);
 }
 

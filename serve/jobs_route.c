@@ -87,7 +87,8 @@ static bool has_key(const struct openai_job *asked, const char *key) {
     return json_object_get(asked->keys, key) != NULL;
 }
 
-/* Makes the command line of a job. `start`: the directory of the adapter to start from; "": none. */
+/* Makes the command line of a job, with the first method when none is named. `start`: the directory of the adapter to
+ * start from; "": none. */
 static bool make_words(struct job *job, const struct openai_job *asked, const char *start, struct error *error) {
     const struct jobs *jobs = job->jobs;
     json_t *words = job->words;
@@ -99,7 +100,7 @@ static bool make_words(struct job *job, const struct openai_job *asked, const ch
         add_line(words, "--init-adapter=%s", start);
     else if (!has_key(asked, "peft")) {
         add_word(words, "--peft");
-        add_word(words, peft_method_names[PEFT_LORA]);
+        add_word(words, peft_method_names[0]);
     }
     if (asked->method == OPENAI_DPO && !has_key(asked, "loss"))
         add_word(words, "--loss=dpo");

@@ -26,8 +26,8 @@ struct serve_command {
     int log_format;             /* index into log_formats */
     int tool_format, reasoning; /* of the choices */
     struct tuning_words {
-        char text[5][PATH_MAX + 32];
-        const char *words[5];
+        char text[7][PATH_MAX + 48];
+        const char *words[7];
     } tuning_words;
     bool is_dry_run, cache_is_given;
     int64_t tuning_memory;
@@ -354,6 +354,8 @@ static int print_dry_run(const struct serving *serving, const struct job_memory 
 /* Makes the words of `cambium finetune` for the base as it is served. */
 static int describe_base(struct serve_command *c, const struct engine *engine) {
     struct tuning_words *all = &c->tuning_words;
+    char ranks[16];
+    snprintf(ranks, sizeof ranks, "%d", c->base.grid.tensor);
     const char *precision = c->base.precision ? model_precisions[c->base.precision] : dtype_name(engine_dtype(engine));
     const struct {
         const char *name, *value;
@@ -362,6 +364,8 @@ static int describe_base(struct serve_command *c, const struct engine *engine) {
                  {"tokenizer", c->base.tokenizer, c->base.tokenizer},
                  {"load-in", load_in_names[c->base.load_in], c->base.load_in},
                  {"train.precision", precision, strcmp(precision, "fp32") != 0},
+                 {"ranks", ranks, c->base.grid.tensor > 1},
+                 {"parallel.tensor_model_parallel_size", ranks, c->base.grid.tensor > 1},
                  {"tuning.template", c->chat_template, strcmp(c->chat_template, "auto") != 0}};
     size_t count = 0;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)

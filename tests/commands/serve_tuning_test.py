@@ -1,4 +1,5 @@
 """Tuning by OpenAI's API at a server that runs: a job's adapter equals that of its command line, whatever happens between."""
+import contextlib
 import gzip
 import json
 import pathlib
@@ -9,6 +10,7 @@ import tempfile
 import time
 import unittest
 
+from browser_support import Browser, needs_chromium
 from model_support import SOURCE, run
 from serve_support import PATIENCE, Server
 
@@ -57,9 +59,9 @@ class Tuner(Server):
     def events(self, job):
         return self.job(job, "/events?limit=1000")["data"]
 
-    def await_job(self, job, status="succeeded"):
+    def await_job(self, job, status="succeeded", key=None):
         end = time.monotonic() + PATIENCE
-        while (now := self.job(job))["status"] not in (*ENDS, status):
+        while (now := self.job(job, key=key))["status"] not in (*ENDS, status):
             assert time.monotonic() < end, now
             time.sleep(0.02)
         assert now["status"] == status, now
@@ -132,6 +134,28 @@ class Tuning(unittest.TestCase):
             self.assertEqual(server.ask("DELETE", "/v1/models/model").status, 404)
             self.assertTrue(answer["choices"])
 
+    def test_ranks_that_share_a_model_tune_on_it(self):
+        with Tuner(self.root, "--ranks", "2", "--parallel.tensor_model_parallel_size=2") as server:
+            job = server.begin(server.upload(chats(4)))
+            server.await_job(job)
+            self.check_command(server, job)
+        with Tuner(self.root, "--ranks", "2", "--parallel.pipeline_model_parallel_size=2") as server:
+            refused = server.ask("POST", "/v1/fine_tuning/jobs", {"model": "model", "training_file": server.upload(chats(4))})
+            self.assertEqual(refused.status, 400, refused.body)
+
+    def test_eight_jobs_of_three_keys_end(self):
+        keys = pathlib.Path(self.directory.name) / "keys"
+        keys.write_text("alice sk-a tune\nbob sk-b 2 tune\ncarol sk-c tune\n")
+        with Tuner(self.root, "--api-key-file", keys, "--tuning-jobs", "3") as server:
+            files = {key: server.upload(chats(4), key) for key in ("sk-a", "sk-b", "sk-c")}
+            jobs = [(key, server.begin(files[key], key, hyperparameters={"n_epochs": 2})) for key in [*files] * 3][:8]
+            with self.assertRaisesRegex(AssertionError, "--tuning-root"):  # no second server may use it
+                Server("--tuning-root", self.root)
+            for key, job in jobs:
+                self.assertEqual(server.await_job(job, key=key)["status"], "succeeded")
+            self.assertEqual([one["id"] for one in server.ask("GET", "/v1/fine_tuning/jobs", key="sk-b").json["data"]],
+                             [job for key, job in reversed(jobs) if key == "sk-b"])
+
     def test_an_adapter_is_the_start_of_a_job(self):
         with Tuner(self.root) as server:
             first = server.await_job(server.begin(server.upload(chats(4)), suffix="first"))["fine_tuned_model"]
@@ -172,6 +196,24 @@ class Tuning(unittest.TestCase):
             self.assertEqual((refused.status, "retry-after" in refused.headers), (429, True))
             self.assertEqual(server.ask("GET", "/v1/files", key="sk-c").status, 403)
             self.assertRaisesRegex(AssertionError, "tuning_disk_full", server.upload, chats(100), "sk-b")
+
+    @needs_chromium
+    def test_the_page_shows_jobs_and_tries_their_models(self):
+        with Tuner(self.root) as server, contextlib.closing(Browser()) as browser:
+            job = server.begin(server.upload(chats(4)), hyperparameters={"n_epochs": 4})
+            name = server.await_job(job)["fine_tuned_model"]
+            browser.open(server.addresses["data"])
+            browser.wait("document.querySelector('#jobs polyline')")
+            self.assertEqual(browser.run("return document.querySelector('#jobs polyline').getAttribute('points').split(' ').length"), 4)
+            self.assertIn("succeeded", browser.run("return document.getElementById('jobs').textContent"))
+            browser.run("[...document.querySelectorAll('#jobs button')].find(b => b.textContent === 'Try').click()")
+            browser.wait(f"document.querySelector('#targets input:checked')?.value === '{name}'")
+            other = server.begin(server.upload(chats(4)), hyperparameters={"n_epochs": 5000, "batch_size": 1})
+            browser.run("return readJobs()")
+            browser.wait(f"document.querySelector('tr[data-job={other}] button')")
+            browser.run(f"document.querySelector('tr[data-job={other}] button').click()")
+            server.await_job(other, "cancelled")
+            self.assertEqual(browser.log(), [])
 
     def test_metrics_and_log_lines_tell_of_jobs(self):
         with Tuner(self.root) as server:

@@ -75,7 +75,7 @@ static void a_key_may_tune_within_limits(void **state) {
     struct key_holder holder;
     write_keys(fixture, "a sk-1\nb sk-2 tune\nc sk-3 tuning_bytes=20G tune 2 tuning_jobs=3\nd sk-4 tune tuning_jobs=0 "
                         "tuning_bytes=100\n");
-    test_ok(keys_open(fixture->path, &fixture->keys));
+    test_ok(keys_reload(fixture->keys));
     assert_true(keys_find(fixture->keys, "Bearer sk-1", &holder));
     assert_true(!holder.may_tune && holder.tuning_jobs == -1 && holder.tuning_bytes == -1);
     assert_true(keys_find(fixture->keys, "Bearer sk-2", &holder));

@@ -75,19 +75,25 @@ def shape(value):
 
 
 class Numbers:
-    """Numbers of the ids that a server has told, in order, and back."""
+    """Numbers of the ids in a server's answers, those of a kind in order, and back."""
 
     def __init__(self):
-        self.ids = []
+        self.ids = {}
+
+    def of_kind(self, name):
+        return self.ids.setdefault(re.match(rb"[a-z]+", name).group(), [])
 
     def learn(self, body):
-        self.ids += [name for name in dict.fromkeys(IDS.findall(body)) if name not in self.ids]
+        for name in IDS.findall(body):
+            if name not in self.of_kind(name):
+                self.of_kind(name).append(name)
 
     def hide(self, text):
-        return IDS.sub(lambda found: b"<%d>" % self.ids.index(found.group()) if found.group() in self.ids else found.group(), text)
+        return IDS.sub(lambda found: b"<%s %d>" % (re.match(rb"[a-z]+", found.group()).group(), self.of_kind(found.group()).index(found.group()))
+                       if found.group() in self.of_kind(found.group()) else found.group(), text)
 
     def show(self, text):
-        return re.sub(rb"<(\d+)>", lambda found: self.ids[int(found.group(1))], text)
+        return re.sub(rb"<([a-z]+) (\d+)>", lambda found: self.ids[found.group(1)][int(found.group(2))], text)
 
 
 def ask(address, request):
