@@ -156,7 +156,9 @@ enum dtype head_logits_type(const struct runner *run) {
 int64_t head_rows_most(const struct runner *run) {
     const struct ops_sizes *sizes = model_sizes(run);
     bool is_cut = head_logits_type(run) != run->base->options.dtype && !run->base->options.trains;
-    return is_cut && sizes->head_rows / 4 % sizes->head_rows_multiple == 0 ? sizes->head_rows / 4 : sizes->head_rows;
+    int64_t most =
+        is_cut && sizes->head_rows / 4 % sizes->head_rows_multiple == 0 ? sizes->head_rows / 4 : sizes->head_rows;
+    return run->head_rows && run->head_rows < most ? run->head_rows : most;
 }
 
 /* `logits`: the place of the first row's. */

@@ -204,7 +204,8 @@ struct runner {
     struct rank *rank;
     const struct hook_table *hooks; /* or NULL */
     int64_t max_rows, max_positions;
-    int64_t lowest; /* the layer where the backward ends because nothing below it trains; -1: the embedding */
+    int64_t head_rows; /* limit of rows of the head at a time; 0: none */
+    int64_t lowest;    /* the layer where the backward ends because nothing below it trains; -1: the embedding */
     bool activates_in_product; /* below `lowest`, fc1's product also computes the activation, so its input needs no
                                   memory */
     struct model_recompute recompute;

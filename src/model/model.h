@@ -86,6 +86,7 @@ struct model_training {
     /* With RECOMPUTE_BLOCK: stashes from this number on recompute all layers; 0: all stashes follow `recompute`. */
     int partial_stashes;
     bool has_row_losses; /* passes may have `weigh` */
+    int64_t head_rows;   /* limit of rows that go through the head at a time; 0: the backend's */
 };
 
 /* Options of an inference runner only. */

@@ -79,6 +79,7 @@ int training_sketch(const struct model_options *options, struct base *base, stru
     runner_begin(&training->run, base, options);
     training->run.recompute = options->train.recompute;
     training->options = options->train;
+    training->run.head_rows = options->train.head_rows;
     training->options.stashes = options->train.stashes ? options->train.stashes : 1;
     return build(training, options, plan);
 }

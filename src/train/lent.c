@@ -3,6 +3,21 @@
 
 #include "train-internal.h"
 
+enum { HEAD_ROWS = 64 /* their logits are most of a small model's activations, and more rows are hardly faster */ };
+
+/* No value lives in the workspace between two operations, so the lender's serves both. */
+static bool shares_workspace(const struct lent_run *lent) {
+    return work_scratch(&lent->rank.work) <= lent->lender->exec.workspace_bytes;
+}
+
+static int open_workspace(struct lent_run *lent) {
+    if (!shares_workspace(lent))
+        return rank_allocate_workspace(&lent->rank);
+    lent->rank.exec = lent->lender->exec;
+    lent->rank.is_planning = false;
+    return STATUS_OK;
+}
+
 int lent_run_sketch(struct lent_run *lent, struct base *base, const struct rank *rank) {
     struct run_config *config = &lent->run.config;
     config->model = *base_config(base);
@@ -14,8 +29,13 @@ int lent_run_sketch(struct lent_run *lent, struct base *base, const struct rank 
     config->parallel.data_parallel_sharding_strategy = SHARDING_NONE;
     config->checkpoint.save = config->checkpoint.load = NULL;
     rank_share(&lent->rank, rank, (uint64_t)config->train.seed);
+    lent->lender = rank;
     lent->model.base = base;
-    return train_plan_fill(&lent->run, &lent->rank, NULL, &lent->model, &lent->plan);
+    lent->run.head_rows = HEAD_ROWS;
+    TRY(train_plan_fill(&lent->run, &lent->rank, NULL, &lent->model, &lent->plan));
+    if (shares_workspace(lent))
+        lent->plan.workspace = 0;
+    return STATUS_OK;
 }
 
 int lent_run_open(struct lent_run *lent) {
@@ -24,7 +44,7 @@ int lent_run_open(struct lent_run *lent) {
     struct pipeline_shape shape;
     uint64_t seed = (uint64_t)lent->run.config.train.seed;
     TRY(training_allocate(model->runner));
-    TRY(rank_allocate_workspace(&lent->rank));
+    TRY(open_workspace(lent));
     TRY(lent->run.tuner->start(lent->run.tuner->description, model->tuner.self, model->base, seed));
     TRY(train_model_options(&lent->run, &lent->rank, model, &options, &shape));
     lent->stepper = (struct stepper){.rank = &lent->rank,
@@ -43,5 +63,7 @@ void lent_run_close(struct lent_run *lent) {
         stepper_close(&lent->stepper);
     lent->model.base = NULL;
     train_model_close(&lent->run, &lent->model);
+    if (lent->lender && lent->rank.exec.workspace == lent->lender->exec.workspace)
+        lent->rank.exec.workspace = NULL;
     rank_unshare(&lent->rank);
 }

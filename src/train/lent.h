@@ -8,6 +8,7 @@
 struct lent_run {
     struct train_run run; /* set by the caller: tuner, loss, config; its model is the base's */
     struct rank rank;
+    const struct rank *lender; /* whose workspace it uses, if that is large enough */
     struct train_model model;
     struct train_plan plan;
     struct stepper stepper;

@@ -96,6 +96,7 @@ int train_model_options(const struct train_run *run, const struct rank *rank, co
         .max_rows = run->config.train.micro_batch_size * train_sample_rows(&run->config, run->loss),
         .train.has_row_losses = run->loss && run->loss->run,
         .train.segment_rows = run->config.data.seq_length,
+        .train.head_rows = run->head_rows,
         .base.chunk_count = shape->chunks,
         .train.partial_stashes = (int)run->config.parallel.num_microbatches_with_partial_activation_checkpoints,
     };

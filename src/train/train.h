@@ -116,6 +116,7 @@ struct train_run {
     const struct train_source *source;   /* samples in place of files; NULL: none. It outlives the trainer */
     const struct loss *loss;             /* NULL: sft */
     struct loss_options loss_options;
+    int64_t head_rows;                 /* as in struct model_training */
     size_t tuning_bytes;               /* of the rows at each rank, for the plan, as far as the caller knows */
     struct run_config config;          /* resolved; the caller owns its strings */
     struct tokenizer_files *tokenizer; /* as read when the run was prepared; copied into checkpoints; NULL: none */
