@@ -29,7 +29,7 @@ static int read_rows(const struct train_source *source, struct gpt_batch *batch,
     }
     return STATUS_OK;
 }
-static const struct train_source source = {read_rows};
+static const struct train_source source = {.read = read_rows};
 
 static int read_nothing(const struct train_source *unused, struct gpt_batch *batch,
                         const struct train_samples *samples) {
@@ -38,7 +38,7 @@ static int read_nothing(const struct train_source *unused, struct gpt_batch *bat
     (void)samples;
     return status_fail(STATUS_INVALID, "there is no row");
 }
-static const struct train_source nothing = {read_nothing};
+static const struct train_source nothing = {.read = read_nothing};
 
 /* ---- the play: rounds of asks; when all of a round have ended, the next one is passed ---- */
 
