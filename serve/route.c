@@ -101,7 +101,7 @@ static const struct route_row rows[] = {
     {"POST", "/api/v1/cancel_future", BOTH, IS_TINKER, tinker_post, "Cancel a sample", "Anything", "Anything"},
     {"POST", "/api/v1/weights_info", BOTH, IS_TINKER, tinker_post, "Show saved weights", "Anything", "Anything"},
     {"GET", "/api/v1/training_runs", BOTH, IS_TINKER, tinker_training_runs, "List training runs", NULL, "Anything"},
-    {"GET", "/api/v1/training_runs/", BOTH, IS_TINKER | HAS_REST, tinker_training_run, "Show a run, or its weights", NULL,
+    {"GET", "/api/v1/training_runs/", BOTH, IS_TINKER | HAS_REST, tinker_training_run, "Show a run or its weights", NULL,
      "Anything"},
     {"DELETE", "/api/v1/training_runs/", BOTH, IS_TINKER | HAS_REST, tinker_training_run, "Remove saved weights", NULL,
      "Anything"},
