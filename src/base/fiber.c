@@ -1,5 +1,5 @@
-/* Fibers over ucontext. A sanitizer follows stacks: it is told before a switch where it goes, and after it, on the new
- * stack, that it came. */
+/* Fibers over ucontext. A sanitizer follows stacks: it is called before a switch with the new stack, and after it
+ * there. */
 #include "fiber.h"
 
 #include "status.h"

@@ -1,6 +1,6 @@
 /* A fiber: a call that pauses itself, and that its caller resumes later, on the same thread.
  *
- * It has its own stack. Between two resumes nothing of it runs. The sanitizers are told of each switch. */
+ * It has its own stack. Between two resumes nothing of it runs. The sanitizers know of each switch. */
 #pragma once
 
 #include <stdbool.h>

@@ -16,7 +16,7 @@ enum tuning_task {
     TUNING_TASK_CLOSE
 };
 
-/* What opens a run, as ranks send it: `config` has no pointers. */
+/* A run's options as ranks send them: `config` has no pointers. */
 struct tuning_opening {
     struct run_config config;
     int64_t loss; /* row of loss_table */
@@ -60,5 +60,7 @@ int tuning_share_batch(const struct engine *engine, struct gpt_batch *batch, int
 /* tuning_files.c */
 /* Takes a snapshot together with all ranks; only the leader's stays. */
 int tuning_make_snapshot(struct tuning_run *run, struct tuning_snapshot *snapshot);
+/* Adds receipts to the files of the leader's snapshot, which needs `base`. */
+int tuning_add_receipts(struct tuning_run *run, struct tuning_snapshot *snapshot);
 /* Loads the values of run->start, and the optimizer's of run->state. */
 int tuning_load(struct tuning_run *run);

@@ -314,7 +314,7 @@ static void take_loss(struct tuning_run *run) {
     stepper->loss_options = run->pass.loss ? run->pass.loss_options : run->opening.loss_options;
 }
 
-/* What a pass or an update is, to all ranks. */
+/* Sends the pass or update to all ranks, and begins it. */
 static int share_task(struct tuning_run *run) {
     int64_t loss = run->pass.loss ? run->pass.loss - loss_table : -1;
     TRY(run->is_update ? tuning_share(run->engine, &run->update, sizeof run->update)
@@ -366,7 +366,7 @@ int tuning_take_snapshot(struct tuning_run *run, struct tuning_snapshot *snapsho
     run->lent.rank.slice = NULL;
     int status = tuning_make_snapshot(run, snapshot);
     run->lent.rank.slice = &run->slice;
-    return status;
+    return status || !snapshot->base ? status : tuning_add_receipts(run, snapshot);
 }
 
 /* ---- the ranks that follow ---- */

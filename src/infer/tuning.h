@@ -31,7 +31,7 @@ struct tuning_run_options {
     const struct peft_bytes *start; /* [start_count] files to start from, with the same configurations; 0: the initial
                                        values of the methods, by train.seed */
     int start_count;
-    const void *state; /* the optimizer's, as a snapshot has it; NULL: fresh */
+    const void *state; /* as a snapshot has it: its values are then those of the run; NULL: a fresh optimizer */
     size_t state_bytes;
     int64_t weight; /* of its turns among runs; at least 1 */
     size_t bytes;   /* result: that the run takes on this rank, also when it does not fit */
@@ -59,10 +59,11 @@ struct tuning_update {
 
 struct tuning_snapshot {
     bool wants_state;
+    json_t *base; /* of receipt_describe_base: the files get receipts, if there is memory for an image. NULL: none */
     /* Results, the caller's: adapter_files_free and free. */
     struct adapter_files files[PEFT_MAX_STACK]; /* [count] with digests; the files of PEFT */
     int count;
-    void *state; /* safetensors: the optimizer's tensors by name */
+    void *state; /* safetensors: moments and master weights by name, an encoder's included */
     size_t state_bytes;
 };
 

@@ -1,4 +1,4 @@
-/* What the leader of a tuning run sends to the ranks that follow. */
+/* Messages of a tuning run, from the leader to the ranks that follow. */
 #include "tuning-internal.h"
 
 int tuning_share(const struct engine *engine, void *data, size_t bytes) {

@@ -172,13 +172,41 @@ static int pause_before(const struct linear *linear, const struct linear_call *c
     return rank_pause_rows(call->rank, &next, count);
 }
 
-/* The base's product, a block of rows after the other where the rank's work is cut into slices. The head, whose columns
- * ranks share unequally, is cut by its caller, and casts to FP8 are of all rows. */
+bool linear_cuts_columns(const struct linear *linear, const struct linear_call *call) {
+    struct matrix_view weight = param_view(call->store, linear->weight, PARAM_LINEAR);
+    return call->rank->slice && !call->rank->is_planning && linear->split == LINEAR_WHOLE &&
+           linear->bias == PARAM_NONE && call->rank->grid.tensor == 1 && !call->fp8 && weight.form == MATRIX_PACKED &&
+           !weight.encoded && call->epilogue == EPILOGUE_NONE;
+}
+
+enum { PIECE_OUTPUTS = 4096 };
+
+static int multiply_columns(const struct linear *linear, const struct linear_call *call, const void *x, void *y) {
+    struct linear_call piece = *call;
+    struct linear part = *linear;
+    size_t width = dtype_bytes(call->y_dtype_is_fp32 ? DTYPE_F32 : call->dtype);
+    int status = STATUS_OK;
+    piece.y_stride = y_stride(linear, call);
+    for (int64_t first = 0; first < linear->out && !status; first += part.out) {
+        part.out = linear->out - first < PIECE_OUTPUTS ? linear->out - first : PIECE_OUTPUTS;
+        TRY(rank_pause(call->rank, SLICE_HEAD, 2.0 * (double)(linear->in * part.out * (call->rows + SLICE_BYTE))));
+        struct matrix_view rows = matrix_rows(param_borrow_linear(call->store, linear->weight), first, part.out);
+        struct gemm gemm = product_of(&part, &piece, rows, x, (char *)y + (size_t)first * width, false);
+        status = rank_multiply(call->rank, PHASE_GEMM, &gemm);
+        param_return(call->store, linear->weight);
+    }
+    return status;
+}
+
+/* The base's product, a block of rows after the other where the rank's work is cut into slices. Casts to FP8 are of all
+ * rows. */
 static int multiply_rows(const struct linear *linear, const struct linear_call *call, const void *x, void *y,
                          bool into_fp32) {
     enum dtype y_dtype = into_fp32 || call->y_dtype_is_fp32 ? DTYPE_F32 : call->dtype;
     int64_t count = call->rows, stride = y_stride(linear, call);
     int status = STATUS_OK;
+    if (linear_cuts_columns(linear, call) && !into_fp32)
+        return multiply_columns(linear, call, x, y);
     for (int64_t first = 0; first < call->rows && !status; first += count) {
         if (linear->split != LINEAR_WHOLE && !call->fp8)
             TRY(pause_before(linear, call, call->rows - first, &count));
@@ -271,8 +299,11 @@ static int input_gradient(const struct linear *linear, const struct linear_call 
 /* The same in blocks of rows; see multiply_rows. */
 static int input_gradient_rows(const struct linear *linear, const struct linear_call *call, struct matrix_view dy,
                                void *dx) {
+    double work = 2.0 * (double)linear->in * (double)linear->out;
     int64_t count = call->rows;
     int status = STATUS_OK;
+    if (linear_cuts_columns(linear, call)) /* it reads the weights, unpacks them, and reads them again */
+        TRY(rank_pause(call->rank, SLICE_HEAD, work * (double)(call->rows + 3 * SLICE_BYTE)));
     if (linear->split == LINEAR_WHOLE || call->fp8)
         return input_gradient(linear, call, dy, dx);
     for (int64_t first = 0; first < call->rows && !status; first += count) {

@@ -62,6 +62,9 @@ bool linear_can_fuse_backward(const struct linear *linear, const struct linear_c
  * writes x before linear_forward. If the weight trains, it writes x by columns again before linear_backward. */
 struct fp8_output linear_input(const struct linear *linear, const struct linear_call *call, enum fp8_copies copies);
 struct fp8_output linear_gradient(const struct linear *linear, const struct linear_call *call);
+/* Returns true if slices cut the outputs of a LINEAR_WHOLE, which is the head: even a few rows read all its weights.
+ * Otherwise its caller cuts the rows. Pieces are alike on all ranks only where one rank has all of it. */
+bool linear_cuts_columns(const struct linear *linear, const struct linear_call *call);
 /* Computes y, with its hooks and collectives. The errors of operations, hooks and collectives. */
 int linear_forward(const struct linear *linear, const struct linear_call *call);
 /* Computes dx, and adds to the gradients of weight and bias if they train. Errors as linear_forward. */

@@ -1,4 +1,4 @@
-/* Where a call pauses, and how long its pieces took. */
+/* The pauses of a call, and the times of its pieces. */
 #include "parallel/slice.h"
 
 #include "base/clock.h"

@@ -708,6 +708,42 @@ static void paused_texts_leave_their_sequences_to_others(void **state) {
     finish(4);
 }
 
+/* ---- work beside the steps ---- */
+
+static void steps_leave_a_share_of_their_time_and_prompts_none(void **state) {
+    (void)state;
+    begin(&(struct scheduler_options){.slice_share = 0.1, .slice_seconds = 0.01, .max_rows = 8});
+    engine.step_seconds = 0.5;
+    assert_true(scheduler_spare(scheduler) == 0.01); /* nothing runs */
+    submit(0, 20, 12);
+    assert_true(scheduler_spare(scheduler) == 0); /* its prompt waits */
+    scheduler_step(scheduler);
+    assert_true(scheduler_spare(scheduler) == 0); /* a part of it does */
+    for (int i = 0; i < 6; i++)
+        scheduler_step(scheduler);
+    double share = 0.1 * (engine.step_seconds + engine.decode_row_seconds), spare = scheduler_spare(scheduler);
+    if (!(fabs(spare - share) <= 1e-9))
+        fail_msg("%g seconds are left beside a step, expected %g", spare, share);
+    submit(1, 3, 1);
+    assert_true(scheduler_spare(scheduler) == 0);
+    finish(2);
+}
+
+static void kinds_of_slices_have_their_own_cost(void **state) {
+    (void)state;
+    struct slice_cost cost = {0};
+    assert_true(slice_cost_rate(&cost, SLICE_HEAD) == 0);
+    for (int i = 0; i < 100; i++) {
+        const struct slice slice = {.work = {[SLICE_PRODUCT] = 10, [SLICE_HEAD] = i % 2 ? 0 : 4},
+                                    .seconds = {[SLICE_PRODUCT] = i < 50 ? 5 : 20, [SLICE_HEAD] = i % 2 ? 0 : 1}};
+        slice_cost_learn(&cost, &slice);
+    }
+    double product = slice_cost_rate(&cost, SLICE_PRODUCT);
+    assert_true(product > 1.8 && product < 2); /* recent ones count more */
+    assert_true(slice_cost_rate(&cost, SLICE_HEAD) == 0.25);
+    assert_true(slice_cost_rate(&cost, SLICE_UPDATE) == 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_can_never_run_is_refused_at_once),
@@ -741,6 +777,8 @@ int main(void) {
         cmocka_unit_test(a_prompt_that_is_paused_stands_still),
         cmocka_unit_test(a_paused_text_keeps_nobody_waiting),
         cmocka_unit_test(paused_texts_leave_their_sequences_to_others),
+        cmocka_unit_test(steps_leave_a_share_of_their_time_and_prompts_none),
+        cmocka_unit_test(kinds_of_slices_have_their_own_cost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

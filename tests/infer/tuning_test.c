@@ -1,5 +1,5 @@
-/* Tuning runs on an engine: files equal those of a trainer with the same rows and keys, for every kind of adapter, loss
- * and slice, and while the engine writes texts, whose bits do not change. */
+/* Tuning runs on an engine: files equal those of a trainer with the same rows and keys. This holds for every kind of
+ * adapter, loss and slice, and while the engine writes texts, whose bits do not change. */
 #include "infer/sequences.h"
 #include "infer/tuner.h"
 #include "infer/tuning.h"
@@ -57,6 +57,7 @@ struct scene {
     int precision, tensor;
     double seconds; /* of a slice; 0: the least */
     bool writes, cancels;
+    bool resumes; /* a second run starts from a snapshot in the middle */
     /* Results of the leader. */
     struct peft_bytes bytes;
     int64_t slices;
@@ -169,19 +170,34 @@ static void work_off(struct scene *scene, struct engine *engine, struct tuning_r
 }
 
 static void open_run(const struct scene *scene, struct engine *engine, const struct run_config *config,
-                     struct peft_texts *texts, struct tuning_run **run) {
+                     struct peft_texts *texts, const struct tuning_snapshot *from, struct tuning_run **run) {
     struct tuning_run_options options = {.config = config,
                                          .adapters = &scene->tuned->config,
                                          .adapter_count = 1,
                                          .texts = texts->items,
                                          .text_count = texts->count,
                                          .loss = find_loss(scene->tuned->loss),
-                                         .loss_options = {.beta = 0.3}};
+                                         .loss_options = {.beta = 0.3},
+                                         .start = &from->files[0].bytes,
+                                         .start_count = from->count,
+                                         .state = from->state,
+                                         .state_bytes = from->state_bytes};
     test_ok(tuning_open(engine, &options, run));
     assert_true(options.bytes > 0 && options.bytes == tuning_bytes(engine));
 }
 
-static void cancel(struct engine *engine, struct tuning_run *run, const struct rows *rows) {
+/* Continues in a new run. */
+static void resume(const struct scene *scene, struct engine *engine, const struct run_config *config,
+                   struct peft_texts *texts, struct tuning_run **run) {
+    struct tuning_snapshot snapshot = {.wants_state = true};
+    test_ok(tuning_take_snapshot(*run, &snapshot));
+    test_ok(tuning_close(*run));
+    open_run(scene, engine, config, texts, &snapshot, run);
+    adapter_files_free(&snapshot.files[0]);
+    free(snapshot.state);
+}
+
+static void cancel(struct tuning_run *run, const struct rows *rows) {
     struct tuning_pass pass = {.source = &rows->source, .batches = 1};
     bool is_done = false;
     tuning_begin_pass(run, &pass);
@@ -199,13 +215,15 @@ static void lead(struct scene *scene, struct engine *engine) {
     struct tuning_snapshot snapshot = {0};
     int sequence = scene->writes ? engine_sequence_new(engine) : -1, written = 0;
     make_texts(scene, &texts);
-    open_run(scene, engine, &config, &texts, &run);
+    open_run(scene, engine, &config, &texts, &snapshot, &run);
     for (int i = 0; i < STEPS; i++) {
         struct tuning_pass pass = {.source = &rows.source, .first = i * BATCH, .batches = 1};
         struct tuning_update update = {
             .iteration = i, .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1, .clip = 1};
         if (scene->cancels)
-            cancel(engine, run, &rows);
+            cancel(run, &rows);
+        if (scene->resumes && i == 1)
+            resume(scene, engine, &config, &texts, &run);
         tuning_begin_pass(run, &pass);
         work_off(scene, engine, run, sequence, &written);
         tuning_begin_update(run, &update);
@@ -323,6 +341,53 @@ static void texts_and_runs_leave_each_others_bits(void **state) {
     peft_bytes_free(&beside.bytes);
 }
 
+static void a_run_resumes_from_a_snapshot(void **state) {
+    (void)state;
+    for (int c = 0; c < CASES; c += 5)
+        for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
+            struct scene whole = scene_of(c, precision, 1), resumed = whole;
+            whole.seconds = resumed.seconds = INFINITY;
+            resumed.resumes = true;
+            tune(&whole);
+            tune(&resumed);
+            assert_same(&whole, &resumed);
+            peft_bytes_free(&whole.bytes);
+            peft_bytes_free(&resumed.bytes);
+        }
+}
+
+static int refuse_stages(struct comm *world, void *context) {
+    const struct scene *scene = context;
+    struct engine *engine;
+    struct tuning_run *run;
+    struct run_config config = config_of(scene);
+    const struct engine_options options = {.device = test_device(),
+                                           .model = base_directory(),
+                                           .world = world,
+                                           .grid = {.tensor = 1, .context = 1, .expert = 1, .data = 1, .pipeline = 2},
+                                           .first_layers = 1,
+                                           .threads = 1,
+                                           .max_rows = 8,
+                                           .max_logit_rows = 8,
+                                           .max_sequences = 1,
+                                           .tuning_memory = MEMORY};
+    struct tuning_run_options asked = {.config = &config, .adapters = &scene->tuned->config, .adapter_count = 1};
+    test_ok(engine_open(&options, &engine));
+    if (engine_leads(engine))
+        test_fails(tuning_open(engine, &asked, &run), STATUS_UNSUPPORTED, "2 pipeline stages");
+    else
+        test_ok(engine_follow(engine));
+    test_ok(engine_end(engine));
+    engine_close(engine);
+    return STATUS_OK;
+}
+
+static void an_engine_of_stages_refuses_runs(void **state) {
+    (void)state;
+    struct scene scene = scene_of(0, PRECISION_FP32, 1);
+    test_ok(comm_local_run(2, refuse_stages, &scene));
+}
+
 static void tensor_ranks_run_the_same_slices(void **state) {
     (void)state;
     for (int c = 0; c < CASES; c += 7) {
@@ -338,9 +403,9 @@ static void tensor_ranks_run_the_same_slices(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_run_has_the_bytes_of_a_trainer),
-        cmocka_unit_test(texts_and_runs_leave_each_others_bits),
-        cmocka_unit_test(tensor_ranks_run_the_same_slices),
+        cmocka_unit_test(a_run_has_the_bytes_of_a_trainer), cmocka_unit_test(texts_and_runs_leave_each_others_bits),
+        cmocka_unit_test(a_run_resumes_from_a_snapshot),    cmocka_unit_test(tensor_ranks_run_the_same_slices),
+        cmocka_unit_test(an_engine_of_stages_refuses_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

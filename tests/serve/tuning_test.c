@@ -2,12 +2,13 @@
 #include "driver-internal.h"
 
 #include "infer/adapters.h"
+#include "infer/score.h"
 #include "pretrained/pretrained.h"
 #include "support/test.h"
 
-#include <math.h>
+#include <semaphore.h>
 
-enum { V = 61, LENGTH = 12, BATCH = 2, MEMORY = 8 << 20 };
+enum { V = 61, LENGTH = 12, BATCH = 2, MEMORY = 16 << 20 };
 static const char *const base = TEST_DATA "/peft/golden/base";
 
 /* ---- rows ---- */
@@ -40,9 +41,10 @@ static int read_nothing(const struct train_source *unused, struct gpt_batch *bat
 }
 static const struct train_source nothing = {.read = read_nothing};
 
-/* ---- the play: rounds of asks; when all of a round have ended, the next one is passed ---- */
+/* ---- the play: rounds of asks; when all of a round have ended, the next one is passed. The driver has a thread ----
+ */
 
-enum { RUNS = 2, MOST = 4 };
+enum { RUNS = 2, MOST = 4, ROUNDS = 7 };
 static struct {
     struct driver *driver;
     struct run_config config;
@@ -50,12 +52,13 @@ static struct {
     int round, waiting;
     struct tuning_run *runs[RUNS];
     struct tuning_snapshot snapshots[RUNS];
-    struct loop_note begin;
+    sem_t ended;
 } play;
 
 static const struct peft_config adapter = {.type = PEFT_LORA, .r = 2, .lora_alpha = 4},
-                                large = {.type = PEFT_LORA, .r = 4000, .lora_alpha = 4};
+                                large = {.type = PEFT_LORA, .r = 40000, .lora_alpha = 4};
 static struct peft_texts texts;
+static json_t *described;
 
 static struct tuning_ask ask_open(const struct peft_config *config, int64_t weight) {
     return (struct tuning_ask){.kind = TUNING_OPEN,
@@ -109,7 +112,8 @@ static void pass_round(void) {
         break;
     case 3:
         for (int i = 0; i < RUNS; i++)
-            asks[i] = (struct tuning_ask){.kind = TUNING_SNAPSHOT, .run = play.runs[i], .snapshot.wants_state = true};
+            asks[i] = (struct tuning_ask){
+                .kind = TUNING_SNAPSHOT, .run = play.runs[i], .snapshot = {.wants_state = true, .base = described}};
         play.waiting = RUNS;
         break;
     case 4:
@@ -122,13 +126,13 @@ static void pass_round(void) {
             asks[i] = (struct tuning_ask){.kind = TUNING_CLOSE, .run = play.runs[i]};
         play.waiting = RUNS;
         break;
-    default:
-        driver_end(play.driver);
     }
-    for (int i = 0, count = play.waiting; i < count; i++) {
+    for (int i = 0; i < play.waiting; i++) {
         asks[i].note.run = ended;
         driver_tune(play.driver, &asks[i]);
     }
+    for (int i = 0; i < play.waiting; i++)
+        sem_wait(&play.ended);
 }
 
 static void check_snapshots(void) {
@@ -138,12 +142,17 @@ static void check_snapshots(void) {
     assert_true(play.snapshots[0].state_bytes > 0);
 }
 
+static void assert_fine(const struct tuning_ask *ask) {
+    if (ask->error.which)
+        fail_msg("round %d: %s", play.round, ask->error.text);
+}
+
 static void check_round(void) {
     const struct tuning_ask *asks = play.asks;
     switch (play.round) {
     case 0:
         for (int i = 0; i < RUNS; i++) {
-            assert_int_equal(asks[i].error.which, ERROR_NONE);
+            assert_fine(&asks[i]);
             assert_non_null(play.runs[i] = asks[i].run);
         }
         assert_int_equal(asks[2].error.which, ERROR_ARGUMENT);
@@ -152,7 +161,7 @@ static void check_round(void) {
         return;
     case 1:
         for (int i = 0; i < 4; i++) {
-            assert_int_equal(asks[i].error.which, ERROR_NONE);
+            assert_fine(&asks[i]);
             assert_true(asks[i].spent.slices > 1 && asks[i].spent.seconds > 0);
         }
         assert_true(asks[0].pass.result.loss > 0);
@@ -171,7 +180,7 @@ static void check_round(void) {
         return;
     case 4:
     case 5:
-        assert_int_equal(asks[0].error.which, ERROR_NONE);
+        assert_fine(&asks[0]);
         assert_true(asks[0].publish.generation > 0);
         return;
     }
@@ -179,16 +188,12 @@ static void check_round(void) {
 
 static void ended(struct loop_note *note) {
     (void)note;
-    if (--play.waiting)
-        return;
-    check_round();
-    play.round++;
-    pass_round();
+    sem_post(&play.ended);
 }
 
-static void begin(struct loop_note *note) {
-    (void)note;
-    pass_round();
+static void *run(void *driver) {
+    test_ok(driver_run(driver));
+    return NULL;
 }
 
 static void forget_list(struct server *server, struct driver_adapters *list) {
@@ -207,6 +212,7 @@ static void fill_config(void) {
     };
     pretrained_close(&files);
     test_ok(run_config_resolve(&play.config));
+    test_ok(receipt_describe_base(base, &described));
     test_ok(peft_texts_make(&adapter, 1, &play.config.model, base, &(const struct peft_notes){0}, &texts));
 }
 
@@ -217,28 +223,35 @@ static void runs_take_turns_and_are_published(void **state) {
     const struct engine_options of_engine = {.model = base,
                                              .precision = PRECISION_FP32,
                                              .threads = 1,
-                                             .max_rows = 32,
-                                             .max_logit_rows = 32,
-                                             .max_sequences = 2,
+                                             .max_rows = 128,
+                                             .max_logit_rows = 128,
+                                             .max_sequences = 4,
                                              .adapter_memory = 1 << 20,
                                              .tuning_memory = MEMORY};
     struct driver_options driver = {.server = &server, .on_adapters = forget_list};
     memset(&play, 0, sizeof play);
     fill_config();
     test_ok(engine_open(&of_engine, &driver.engine));
+    test_ok(score_tokens(driver.engine, (int32_t[]){0, 0}, 2, (float[2]){0})); /* as the server does */
     test_ok(adapters_open(driver.engine, &driver.adapters));
     test_ok(loop_open(&driver.loop));
     test_ok(driver_open(&driver, &play.driver));
     test_ok(loop_start(driver.loop));
-    play.begin.run = begin;
-    loop_post(driver.loop, &play.begin);
-    test_ok(driver_run(play.driver));
+    pthread_t thread;
+    test_ok(sem_init(&play.ended, 0, 0));
+    test_ok(pthread_create(&thread, NULL, run, play.driver));
+    for (; play.round < ROUNDS; play.round++) {
+        pass_round();
+        check_round();
+    }
+    driver_end(play.driver);
+    test_ok(pthread_join(thread, NULL));
     loop_stop(driver.loop);
-    assert_int_equal(play.round, 7);
     struct adapter_view view;
     assert_true(adapters_find(driver.adapters, "tuned", &view));
     assert_int_equal(view.state, ADAPTER_RESIDENT);
     assert_true(view.is_pinned);
+    assert_int_equal(view.receipt.word, RECEIPT_EXACT);
     assert_int_equal(tuning_bytes(driver.engine), 0);
     driver_close(play.driver);
     loop_close(driver.loop);
@@ -249,6 +262,7 @@ static void runs_take_turns_and_are_published(void **state) {
         free(play.snapshots[i].state);
     }
     peft_texts_free(&texts);
+    json_decref(described);
 }
 
 int main(void) {
