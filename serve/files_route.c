@@ -358,7 +358,7 @@ static struct stored_file *find(struct exchange *exchange, const char **rest) {
     char id[2 * OPENAI_ID_BYTES] = "";
     struct error error;
     struct stored_file *file = NULL;
-    static char content[] = "content";
+    static const char content[] = "content";
     *rest = "";
     if (jobs_may_tune(exchange, &error)) {
         bool is_id = route_rest(exchange, "/files/", id, sizeof id);

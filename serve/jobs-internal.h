@@ -13,6 +13,9 @@
 #include <stdarg.h>
 #include <sys/queue.h>
 
+enum { JOBS_BUCKETS = 6 };
+static const double jobs_buckets[JOBS_BUCKETS] = {0.01, 0.1, 1, 10, 60, 600}; /* seconds of a step, upper ends */
+
 enum {
     JOBS_WAITING_MOST = 64, /* queued jobs */
     JOBS_KEPT = 3,          /* checkpoints of a job */
@@ -50,7 +53,7 @@ struct job_event {
     struct openai_figures figures; /* of the step */
 };
 
-/* What waits to be appended to a file of a job. */
+/* Lines that wait to be appended to a file of a job. */
 struct job_log {
     struct strbuf waiting;
     bool is_writing;
@@ -94,7 +97,7 @@ struct jobs {
     int64_t under_way; /* errands, asks and publications */
     bool is_stopping, has_begun;
     struct tuning_spent spent;
-    int64_t tokens, steps; /* since the start */
+    int64_t steps, step_counts[JOBS_BUCKETS]; /* since the start */
     double step_seconds, memory;
 };
 
@@ -170,25 +173,27 @@ struct job_run {
     int start_count;
     struct strbuf state;
     int64_t step, total, rows, batch, epochs, tokens;
-    double saved, began;                 /* times of the last save, and of the present step */
-    struct openai_figures figures, last; /* of a step that is not told yet (step 0: none); of the last one */
-    bool only_checks;                    /* to find whether a job fits, while others run */
-    bool is_of_rows;   /* `error` is about a file */
-    bool is_saving;                      /* files are being written */
-    bool waits;                          /* for them, before it does anything else */
-    bool wants_save;                     /* a snapshot is next */
-    bool is_validated;                   /* in this step */
+    double saved, began;                  /* times of the last save, and of the present step */
+    struct openai_figures figures, last;  /* of a step that is not reported yet (step 0: none); of the last one */
+    bool only_checks;                     /* to find whether a job fits, while others run */
+    bool is_of_rows;                      /* `error` is about a file */
+    bool is_saving;                       /* files are being written */
+    void (*proceed)(struct job_run *run); /* takes the next step */
+    bool waits;                           /* for them, before it does anything else */
+    bool wants_save;                      /* a snapshot is next */
+    bool is_validated;                    /* in this step */
     bool must_close;
     struct error error; /* of the run */
 };
-/* Takes the next step of a run. */
-void run_continue(struct job_run *run);
-/* True at the last step of an epoch. */
-bool run_is_epoch(const struct job_run *run);
+/* True at the last step of an epoch: epoch e ends with step ceil(rows x e / batch). */
+static inline bool run_is_epoch(const struct job_run *run) {
+    int64_t epoch = run->step * run->batch / run->rows;
+    return run->step == run->total || (epoch > 0 && (run->rows * epoch + run->batch - 1) / run->batch == run->step);
+}
 
 /* ---- jobs_save.c ---- */
 
-/* Writes a snapshot, then publishes it if it is a checkpoint. */
+/* Writes a snapshot, then publishes it if it is a checkpoint. It calls run->proceed if the run waits. */
 void run_save(struct job_run *run, struct tuning_snapshot *snapshot);
 /* Serves an adapter of a directory of this job by a name: from files that are read when it is used. */
 void job_serve(struct job *job, const char *name, const char *directory);
@@ -196,5 +201,6 @@ void job_serve(struct job *job, const char *name, const char *directory);
 int job_directory(const struct job *job, int64_t step, char path[PATH_MAX]);
 /* Removes the state from which a job resumes, when it has ended. */
 void job_drop_state(struct job *job);
-/* Begins to forget the model's files. Returns false when no job of the client has it. */
+/* Deletes a model of the client: its name, then its files; answers when requests cannot name it. Returns false when no
+ * job of the client has it. */
 bool jobs_delete_model(struct exchange *exchange, const char *name);

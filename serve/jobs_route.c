@@ -87,7 +87,7 @@ static bool has_key(const struct openai_job *asked, const char *key) {
     return json_object_get(asked->keys, key) != NULL;
 }
 
-/* Makes the command line of a job. `start`: the directory of the adapter to start from; "": none. */
+/* Makes the command line of a job, with the first method when none is named. `start`: the directory of the adapter to start from; "": none. */
 static bool make_words(struct job *job, const struct openai_job *asked, const char *start, struct error *error) {
     const struct jobs *jobs = job->jobs;
     json_t *words = job->words;
@@ -99,7 +99,7 @@ static bool make_words(struct job *job, const struct openai_job *asked, const ch
         add_line(words, "--init-adapter=%s", start);
     else if (!has_key(asked, "peft")) {
         add_word(words, "--peft");
-        add_word(words, "lora");
+        add_word(words, peft_method_names[0]);
     }
     if (asked->method == OPENAI_DPO && !has_key(asked, "loss"))
         add_word(words, "--loss=dpo");
@@ -294,9 +294,9 @@ static bool refuse_status(const struct job *job, const char *verb, struct error 
 }
 
 static bool act(struct job *job, const char *verb, struct error *error) {
-    bool is_running = job->run != NULL;
+    bool is_running = job->run && !job_is(job, "paused"); /* a run of a paused job is about to be freed */
     if (!strcmp(verb, "resume")) {
-        if (!job_is(job, "paused") || is_running)
+        if (!job_is(job, "paused"))
             return refuse_status(job, "resumed", error);
         job_change(job, "queued", "info", NULL);
         jobs_start(job->jobs);
@@ -383,9 +383,7 @@ void openai_model_delete(struct exchange *exchange) {
         return;
     }
     bool is_name = route_rest(exchange, "/models/", name, sizeof name);
-    if (is_name && jobs_delete_model(exchange, name))
-        jobs_answer(exchange, json_pack("{s:s,s:s,s:b}", "id", name, "object", "model", "deleted", 1));
-    else
+    if (!is_name || !jobs_delete_model(exchange, name))
         route_fail(exchange, AN_ERROR(ERROR_MODEL_NOT_FOUND, "model", "there is no tuned model \"%.255s\" of this key",
                                       is_name ? name : ""));
 }

@@ -1,9 +1,9 @@
 /* Runs of jobs: a job's words become a run, and the run a sequence of asks of the engine.
  *
  * A new job is prepared twice where its automatic values depend on its rows. It then opens a run once, to learn whether
- * it fits. A run goes: prepare (worker), open, then for each step a pass and an update; at the end of an epoch a
- * validation; where a save is due a snapshot; at the end a close. One ask or errand of a run is under way at a time,
- * besides a save. */
+ * it fits. A run is prepared on the worker and opened. Each step is a pass and an update. A validation follows the end
+ * of an epoch, and a snapshot follows where a save is due. A close ends it. One ask or errand of a run is under way at
+ * a time, besides a save. */
 #include "jobs-internal.h"
 
 #include "log.h"
@@ -15,6 +15,8 @@
 enum { AUTO_BATCH = 4, STATE_MOST = INT32_MAX };
 #define BATCH_WORD  "--train.global_batch_size="
 #define EPOCHS_WORD "--tuning.epochs="
+
+static void run_continue(struct job_run *run);
 
 /* ---- preparing: the worker ---- */
 
@@ -177,6 +179,20 @@ static void drop_job(struct job *job) {
     job_free(job);
 }
 
+/* Gives a job without a run the status of its wish. */
+static void take_wish(struct job *job) {
+    enum job_wish wish = job->wish;
+    job->wish = JOB_NO_WISH;
+    if (job_has_ended(job))
+        return;
+    if (wish == JOB_CANCEL)
+        job_change(job, "cancelled", "info", NULL);
+    else if (wish == JOB_PAUSE)
+        job_change(job, "paused", "info", NULL);
+    else if (wish == JOB_STOP)
+        job_write(job); /* it continues after a restart */
+}
+
 static void on_discarded(struct errand *errand) {
     struct job_run *run = (struct job_run *)errand;
     struct job *job = run->job;
@@ -185,6 +201,8 @@ static void on_discarded(struct errand *errand) {
     free(run);
     if (!job->object)
         drop_job(job);
+    else
+        take_wish(job);
     jobs_start(jobs);
 }
 
@@ -325,9 +343,9 @@ static void fill_values(struct job_run *run) {
     json_t *own = json_object_get(json_object_get(method, name), "hyperparameters");
     json_t *lists[] = {values, own};
     int word = find_word(run->job->words, EPOCHS_WORD);
-    int64_t epochs = word < 0 ? run->total * run->batch / run->rows
-                              : atoll(json_string_value(json_array_get(run->job->words, (size_t)word)) +
-                                      sizeof EPOCHS_WORD - 1);
+    int64_t epochs =
+        word < 0 ? run->total * run->batch / run->rows
+                 : atoll(json_string_value(json_array_get(run->job->words, (size_t)word)) + sizeof EPOCHS_WORD - 1);
     for (int i = 0; i < 2; i++) {
         if (!json_is_number(json_object_get(lists[i], "n_epochs")))
             json_object_set_new(lists[i], "n_epochs", json_integer(epochs));
@@ -397,12 +415,6 @@ static void ask_update(struct job_run *run) {
 
 /* ---- steps ---- */
 
-bool run_is_epoch(const struct job_run *run) {
-    /* Epoch e ends with step ceil(rows x e / batch). */
-    int64_t epoch = run->step * run->batch / run->rows;
-    return run->step == run->total || (epoch > 0 && (run->rows * epoch + run->batch - 1) / run->batch == run->step);
-}
-
 static bool is_validated_run(const struct job_run *run) {
     return tuning_data_length(run->data, SPLIT_VALID) > 0;
 }
@@ -417,6 +429,11 @@ static void finish_step(struct job_run *run) {
              schedule_lr(&run->schedule, run->step), now - run->began, (long long)run->tokens);
     job_tell_step(job, &run->figures, line);
     jobs->steps++;
+    for (int i = 0; i < JOBS_BUCKETS; i++)
+        if (now - run->began <= jobs_buckets[i]) {
+            jobs->step_counts[i]++;
+            break;
+        }
     jobs->step_seconds += now - run->began;
     run->wants_save = run_is_epoch(run) || now - run->saved >= jobs->options->tuning_save;
     run->is_validated = false;
@@ -435,16 +452,11 @@ static void on_updated(struct job_run *run) {
 /* Ends a run whose asks are done: the job takes the status of its wish. */
 static void settle(struct job_run *run) {
     struct job *job = run->job;
-    enum job_wish wish = job->wish;
-    job->wish = JOB_NO_WISH;
     if (run->error.which && !job_has_ended(job)) {
+        job->wish = JOB_NO_WISH;
         job_fail(job, run->error.which == ERROR_ARGUMENT ? "training_failed" : "server_error", NULL, run->error.text);
-    } else if (wish == JOB_CANCEL && !job_has_ended(job))
-        job_change(job, "cancelled", "info", NULL);
-    else if (wish == JOB_PAUSE && !job_has_ended(job))
-        job_change(job, "paused", "info", NULL);
-    else if (wish == JOB_STOP && !job_has_ended(job))
-        job_write(job); /* it continues after a restart */
+    }
+    take_wish(job);
     if (job_has_ended(job) && job->saved_step) {
         job_drop_state(job);
         job_write(job);
@@ -522,7 +534,7 @@ static void on_answered(struct loop_note *note) {
     run_continue(run);
 }
 
-void run_continue(struct job_run *run) {
+static void run_continue(struct job_run *run) {
     struct job *job = run->job;
     bool must_wait = !job_is(job, "running");
     if (run->only_checks)
@@ -582,6 +594,7 @@ static struct job_run *new_run(struct job *job) {
     run->job = job;
     run->errand.work = prepare;
     run->errand.done = on_prepared;
+    run->proceed = run_continue;
     return run;
 }
 
@@ -605,7 +618,7 @@ void jobs_start(struct jobs *jobs) {
         bool must_run = job_is(job, "queued") || job_is(job, "running"); /* running: before a restart */
         if (job->run || !must_run || !jobs_have_place(jobs) || !new_run(job))
             continue;
-        job_set(job, "status", json_string("running")); /* told when it is open */
+        job_set(job, "status", json_string("running")); /* reported when it is open */
         jobs_send(jobs, &job->run->errand);
     }
 }

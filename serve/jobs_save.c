@@ -1,4 +1,4 @@
-/* What a job leaves: saves from which it resumes, checkpoints that are served, and the end.
+/* Results of a job: saves from which it resumes, checkpoints that are served, and the end.
  *
  * A snapshot is written to checkpoints/step-N, or to adapter/ after the last step. Then job.json names it, then the
  * engine gets the files from memory, then directories that nothing names any more are removed. A process that is
@@ -265,7 +265,7 @@ static void on_saved(struct errand *errand) {
     free(save);
     /* The run waits for this save when it has nothing else to do. */
     if (run->waits)
-        run_continue(run);
+        run->proceed(run);
 }
 
 /* Writes the figures of all steps. */
@@ -324,21 +324,63 @@ void run_save(struct job_run *run, struct tuning_snapshot *snapshot) {
 
 /* ---- DELETE /v1/models/NAME ---- */
 
+struct deletion {
+    struct jobs *jobs;
+    struct exchange *exchange; /* NULL: the client has left */
+    char name[OPENAI_MODEL_BYTES];
+};
+
+static void on_left(struct exchange *exchange) {
+    ((struct deletion *)exchange->context)->exchange = NULL;
+}
+
+static const struct exchange_handler nobody = {.on_close = NULL}, deleting = {.on_close = on_left};
+
+/* Requests cannot name the model any more, whether it was in memory or not. */
+static void on_unloaded(void *context, const struct error *error, const struct registry_adapter *adapter) {
+    struct deletion *deletion = context;
+    (void)error;
+    (void)adapter;
+    deletion->jobs->under_way--;
+    if (deletion->exchange) {
+        route_continue(deletion->exchange, &nobody, NULL);
+        jobs_answer(deletion->exchange,
+                    json_pack("{s:s,s:s,s:b}", "id", deletion->name, "object", "model", "deleted", 1));
+    }
+    free(deletion);
+}
+
+static bool begin_deletion(struct exchange *exchange, const char *name) {
+    struct jobs *jobs = exchange->request->server->jobs;
+    struct deletion *deletion = calloc(1, sizeof *deletion);
+    if (!deletion)
+        return false;
+    *deletion = (struct deletion){.jobs = jobs, .exchange = exchange};
+    snprintf(deletion->name, sizeof deletion->name, "%s", name);
+    route_continue(exchange, &deleting, deletion);
+    jobs->under_way++;
+    registry_start(jobs->server,
+                   &(struct registry_change){
+                       .kind = REGISTRY_UNLOAD, .name = deletion->name, .on_done = on_unloaded, .context = deletion});
+    return true;
+}
+
 bool jobs_delete_model(struct exchange *exchange, const char *name) {
     struct jobs *jobs = exchange->request->server->jobs;
     struct job *job;
     TAILQ_FOREACH(job, &jobs->jobs, all) {
+        const char *whole = json_string_value(json_object_get(job->object, "fine_tuned_model"));
+        bool is_whole = whole && !strcmp(whole, name);
         size_t i;
         json_t *checkpoint;
         if (strcmp(job->owner, jobs_owner(exchange)) != 0)
             continue;
         json_array_foreach(job->checkpoints, i, checkpoint) {
-            const char *whole = json_string_value(json_object_get(job->object, "fine_tuned_model"));
-            bool is_whole = whole && !strcmp(whole, name);
             int64_t step = step_of(checkpoint);
             if (strcmp(name_of(checkpoint), name) != 0)
                 continue;
-            unload(jobs, name);
+            if (!begin_deletion(exchange, name))
+                return false;
             json_array_remove(job->checkpoints, i);
             job_write(job);
             if (is_whole || step != job->saved_step)

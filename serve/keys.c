@@ -136,7 +136,7 @@ static bool read_size(char *text, int64_t *value) {
     return true;
 }
 
-/* What a word after the key says. A word that begins with none of the others is a weight. */
+/* Meanings of the words after a key. A word that begins with none of the others is a weight. */
 enum right { RIGHT_PRIORITY, RIGHT_TUNE, RIGHT_JOBS, RIGHT_BYTES, RIGHT_WEIGHT, RIGHTS };
 static const struct {
     const char *prefix, *many, *expected;

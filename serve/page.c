@@ -24,8 +24,8 @@ static void add_digest(struct strbuf *policy, const char *begin, const char *end
     strbuf_format(policy, "'sha256-%s'", text);
 }
 
-/* Appends the words of <body data-offers>: "control" and "metrics" if the listener has them, "chat" if the model has a
- * template, "key" if the listener requires one. */
+/* Appends the words of <body data-offers>: "control", "metrics" and "tuning" if the listener has them, "chat" if the
+ * model has a template, "key" if the listener requires one. */
 static void add_offers(struct strbuf *offers, const struct exchange *exchange) {
     const struct server *server = exchange->request->server;
     enum listener_kind listener = exchange->head.listener;
@@ -35,6 +35,8 @@ static void add_offers(struct strbuf *offers, const struct exchange *exchange) {
         strbuf_add_text(offers, "control ");
     if (listener == LISTENER_CONTROL || has_metrics)
         strbuf_add_text(offers, "metrics ");
+    if (server->jobs)
+        strbuf_add_text(offers, "tuning ");
     if (server->model.chat_template)
         strbuf_add_text(offers, "chat ");
     if (server->keys[listener])

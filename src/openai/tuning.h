@@ -68,6 +68,7 @@ struct openai_list {
     int64_t count;
     bool has_more, has_begun;
 };
+/* Begins a list; `page` outlives it. */
 void openai_list_begin(struct openai_list *list, const struct openai_page *page);
 /* Returns true when the page has the item with this id: the caller then appends its JSON to list->out. Offer all items
  * in order. */
@@ -82,6 +83,7 @@ struct openai_file {
     const char *purpose;
     int64_t bytes, created;
 };
+/* Returns the object of a file. NULL: no memory. */
 json_t *openai_file_object(const struct openai_file *file);
 
 /* One step's figures; NaN: not known. */
@@ -95,6 +97,7 @@ struct openai_event {
     const char *level, *message;
     const struct openai_figures *figures; /* of an event of type "metrics"; NULL: "message" */
 };
+/* Appends the object of an event. */
 void openai_event_add(const struct openai_event *event, struct strbuf *out);
 /* Returns {"step","train_loss",...} of these figures, as checkpoints and events have them. */
 json_t *openai_figures_object(const struct openai_figures *figures);

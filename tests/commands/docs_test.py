@@ -14,6 +14,7 @@ PAGES = [SOURCE / "README.md", *sorted((SOURCE / "docs").glob("*.md"))]
 KINDS = {"sh", "console", "yaml", "json", "text"}
 # Commands that cannot run here, and why. Of those that begin or contain a command of Cambium, options are checked.
 CANNOT_RUN = {
+    r"file-\.\.\.": "the id of a file that was just uploaded: serve_tuning_test.py",
     r"^tools/(setup|quickstart|test|models|gpu)\b|^hf ": "the network, or many minutes: install_test.py, models_test.py, .ci/run",
     r"^cmake ": "a build of some minutes, and an installation: install_test.py",
     r"^mpirun .*(slot:PE|-H |cambium serve)": "many cores, several hosts, or a server of processes: tests/cluster, serve_faults_test.py",

@@ -25,7 +25,7 @@ class Names(unittest.TestCase):
 
     def test_metrics_are_those_of_the_server(self):
         told = set(re.findall(r"(?:vllm:|cambium:|cambium_constraint_)\w+", TEXT))
-        with Server() as server:
+        with tempfile.TemporaryDirectory() as root, Server("--tuning-root", root) as server:
             there = set(re.findall(r"^# TYPE (\S+)", server.ask("GET", "/metrics", listener="control").body.decode(), re.M))
         self.assertEqual(told, there)
 

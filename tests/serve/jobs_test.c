@@ -1,5 +1,5 @@
-/* Files and tuning jobs, with a trainer, a worker and a registry that the test plays: all in one thread, one errand or
- * ask after the other, so that the test can stop the server after each of them. The trainer is a number that depends on
+/* Files and tuning jobs, with a trainer, a worker and a registry that the test plays. All is in one thread, one errand
+ * or ask after the other, so that the test can stop the server after each. The trainer is a number that depends on
  * every sample, rate and update; an adapter is its text. */
 /* The program links these in the place of the data room's (tests.cmake). */
 #define tuning_data_open   __wrap_tuning_data_open
@@ -328,12 +328,19 @@ static int start(void **state) {
     return 0;
 }
 
-/* Forgets everything in memory, as a killed process does. What the trainer and errands had is lost. */
+/* Forgets everything in memory, as a killed process does. Nothing of it runs again, and nothing of it is freed. */
 static void kill_server(void) {
+    static struct lost {
+        struct jobs *jobs;
+        struct worker_job *errands;
+    } lost[256];
+    static int count;
+    assert_true(count < 256);
+    lost[count++] = (struct lost){server.jobs, first_job};
     first_job = NULL;
     ask_count = change_count = 0;
     memory_left = 1000;
-    server.jobs = NULL; /* leaks: so do killed processes */
+    server.jobs = NULL;
 }
 
 static int stop(void **state) {
@@ -648,6 +655,19 @@ static void a_job_is_paused_resumed_and_cancelled(void **state) {
     read_below("adapter/adapter_model.safetensors", &other);
     assert_string_equal(strbuf_text(&whole), strbuf_text(&other));
     assert_refused(get_job("/cancel", "POST", 400), "", "the job is succeeded");
+    begin_job(hyperparameters); /* each verb as soon as the status permits it */
+    json_decref(get_job("/pause", "POST", 200));
+    while (!job_is(TAILQ_LAST(&server.jobs->jobs, job_list), "paused"))
+        assert_true(turn());
+    json_decref(get_job("/resume", "POST", 200));
+    while (!job_is(TAILQ_LAST(&server.jobs->jobs, job_list), "running"))
+        assert_true(turn());
+    json_decref(get_job("/pause", "POST", 200));
+    while (!job_is(TAILQ_LAST(&server.jobs->jobs, job_list), "paused"))
+        assert_true(turn());
+    json_decref(get_job("/cancel", "POST", 200));
+    run_all();
+    assert_status("cancelled");
     begin_job(hyperparameters);
     for (int i = 0; i < 9; i++)
         turn();
