@@ -112,7 +112,7 @@ static bool take_finish(struct exchange *exchange, const json_t *root, struct er
         *rest = 0;
     char *end = strchr(rest, '/');
     if (!end || strcmp(end, "/finish") != 0)
-        return error_set(error, ERROR_ROUTE_NOT_FOUND, NULL, "there is no %.200s", exchange->head.path);
+        return error_set(error, ERROR_MODEL_NOT_FOUND, NULL, "expected sessions/ID/finish, not %.200s", rest);
     *end = 0;
     struct tinker_session *session = tinker_session_of(exchange, rest, error);
     if (!session)

@@ -13,7 +13,6 @@ enum { WORD_BYTES = PATH_MAX + 64, WORDS_MOST = 24 };
 struct described {
     struct tinker_described shown; /* the first */
     struct tuning_run_options options;
-    struct run_config config;
     const struct jobs_maker *maker;
     struct jobs_run *made;
 };
@@ -28,8 +27,15 @@ static void free_described(struct tinker_described *shown) {
 
 /* The modules that train, as PEFT's regular expression for their whole names. */
 static void add_targets(const struct tinker_shape *shape, struct strbuf *out) {
-    const char *attention = shape->trains_attention ? "self_attn|attn" : "", *mlp = shape->trains_mlp ? "mlp" : "";
-    strbuf_format(out, "--peft.target_modules=.*\\.(%s%s%s)\\.[^.]+", attention, *attention && *mlp ? "|" : "", mlp);
+    const char *const parts[] = {shape->trains_attention ? ".*\\.(self_attn|attn)\\.[^.]*(proj|attn)" : NULL,
+                                 shape->trains_mlp ? ".*\\.mlp\\.[^.]*(proj|fc)" : NULL};
+    const char *before = "";
+    strbuf_add_text(out, "--peft.target_modules=");
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i]) {
+            strbuf_format(out, "%s%s", before, parts[i]);
+            before = "|";
+        }
 }
 
 /* Makes the words of finetune, each in its own buffer. Returns their number. */
@@ -45,7 +51,7 @@ static int make_words(const struct server *server, const struct tinker_shape *sh
     strbuf_format(&words[count++], "--peft.r=%lld", (long long)shape->rank);
     strbuf_format(&words[count++], "--peft.lora_alpha=%d", TINKER_ALPHA);
     add_targets(shape, &words[count++]);
-    strbuf_format(&words[count++], "--train.seed=%lld", (long long)shape->seed);
+    strbuf_format(&words[count++], "--train.seed=%u", (unsigned)shape->seed);
     strbuf_format(&words[count++], "--train.global_batch_size=1");
     strbuf_format(&words[count++], "--data.seq_length=%lld", (long long)longest);
     strbuf_format(&words[count++], "--optim.clip_grad=0");

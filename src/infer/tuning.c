@@ -15,6 +15,12 @@ static int read_batch(const struct train_source *source, struct gpt_batch *batch
     return tuning_share_batch(run->engine, batch, status);
 }
 
+static void fill_segment(const struct train_source *source, const struct gpt_batch *batch, int64_t segment,
+                         struct loss_segment *filled) {
+    const struct tuning_run *run = (const void *)((const char *)source - offsetof(struct tuning_run, source));
+    run->pass.source->fill(run->pass.source, batch, segment, filled);
+}
+
 static int check_loss(double loss) {
     return isfinite(loss) ? STATUS_OK : status_fail(STATUS_INVALID, "the loss is %s", dtype_not_finite_name(loss));
 }
@@ -43,9 +49,9 @@ static int evaluate(struct tuning_run *run) {
     struct tuning_pass *pass = &run->pass;
     int64_t labels;
     double loss = 0;
-    run->has_begun = false;
     stepper->figures = (struct loss_figures){0};
-    TRY(run->tuner.begin(run->lent.model.tuner.self, TUNER_NO_DROPOUT));
+    if (!run->has_begun) /* else there are gradients to keep */
+        TRY(run->tuner.begin(run->lent.model.tuner.self, TUNER_NO_DROPOUT));
     for (int64_t i = 0; i < pass->batches; i++) {
         TRY(stepper_evaluate(stepper, pass->first + i * run->opening.config.train.global_batch_size, &labels));
         pass->result.labels += labels;
@@ -85,7 +91,7 @@ static int fail_task(struct tuning_run *run, int status) {
     char reason[1024];
     double loss;
     snprintf(reason, sizeof reason, "%s", status_text());
-    run->has_begun = false;
+    run->has_begun &= !run->is_update && run->pass.is_forward_only;
     TRY(model_loss(run->lent.model.runner, &loss));
     return status_fail(status, "%s", reason);
 }
@@ -172,6 +178,7 @@ static int open_run(struct tuning_run *run) {
         .configs = run->configs, .count = (int)opening->adapter_count, .model = engine->directory};
     run->tuner = tuner_of_adapters(&run->adapters);
     run->source.read = read_batch;
+    run->source.fill = engine->leader ? fill_segment : NULL;
     run->lent.run = (struct train_run){.tuner = &run->tuner,
                                        .source = &run->source,
                                        .loss = opening->loss ? &loss_table[opening->loss] : NULL,

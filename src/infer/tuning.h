@@ -41,11 +41,13 @@ struct tuning_run_options {
 struct tuning_pass {
     const struct train_source *source; /* read on the engine's thread of the leader */
     int64_t first, batches;            /* number of the first sample; global batches */
-    bool is_forward_only;              /* an evaluation: the split of the samples is validation, and no gradients */
-    bool adds_gradients;               /* to those of the passes since the last update */
-    const struct loss *loss;           /* NULL: the run's */
-    struct loss_options loss_options;  /* with `loss` */
-    struct stepper_result result;      /* counts are of all batches; the loss is their mean */
+    /* An evaluation: the split of the samples is validation. Gradients of passes before it stay; without dropout of
+     * the adapters, for it keeps the masks of these passes. */
+    bool is_forward_only;
+    bool adds_gradients;              /* to those of the passes since the last update */
+    const struct loss *loss;          /* NULL: the run's */
+    struct loss_options loss_options; /* with `loss` */
+    struct stepper_result result;     /* counts are of all batches; the loss is their mean */
 };
 
 /* An update with the values of a step, in place of the run's keys. */

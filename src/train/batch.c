@@ -108,11 +108,12 @@ static int await_weights(void *context, int layer) {
 static int train_micro_batch(void *context, const struct pipeline_step *step, const void *in, void *out) {
     struct stepper *stepper = context;
     bool is_last = step->micro_batch + 1 == stepper->micro_count;
+    bool has_tokens = stepper->loss && stepper->loss->is_of_tokens;
     struct model_pass pass = {.chunk = step->chunk,
                               .stash = step->stash,
                               .is_first_micro_batch = step->micro_batch == 0,
                               .is_last_micro_batch = is_last,
-                              .has_dropout = true,
+                              .has_dropout = !has_tokens, /* q is from samples, which have none */
                               .layer_needed = await_weights,
                               .layer_done = is_last ? start_sums : NULL,
                               .context = stepper};

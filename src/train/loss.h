@@ -45,7 +45,7 @@ struct loss {
     enum tuning_form form; /* of its rows: the answers of a sample */
     bool has_reference;
     bool has_shift; /* also needs the mean over prompts with other rows' answers */
-    /* A loss of tokens, with one segment in a sample: */
+    /* A loss of tokens, with one segment in a sample, and without the model's dropout: */
     bool is_of_tokens;
     bool has_advantages; /* it needs `sampled` and `advantages`; else it takes `weights` */
     /* Adds a sample of weight 1 to *figures, and sets the gradients of its segments. `shift`: that mean of log-ratios,

@@ -149,10 +149,10 @@ class Tinker(Case):
         """More than a message holds: chunks of a call come last first."""
         client = self.train()
         random = numpy.random.default_rng(SEED)
-        data = [datum(random.integers(0, 256, random.integers(2, 30)).tolist()) for _ in range(600)]
+        data = [datum(random.integers(0, 256, random.integers(2, 30)).tolist()) for _ in range(300)]
         output = client.forward_backward(data, "cross_entropy").result()
-        self.assertEqual(len(output.loss_fn_outputs), 600)
-        for one, found in list(zip(data, output.loss_fn_outputs))[::97]:
+        self.assertEqual(len(output.loss_fn_outputs), 300)
+        for one, found in list(zip(data, output.loss_fn_outputs))[::31]:
             tokens = one.model_input.to_ints() + [one.loss_fn_inputs["target_tokens"].data[-1]]
             self.assert_close(found["logprobs"].data, logprobs(self.model, tokens)[1:], 1e-4)
         self.assertGreater(client.optim_step(types.AdamParams()).result().metrics["grad_norm:mean"], 0)
@@ -191,8 +191,8 @@ class Tinker(Case):
             self.assertEqual((len(sequence.tokens), sequence.stop_reason), (6, "length"))
             whole = logprobs(self.model, row + sequence.tokens)[len(row):]
             self.assert_close(sequence.logprobs, whole, 1e-4)
-            self.assertEqual(sequence.topk_logprobs.logprobs.shape, (6, 2))
-        self.assertEqual(answer.topk_prompt_logprobs_np.token_ids.shape if hasattr(answer, "topk_prompt_logprobs_np") else (7, 2), (7, 2))
+            self.assertEqual([len(place) for place in sequence.topk_logprobs], [2] * 6)
+        self.assertEqual([place and len(place) for place in answer.topk_prompt_logprobs], [None] + [2] * 6)
         # The drawn stop token is part of the sample.
         token = answer.sequences[0].tokens[2]
         cut = answer.sequences[0].tokens

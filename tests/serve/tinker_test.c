@@ -753,8 +753,55 @@ static void snapshots_are_published_in_order(void **state) {
     assert_false(file_exists(path));
 }
 
+/* ---- the client's own requests ---- */
+
+/* Puts the session of this test in the place of the recorded one. */
+static void set_session(struct strbuf *text) {
+    static const char zeros[] = "00000000000000000000000000000000";
+    for (char *at = text->data; (at = memmem(at, text->length - (size_t)(at - text->data), zeros, 32));)
+        memcpy(at, session, 32);
+}
+
+/* Sends the next request of a recording, and returns the byte after it. */
+static const char *replay(const char *at) {
+    char method[8], path[200], type[40];
+    int length, read;
+    struct strbuf url = STRBUF_INIT, body = STRBUF_INIT;
+    struct fake fake;
+    assert_int_equal(sscanf(at, "%7s %199s %39s %d%n", method, path, type, &length, &read), 4);
+    strbuf_add_text(&url, strstr(path, "v1/") + 3);
+    strbuf_add(&body, at + read + 1, (size_t)length);
+    set_session(&url);
+    set_session(&body);
+    ask(&fake, method, strbuf_text(&url), strbuf_text(&body), body.length);
+    if (fake_call)
+        fake_call->on_update(fake_call, &(struct call_update){.is_accepted = true, .is_done = true});
+    settle();
+    if (fake.status != (strstr(path, "/finish") ? 204 : 200))
+        fail_msg("%s: %d %s", path, fake.status, strbuf_text(&fake.body));
+    if (strstr(path, "create_session"))
+        snprintf(session, sizeof session, "%s",
+                 strstr(strbuf_text(&fake.body), "session_id") + sizeof "session_id\":\"" - 1);
+    fake_close(&fake);
+    strbuf_free(&url);
+    strbuf_free(&body);
+    return at + read + 1 + length + 1;
+}
+
+/* tools/golden/tinker_requests.py has recorded them, byte by byte. */
+static void the_clients_requests_are_taken(void **state) {
+    struct strbuf recording = STRBUF_INIT;
+    (void)state;
+    test_ok(file_read(TEST_DATA "/serve/golden/tinker_requests", 1 << 20, &recording));
+    for (const char *at = recording.data; at < recording.data + recording.length;)
+        at = replay(at);
+    strbuf_free(&recording);
+    assert_string_equal(tuner_log, "OOPPPUSSSOOPCC");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(the_clients_requests_are_taken, start, stop),
         cmocka_unit_test_setup_teardown(sessions_live_by_heartbeats, start, stop),
         cmocka_unit_test_setup_teardown(a_session_may_end_while_it_works, start, stop),
         cmocka_unit_test_setup_teardown(requests_are_done_in_order_of_their_numbers, start, stop),
