@@ -79,15 +79,19 @@ static size_t align(size_t bytes) {
     return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
 }
 
-/* Requests scratch for x after dropout, and for the gradient before it. In bf16 DoRA needs z in fp32 beside it. */
+/* Requests scratch for x after dropout, and for the gradient before it. In bf16 DoRA needs z in fp32 beside it. The
+ * head takes its rows in chunks. */
 static void need_scratch(const struct pair *pair) {
     struct peft *peft = pair->adapter->peft;
     int64_t in = pair_is_row(pair) ? pair->projection.in / peft->rank->grid.tensor : pair->projection.in;
     int64_t out =
         pair->adapter->config.use_dora && peft->dtype == DTYPE_BF16 ? peft_range(peft, &pair->projection).columns : 0;
+    int64_t rows = peft->max_rows, chunk = peft->rank->ops->sizes(peft->rank->device)->head_rows;
+    if (pair->projection.place == ATTACH_HEAD && chunk < rows)
+        rows = chunk;
     if (peft->trains && pair->adapter->config.lora_dropout > 0)
-        peft_need_scratch(peft, align((size_t)(peft->max_rows * in) * dtype_bytes(peft->dtype)) +
-                                    (size_t)(peft->max_rows * out) * sizeof(float));
+        peft_need_scratch(peft,
+                          align((size_t)(rows * in) * dtype_bytes(peft->dtype)) + (size_t)(rows * out) * sizeof(float));
 }
 
 /* Adds the pair of a projection if it is a target. */
@@ -257,40 +261,52 @@ static int add_gradient(const struct hook_call *call, float *gradient, struct ma
     return multiply(call, &gemm);
 }
 
-static int backward_output(void *self, const struct hook_call *call) {
-    const struct pair *pair = self;
+/* Adds to B's gradient, and computes that of A x, from the gradient of the pair's product. */
+static int pair_backward(const struct pair *pair, const struct hook_call *call, struct matrix_view dy) {
     const struct param_store *store = &pair->adapter->peft->store;
-    struct matrix_view b = param_borrow(store, pair->b);
     struct kept kept = kept_of(pair, call);
-    bool is_dora = pair->adapter->config.use_dora, is_dropped_dora = is_dora && has_dropout(pair, call);
-    bool trains = pair->adapter->peft->trains;
-    /* For the pair's product. */
-    struct matrix_view inner = matrix_plain(call->dtype, kept.inner, call->rows, pair->r),
-                       dy = matrix_strided(call->dtype, call->dy, call->rows, call->out, call->y_stride);
-    if (is_dropped_dora)
-        dy = matrix_plain(call->dtype, kept.y, call->rows, call->out);
     struct gemm back = {.a = dy,
-                        .b = b,
+                        .b = param_borrow(store, pair->b),
                         .c = matrix_plain(call->dtype, kept.dinner, call->rows, pair->r),
                         .is_scaled = true,
                         .scale = pair->scale};
-    int status = is_dropped_dora ? dora_dropped_backward(pair, call, kept.y)
-                 : is_dora       ? dora_backward(pair, call, kept.y)
-                                 : STATUS_OK;
-    THEN_IF(status, trains, add_gradient(call, param_gradient(store, pair->b), dy, inner));
+    struct matrix_view inner = matrix_plain(call->dtype, kept.inner, call->rows, pair->r);
+    int status = STATUS_OK;
+    THEN_IF(status, pair->adapter->peft->trains, add_gradient(call, param_gradient(store, pair->b), dy, inner));
     THEN(status, multiply(call, &back));
+    param_return(store, pair->b);
+    return status;
+}
+
+/* With dropout, DoRA's gradient of the pair's product takes the place of z. */
+static int dropped_dora_backward(const struct pair *pair, const struct hook_call *call, void *z) {
     struct scale_add less_dy = {.rows = call->rows,
                                 .cols = call->out,
                                 .type = call->dtype,
                                 .scale = -1,
                                 .x = call->dy,
-                                .y = kept.y,
+                                .y = z,
                                 .accumulate = true,
                                 .x_stride = call->y_stride};
-    if (!status && is_dropped_dora) /* the gradient for the base's second product: (m / n - 1) dy */
-        status = rank_run(call->rank, PHASE_NORM, scale_add, &less_dy);
-    param_return(store, pair->b);
-    return status;
+    int status = dora_dropped_backward(pair, call, z);
+    THEN(status, pair_backward(pair, call, matrix_plain(call->dtype, z, call->rows, call->out)));
+    /* the gradient for the base's second product: (m / n - 1) dy */
+    return status ? status : rank_run(call->rank, PHASE_NORM, scale_add, &less_dy);
+}
+
+static int backward_output(void *self, const struct hook_call *call) {
+    const struct pair *pair = self;
+    struct matrix_view dy = matrix_strided(call->dtype, call->dy, call->rows, call->out, call->y_stride);
+    void *y = kept_of(pair, call).y;
+    bool is_dora = pair->adapter->config.use_dora, is_unsure = is_dora && may_drop(pair);
+    int status = STATUS_OK;
+    rank_unsure(call->rank, is_unsure, 1);
+    if (!is_dora || is_done(pair, call, false)) {
+        status = is_dora ? dora_backward(pair, call, y) : STATUS_OK;
+        THEN(status, pair_backward(pair, call, dy));
+    }
+    rank_unsure(call->rank, is_unsure, -1);
+    return status || !is_dora || !is_done(pair, call, true) ? status : dropped_dora_backward(pair, call, y);
 }
 
 static int backward_input(void *self, const struct hook_call *call) {

@@ -5,8 +5,7 @@
 static const struct config_row projection_keys[] = {
     PEFT_LIST(target_modules, "NAME...",
               "projections by suffix (c_attn, mlp.down_proj), with lora also the head, one regular expression, or "
-              "all-linear; "
-              "default: those of the method for the base's family"),
+              "all-linear; default: those of the method for the base's family"),
     PEFT_LIST(exclude_modules, "NAME...", "projections that do not change, named in the same way"),
     PEFT_LIST(layers_to_transform, "N...", "numbers of layers, from 0; default: all"),
     PEFT_LIST(

@@ -27,6 +27,14 @@ class FinetuneHead(Tuning):
     def test_dora_trains_alike(self):
         self.check_layouts("dora", "lora", [TENSOR], *HEAD, "--peft.use_dora=true", "--peft.lora_dropout=0.1")
 
+    def test_a_plan_has_the_workspace_of_dora_with_dropout(self):
+        """Its gradients have another stride than the logits."""
+        self.data = self.root / "long-rows.jsonl"
+        self.addCleanup(delattr, self, "data")  # the class's again
+        self.data.write_text("".join(json.dumps({"prompt": f"to {n}:", "completion": " abcdefg" * 4}) + "\n" for n in range(16)))
+        self.tune("long", "lora", "--peft.target_modules=lm_head", "--peft.use_dora=true", "--peft.lora_dropout=0.1",
+                  "--train.precision=fp32", "--train.global_batch_size=16", "--train.micro_batch_size=16", "--train.train_iters=1")
+
     def test_another_layout_resumes_a_checkpoint(self):
         save = [*HEAD, "--checkpoint.save_interval=4"]
         self.tune("straight", "lora", *save)
