@@ -182,11 +182,13 @@ class Preference(Tuning):
                 self.assertEqual([line[key] for line in whole], [line[key] for line in again], key)
 
     def test_a_run_that_resumes_with_another_loss_warns(self):
+        frozen = self.root / "another"
+        write_lora(frozen, {"n_layer": 2, "n_embd": 32})
         self.prefer("changed", "dpo", "lora", "--train.exit_interval=1")
         for loss, words, parts in (
                 ("dpo", ["--tuning.beta=0.25", "--tuning.label_smoothing=0.1"],
                  ("tuning.beta was '0.1' and is '0.25'", "tuning.label_smoothing was '0' and is '0.1'")),
-                ("orpo", [], ("loss was 'dpo' and is 'orpo'",)), ("dpo", ["--adapter", self.root / "changed"], ("adapter was '' and is",))):
+                ("orpo", [], ("loss was 'dpo' and is 'orpo'",)), ("dpo", ["--adapter", frozen], ("adapter was '' and is",))):
             _, errors = run("finetune", "--model", self.base, "--peft", "lora", "--loss", loss, "--data", self.pairs, "--output",
                             self.root / "changed", "--checkpoint.load", self.root / "changed", "--train.train_iters=4",
                             "--train.global_batch_size=8", "--train.precision=fp32", "--optim.lr=1e-2", "--dry-run", *words)
