@@ -31,9 +31,10 @@ struct place {
     struct item *calls;    /* [call_count] waiting for a rule to end, sorted by rule */
     struct item *specials; /* [special_count] at steps of special tokens */
     uint32_t kernel_count, scan_count, call_count, special_count;
-    uint32_t next;  /* in its bucket, or of the free ones */
-    uint32_t users; /* states of texts */
-    uint32_t near;  /* by automaton_near; PLACE_NONE: unknown */
+    uint32_t next;   /* in its bucket, or of the free ones */
+    uint32_t users;  /* states of texts */
+    uint32_t near;   /* by automaton_near; PLACE_NONE: unknown */
+    uint32_t caller; /* of a near place: one that stands for all with the same waiting calls; PLACE_NONE: unknown */
     bool is_closed, is_complete, has_unique, is_marked, is_free;
     struct byte_set live;    /* bytes that may follow */
     uint32_t *after;         /* by rank in `live`: a place, or UNKNOWN; NULL: none is known yet */
@@ -85,9 +86,9 @@ uint32_t automaton_text(struct automaton *automaton, uint32_t before, uint8_t by
 bool automaton_close_place(struct automaton *automaton, uint32_t place);
 /* The place of these items (one of them at least), which are sorted by this call. */
 uint32_t automaton_place(struct automaton *automaton, struct item *items, size_t count);
-/* A place that has the same texts, as far as those of at most `horizon` bytes can tell. Its terms are near ones, and
- * its counters are not told apart far from their bounds. The horizon is the same in each call. PLACE_NONE is a failure,
- * which stays. */
+/* A place that has the same texts, as far as those of at most `horizon` bytes can tell. Its terms are near ones.
+ * Counters are not told apart far from their bounds, nor are origins with the same waiting calls. The horizon is the
+ * same in each call. PLACE_NONE is a failure, which stays. */
 uint32_t automaton_near(struct automaton *automaton, uint32_t place, uint32_t horizon);
 /* Frees places that no user's place needs, all masks and all transitions. */
 void automaton_sweep(struct automaton *automaton);

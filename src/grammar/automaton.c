@@ -273,12 +273,17 @@ static void enter_rule(struct automaton *automaton, uint32_t place, const struct
     enter(automaton, entry);
 }
 
+/* If nothing follows the call, the called rule ends as its caller. A scope's texts are not its caller's. */
+static bool ends_its_caller(const struct program *program, const struct item *call) {
+    const struct step *step = &program->steps[call->step];
+    return step->is_last && (!program->rules[step->a].is_scope || program->rules[call->rule].is_scope);
+}
+
 static void enter_call(struct automaton *automaton, uint32_t place, const struct item *entry) {
     const struct program *program = automaton->program;
     const struct step *step = &program->steps[entry->step];
     const struct program_rule *called = &program->rules[step->a];
-    /* If nothing follows the call, the called rule ends as its caller. A scope's texts are not its caller's. */
-    if (step->is_last && (!called->is_scope || program->rules[entry->rule].is_scope)) {
+    if (ends_its_caller(program, entry)) {
         struct item inner = moved(*entry, called->first);
         inner.counter = 0;
         inner.term = 0;
@@ -419,7 +424,7 @@ bool automaton_close_place(struct automaton *automaton, uint32_t number) {
             specials++;
             break;
         case STEP_CALL:
-            calls++;
+            calls += !ends_its_caller(program, &entry);
             enter_call(automaton, number, &entry);
             break;
         case STEP_SPLIT:
@@ -443,7 +448,7 @@ bool automaton_close_place(struct automaton *automaton, uint32_t number) {
     for (size_t i = 0; i < automaton->entry_count && !automaton->status; i++) {
         struct item *entry = &automaton->entries[i];
         const struct step *step = &program->steps[entry->step];
-        if (step->kind == STEP_CALL) {
+        if (step->kind == STEP_CALL && !ends_its_caller(program, entry)) {
             entry->term = step->a; /* to sort by */
             place->calls[place->call_count++] = *entry;
         } else if (step->kind == STEP_SPECIAL) {
@@ -527,17 +532,55 @@ static int32_t near_counter(const struct program_rule *rule, int32_t counter, ui
     return rule->most != REGEX_ENDLESS && rule->most - counter > reach ? rule->least : counter;
 }
 
-/* The same for a place whose origins have theirs. */
-static uint32_t find_near(struct automaton *automaton, uint32_t number, uint32_t horizon) {
+static void make_near(struct automaton *automaton, struct item *item, uint32_t horizon) {
     const struct program *program = automaton->program;
-    bool differs = false;
+    const struct program_rule *rule = &program->rules[program->steps[item->step].rule];
+    if (rule->is_repeat)
+        item->counter = near_counter(rule, item->counter, horizon);
+}
+
+/* A place in whose stead rules were called at this one, whose near place is known: it has the same waiting calls, and
+ * nothing else. Rules that end ask for no more of their origin. */
+static uint32_t find_caller(struct automaton *automaton, uint32_t number, uint32_t horizon) {
+    uint32_t near = automaton->places[number].near;
+    if (number == PLACE_FIRST || automaton->places[near].caller || !automaton_close_place(automaton, near))
+        return number == PLACE_FIRST ? PLACE_FIRST : automaton->places[near].caller;
     automaton->fresh_count = 0;
-    for (uint32_t i = 0; i < automaton->places[number].kernel_count; i++) {
+    for (uint32_t i = 0; i < automaton->places[near].call_count; i++) {
+        struct item call = automaton->places[near].calls[i];
+        make_near(automaton, &call, horizon);
+        call.origin = call.origin == near ? PLACE_NONE : call.origin; /* the place itself, which has no number yet */
+        add_fresh(automaton, call);
+    }
+    uint32_t caller =
+        automaton->status ? PLACE_NONE : automaton_place(automaton, automaton->fresh, automaton->fresh_count);
+    struct place *place = &automaton->places[caller];
+    if (caller != PLACE_NONE && !place->is_closed) {
+        place->calls = copy_items(automaton, place->kernel, place->kernel_count);
+        place->call_count = place->calls ? place->kernel_count : 0;
+        for (uint32_t i = 0; i < place->call_count; i++)
+            if (place->calls[i].origin == PLACE_NONE)
+                place->calls[i].origin = caller;
+        if (place->calls)
+            qsort(place->calls, place->call_count, sizeof *place->calls, by_rule);
+        place->is_closed = place->calls != NULL;
+    }
+    return automaton->status ? PLACE_NONE : (automaton->places[near].caller = caller);
+}
+
+/* The near place of one whose origins have theirs. */
+static uint32_t find_near(struct automaton *automaton, uint32_t number, uint32_t horizon) {
+    bool differs = false;
+    uint32_t count = automaton->places[number].kernel_count;
+    for (uint32_t i = 0; i < count; i++)
+        if (find_caller(automaton, automaton->places[number].kernel[i].origin, horizon) == PLACE_NONE)
+            return PLACE_NONE;
+    automaton->fresh_count = 0;
+    for (uint32_t i = 0; i < count; i++) {
         struct item item = automaton->places[number].kernel[i];
-        const struct program_rule *rule = &program->rules[program->steps[item.step].rule];
+        make_near(automaton, &item, horizon);
         item.term = regex_near(automaton->regexes, item.term, horizon);
-        item.counter = rule->is_repeat ? near_counter(rule, item.counter, horizon) : item.counter;
-        item.origin = automaton->places[item.origin].near;
+        item.origin = find_caller(automaton, item.origin, horizon);
         differs = differs || by_fields(&item, &automaton->places[number].kernel[i]);
         add_fresh(automaton, item);
     }
@@ -632,7 +675,7 @@ void automaton_sweep(struct automaton *automaton) {
         drop_mask(automaton, place);
         automaton_give(automaton, place->after);
         place->after = NULL;
-        place->near = PLACE_NONE;
+        place->near = place->caller = PLACE_NONE;
         if (place->is_marked) {
             uint32_t *head = &automaton->buckets[hash_of(place->kernel, place->kernel_count) % automaton->bucket_count];
             place->next = *head;
