@@ -326,7 +326,7 @@ static int head_chunks(const struct pass *pass, bool train) {
     double weights = (double)(c->hidden_size * c->vocab_size / pass->run->rank->grid.tensor), products = train ? 2 : 1;
     struct slice_rows next = {SLICE_HEAD, 0, products * 2 * SLICE_BYTE * weights, products * 2 * weights};
     int64_t most = head_rows_most(pass->run), count;
-    const struct linear_call call = head_call(pass->run, 0, most, NULL);
+    const struct linear_call call = head_call(pass, 0, most, NULL);
     bool cuts_columns = linear_cuts_columns(&pass->run->base->head, &call);
     int status = STATUS_OK;
     for (int64_t first = 0; first < head->count && !status; first += count) {
