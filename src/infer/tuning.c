@@ -158,6 +158,12 @@ static int plan_run(struct tuning_run *run) {
                              o->tuning_memory > used ? o->tuning_memory - used : 0, o->tuning_memory);
 }
 
+/* A plan that fails on another rank only is too large there. */
+static int agree_on_plan(const struct engine *engine, int status) {
+    int agreed = tuning_agree(engine, status);
+    return agreed && !status ? status_fail(STATUS_MEMORY, "%s", status_text()) : agreed;
+}
+
 static int open_run(struct tuning_run *run) {
     struct engine *engine = run->engine;
     const struct tuning_opening *opening = &run->opening;
@@ -174,7 +180,7 @@ static int open_run(struct tuning_run *run) {
     run->lent.run.config.train.precision = precision >= 0                       ? precision
                                            : engine_dtype(engine) == DTYPE_BF16 ? PRECISION_BF16
                                                                                 : PRECISION_FP32;
-    TRY(tuning_agree(engine, plan_run(run)));
+    TRY(agree_on_plan(engine, plan_run(run)));
     int status = fiber_open(STACK_BYTES, &run->slice.fiber);
     TRY(tuning_agree(engine, status)); /* what follows may sum over ranks */
     status = lent_run_open(&run->lent);
