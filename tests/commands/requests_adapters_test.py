@@ -44,6 +44,13 @@ class Names(unittest.TestCase):
                             "--prompt-tokens", *r["prompt"], "--seed", r["seed"], "--temperature", 1, "--max-new-tokens", 5, "--ignore-eos", "--json")
             self.assertEqual(tokens(answer), [rows(output)[0]["tokens"]], r["adapters"])
 
+    def test_many_logits_of_prompts_are_those_of_each(self):
+        """A step that takes more rows through the head than fit there at once."""
+        kinds = ([], ["lora_head"], ["lora", "lora_head"], [], ["lora_head"], ["ia3"])
+        requests = [request(names, i, prompt=[(7 * k + i) % 60 for k in range(28)], max_tokens=1, prompt_logprobs=2)
+                    for i, names in enumerate(kinds)]
+        self.assertEqual(ask(requests, *ROOT, model=BASE), [ask_one(r, *ROOT, model=BASE) for r in requests])
+
     def test_an_answer_has_a_digest_of_each_adapters_files(self):
         kinds = [["lora"], ["ia3"], ["prefix"], ["ia3", "lora"], ["prefix", "ia3"], ["lora"]]
         answers = ask([request(names, i) for i, names in enumerate(kinds)], *ROOT, model=BASE)
