@@ -102,7 +102,7 @@ void tinker_futures_tick(struct tinker *tinker, double now, bool is_end);
 
 /* ---- tinker_files.c: any thread ---- */
 
-/* What is known of saved weights, in their file tinker.json. */
+/* The facts of saved weights, in their file tinker.json. */
 struct tinker_saved {
     char run[TINKER_ID_BYTES], name[TINKER_NAME_BYTES], base[256], owner[KEYS_NAME_BYTES + 1];
     bool is_sampler; /* of sampler_weights: without the optimizer's state */
@@ -155,7 +155,7 @@ struct tinker_op {
     struct error error;           /* it fails with this when its turn comes */
     void (*next)(struct tinker_op *op);
     struct tinker_data *data; /* of a pass */
-    /* Of saving and loading: */
+    /* For saving and loading: */
     struct tinker_saved saved;
     char directory[PATH_MAX];
     bool overwrites, wants_state, is_inflight;

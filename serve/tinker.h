@@ -1,8 +1,8 @@
 /* Tinker's API below /api/v1 (client 0.38.0): sessions, training runs, samplers, and futures of what they do.
  *
- * A request of a training run or a sampler is answered with the number of a future, and its result is fetched. A
- * request comes with a number of its own (seq_id): a repeated one is the same request, and requests of a run are done
- * in order of theirs. The runs train through tuning.h, and samples take the path of all completions (call.h).
+ * A request of a training run or a sampler is answered with the number of a future, and its result is fetched. Each
+ * request has a number (seq_id): a repeated one is the same request, and requests of a run are done in order of these.
+ * The runs train through tuning.h, and samples take the path of all completions (call.h).
  *
  *     tinker_data.c    messages with data, and the samples of a pass
  *     tinker_answer.c  answers in protobuf
@@ -40,7 +40,7 @@ struct tinker_options {
     double keep_seconds;    /* for which a result stays after it was fetched */
 };
 
-/* What trains in a run. */
+/* The modules that train in a run, and how. */
 struct tinker_shape {
     int64_t rank, seed;
     bool trains_head, trains_mlp, trains_attention;

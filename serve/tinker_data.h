@@ -44,7 +44,7 @@ struct tinker_data {
 struct tinker_data *tinker_data_read(const void *bytes, size_t length, int64_t vocab, struct error *error);
 /* NULL is allowed. */
 void tinker_data_free(struct tinker_data *data);
-/* Divides the texts into samples of at most `most` rows each, in order, for data->source. Sets data->error when a text
+/* Divides the texts into samples of up to `most` rows each, in order, for data->source. Sets data->error when a text
  * is longer, or without memory. */
 void tinker_data_pack(struct tinker_data *data, int64_t most);
 /* Appends the answer of a pass that has filled the texts' logprobs: a message ForwardBackwardOutput. */

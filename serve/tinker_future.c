@@ -160,7 +160,7 @@ void tinker_futures_tick(struct tinker *tinker, double now, bool is_end) {
         }
 }
 
-/* A sample that was cancelled ends with this error; other requests go on. */
+/* Only samples can be cancelled. */
 bool tinker_take_cancel(struct exchange *exchange, const json_t *root, struct error *error) {
     const char *id = NULL;
     if (!json_in_string(json_object_get(root, "request_id"), "request_id", &id, error))

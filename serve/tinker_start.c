@@ -27,8 +27,8 @@ static void free_described(struct tinker_described *shown) {
 
 /* The modules that train, as PEFT's regular expression for their whole names. */
 static void add_targets(const struct tinker_shape *shape, struct strbuf *out) {
-    const char *const parts[] = {shape->trains_attention ? ".*\\.(self_attn|attn)\\.[^.]*(proj|attn)" : NULL,
-                                 shape->trains_mlp ? ".*\\.mlp\\.[^.]*(proj|fc)" : NULL};
+    const char *const parts[] = {shape->trains_attention ? ".*attn\\.[^.]*(proj|attn)" : NULL,
+                                 shape->trains_mlp ? ".*mlp\\.[^.]*(proj|fc)" : NULL};
     const char *before = "";
     strbuf_add_text(out, "--peft.target_modules=");
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
@@ -47,7 +47,7 @@ static int make_words(const struct server *server, const struct tinker_shape *sh
     for (size_t i = 0; i < options->tuning_word_count; i++)
         strbuf_add_text(&words[count++], options->tuning_words[i]);
     strbuf_add_text(&words[count++], "--peft");
-    strbuf_add_text(&words[count++], "lora");
+    strbuf_add_text(&words[count++], peft_method_names[0]);
     strbuf_format(&words[count++], "--peft.r=%lld", (long long)shape->rank);
     strbuf_format(&words[count++], "--peft.lora_alpha=%d", TINKER_ALPHA);
     add_targets(shape, &words[count++]);

@@ -108,7 +108,7 @@ class Tinker(Case):
             self.assert_close(value, peft.get_peft_model_state_dict(theirs)[name].detach(), 2e-4)
 
     def test_losses(self):
-        """Of their formulas on the log-probabilities that come with them, summed over all data."""
+        """Sums over all data of the formulas, with the log-probabilities that come with them."""
         client = self.train()
         data = [drawn(row, i) for i, row in enumerate(ROWS)]
         of = {

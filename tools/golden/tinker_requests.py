@@ -1,8 +1,8 @@
 """Records the requests of Tinker's own client, for tests/serve/tinker_test.c: tests/serve/golden/tinker_requests.
 
-The client (tinker 0.38.0) asks a server through a relay that keeps the bytes of each request: a line with method, path,
-content type and length, the body, and a line feed. The session's id becomes zeros. Beats, telemetry and fetches are left
-out, for they come at their own times.
+The client (tinker 0.38.0) asks a server through a relay, which keeps each request. A line has its method, path, content
+type and length; its body and a line feed follow. The session's id becomes zeros. Heartbeats, telemetry and fetches are
+left out, because their times vary.
 
     CAMBIUM=... CAMBIUM_SOURCE=. PYTHONPATH=tests/commands:tests/interop python tools/golden/tinker_requests.py
 """
