@@ -20,7 +20,7 @@ static bool has_earlier(const struct driver *driver, const struct tuning_ask *as
     return other != ask;
 }
 
-/* Returns the ask whose turn it is: the first without a run, else the first of the run with the least service. */
+/* Returns the ask whose turn it is: the first without a run, else the first of the run with the minimum of service. */
 static struct tuning_ask *next_ask(const struct driver *driver) {
     struct tuning_ask *next = NULL;
     for (struct tuning_ask *ask = STAILQ_FIRST(&driver->asks); ask; ask = STAILQ_NEXT(ask, all)) {

@@ -115,7 +115,7 @@ static int copy_inputs(const struct exec *exec, const struct encoded_form *form,
     return cuda_launch_blocks(exec, CUDA_encoded_inputs, DTYPE_F32, product->rows, 256, &call);
 }
 
-/* Returns the most groups, or blocks, of `count` positions in a tile. */
+/* Returns a bound of the groups, or blocks, of `count` positions in a tile. */
 static int most_of_tile(const struct encoded_form *form, int64_t count) {
     return count % form->tile == 0   ? 1
            : form->tile % count == 0 ? form->tile / (int)count

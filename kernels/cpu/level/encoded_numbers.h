@@ -16,8 +16,8 @@ struct numbers {
 };
 
 /* Returns what FP4's and NF4's numbers are multiplied by to be bf16 numbers, and 1 for those that are such. FP4's
- * become 0, 1/64, 1/2, 3/4, 1, 3/2, 2 and 3. Of all factors, NF4's gives the least error: 0.00063, the root mean square
- * over that of the numbers, and 0.0019 at most. Rounding to bf16 without a factor has 0.0011 and 0.0031. */
+ * become 0, 1/64, 1/2, 3/4, 1, 3/2, 2 and 3. NF4's gives the smallest error of all factors. It is 0.00063, the root
+ * mean square over that of the numbers, and 0.0019 at most. Rounding to bf16 without a factor has 0.0011 and 0.0031. */
 static inline float bf16_factor(enum encoded_codes codes) {
     return codes == CODES_NF4 ? 1.437F : codes == CODES_FP4 ? 3 : 1;
 }
