@@ -52,6 +52,8 @@ tinker_take tinker_take_retrieve, tinker_take_cancel; /* tinker_future.c */
 tinker_take tinker_take_sampler, tinker_take_sample;  /* tinker_sampler.c, tinker_sample.c */
 tinker_take tinker_take_weights_info;                 /* tinker_rest.c */
 
+/* ---- tinker_session.c ---- */
+
 /* Finds a session of the exchange's client, and notes that it lives. NULL with *error. */
 struct tinker_session *tinker_session_of(struct exchange *exchange, const char *id, struct error *error);
 /* True when it belongs to the exchange's client. */
@@ -71,10 +73,11 @@ struct tinker_future {
     struct tinker_session *session;
     char id[TINKER_PATH_BYTES], model_id[TINKER_ID_BYTES];
     bool is_done, is_fetched, is_protobuf;
-    double since;                 /* it was last fetched */
-    struct strbuf result;         /* when it is done */
-    struct error error;           /* or why it has failed */
-    struct tinker_sample *sample; /* under way; NULL: none */
+    double since;                                 /* it was last fetched */
+    struct strbuf result;                         /* when it is done */
+    struct error error;                           /* or why it has failed */
+    struct tinker_sample *sample;                 /* under way; NULL: none */
+    void (*cancel)(struct tinker_sample *sample); /* ends it; nobody waits for it */
 };
 
 /* A fetch that waits. */
@@ -131,7 +134,7 @@ int tinker_read_files(const char *directory, struct adapter_files *files);
 /* Reads the state of the optimizer. STATUS_NOT_FOUND when there is none. */
 int tinker_read_state(const char *directory, struct strbuf *state);
 
-/* ---- tinker_run.c, tinker_save.c ---- */
+/* ---- tinker_run.c ---- */
 
 enum tinker_kind {
     TINKER_CREATE,
@@ -151,8 +154,9 @@ struct tinker_op {
     enum tinker_kind kind;
     int64_t seq;
     struct tinker_run *run;
-    struct tinker_future *future; /* NULL: nobody waits for it */
-    struct error error;           /* it fails with this when its turn comes */
+    struct tinker_future *future;        /* NULL: nobody waits for it */
+    struct error error;                  /* it fails with this when its turn comes */
+    void (*begin)(struct tinker_op *op); /* its first step */
     void (*next)(struct tinker_op *op);
     struct tinker_data *data; /* of a pass */
     /* For saving and loading: */
@@ -188,15 +192,29 @@ struct tinker_run {
 struct tinker_run *tinker_run_of(struct exchange *exchange, const char *id, struct error *error);
 /* Takes a pass of a run. */
 bool tinker_take_pass(struct exchange *exchange, struct tinker_data *data, struct error *error);
+
+/* ---- tinker_order.c ---- */
+
 /* Ends a run when its session ends. */
 void tinker_run_end(struct tinker_run *run);
+/* Lets a request wait for its turn. */
+void tinker_op_wait(struct tinker_run *run, struct tinker_op *op);
+/* Begins the next request of a run, if its turn has come. */
+void tinker_run_next(struct tinker_run *run);
+/* Frees a request that does not wait. */
+void tinker_op_free(struct tinker_op *op);
+/* Ends a request, whose future has its result. */
+void tinker_op_end(struct tinker_op *op);
 /* Steps of a request. */
 void tinker_op_ask(struct tinker_op *op, enum tuning_kind kind, void (*next)(struct tinker_op *op));
 void tinker_op_work(struct tinker_op *op, void (*work)(struct worker_job *job), void (*next)(struct tinker_op *op));
 /* The request is done, with an object, or has failed. */
 void tinker_op_done(struct tinker_op *op, json_t *object);
 void tinker_op_fail(struct tinker_op *op, const struct error *error);
-/* The first steps of requests of tinker_save.c. */
+
+/* ---- tinker_save.c ---- */
+
+/* The first steps of its requests. */
 void tinker_begin_open(struct tinker_op *op);
 void tinker_begin_save(struct tinker_op *op);
 /* Unloads the adapters of the run's snapshots, and removes their files. */
@@ -215,8 +233,3 @@ struct tinker_sampler *tinker_sampler_new(struct tinker_session *session, int64_
 /* Finds a sampler of the exchange's client. NULL with *error. */
 struct tinker_sampler *tinker_sampler_of(struct exchange *exchange, const char *id, struct error *error);
 void tinker_sampler_free(struct tinker_sampler *sampler);
-
-/* ---- tinker_sample.c ---- */
-
-/* Ends a sample that nobody waits for. */
-void tinker_sample_cancel(struct tinker_sample *sample);

@@ -13,54 +13,16 @@
 
 enum { CHUNK_DATA = 256 /* data of one message, which has some 20 parts a datum */ };
 
-/* ---- answers ---- */
-
-void tinker_answer(struct exchange *exchange, json_t *object) {
-    char *text = object ? json_dumps(object, JSON_COMPACT) : NULL;
-    json_decref(object);
-    if (text)
-        exchange_answer(exchange, 200, "application/json", text, strlen(text));
-    else
-        route_fail(exchange, AN_ERROR(ERROR_OVERLOADED, NULL, "out of memory"));
-    free(text);
-}
-
-bool tinker_is_owner(const struct tinker_session *session, const struct exchange *exchange) {
-    return session->client == exchange->request->client.client;
-}
-
-struct tinker_session *tinker_session_of(struct exchange *exchange, const char *id, struct error *error) {
-    struct tinker_session *session;
-    LIST_FOREACH(session, &exchange->request->server->tinker->sessions, all)
-    if (!strcmp(session->id, id) && tinker_is_owner(session, exchange)) {
-        session->heard = clock_seconds();
-        return session;
-    }
-    error_set(error, ERROR_MODEL_NOT_FOUND, "session_id", "there is no session \"%.64s\"", id);
-    return NULL;
-}
-
-bool tinker_work(struct tinker *tinker, struct worker_job *job) {
-    tinker->under_way++;
-    if (worker_add(tinker->options.worker, job))
-        return true;
-    job->done(job);
-    return false;
-}
-
-void tinker_ask(struct tinker *tinker, struct tuning_ask *ask, enum tuning_kind kind, void (*run)(struct loop_note *)) {
-    tinker->under_way++;
-    ask->kind = kind;
-    ask->error = (struct error){0};
-    ask->note.run = run;
-    driver_tune(tinker->server->driver, ask);
-}
-
 /* ---- sessions ---- */
+
+static void end_run(struct tinker_run *run) {
+    tinker_forget_snapshots(run);
+    tinker_run_end(run);
+}
 
 static void end_session(struct tinker_session *session) {
     while (!LIST_EMPTY(&session->runs))
-        tinker_run_end(LIST_FIRST(&session->runs));
+        end_run(LIST_FIRST(&session->runs));
     while (!LIST_EMPTY(&session->futures))
         tinker_future_free(LIST_FIRST(&session->futures));
     while (!LIST_EMPTY(&session->samplers))

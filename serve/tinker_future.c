@@ -143,7 +143,7 @@ static void tell_again(struct tinker *tinker, const struct tinker_future *future
 void tinker_future_free(struct tinker_future *future) {
     tell_again(future->session->tinker, future, 0);
     if (future->sample)
-        tinker_sample_cancel(future->sample);
+        future->cancel(future->sample);
     LIST_REMOVE(future, bucket);
     LIST_REMOVE(future, of_session);
     strbuf_free(&future->result);
@@ -167,7 +167,7 @@ bool tinker_take_cancel(struct exchange *exchange, const json_t *root, struct er
         return false;
     struct tinker_future *future = id ? tinker_future_find(exchange, id) : NULL;
     if (future && future->sample) {
-        tinker_sample_cancel(future->sample);
+        future->cancel(future->sample);
         future->sample = NULL;
         tinker_future_fail(future, AN_ERROR(ERROR_CANCELLED, NULL, "the request was cancelled"));
     }

@@ -72,7 +72,8 @@ static void free_sample(struct tinker_sample *sample) {
     free(sample);
 }
 
-void tinker_sample_cancel(struct tinker_sample *sample) {
+/* Ends a sample that nobody waits for. */
+static void cancel(struct tinker_sample *sample) {
     if (sample->exchange) {
         struct exchange *exchange = sample->exchange;
         exchange->context = NULL;
@@ -556,6 +557,7 @@ static bool begin(struct exchange *exchange, const struct tinker_sampler *sample
         return has_memory;
     }
     future->sample = sample;
+    future->cancel = cancel;
     sample->exchange = exchange;
     sample->call->texts = json_incref((json_t *)root); /* the stop strings are in it */
     route_continue(exchange, &waiting, sample);

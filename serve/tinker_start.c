@@ -29,7 +29,7 @@ static void free_described(struct tinker_described *shown) {
 static void add_targets(const struct tinker_shape *shape, struct strbuf *out) {
     const char *const parts[] = {shape->trains_attention ? ".*attn\\.[^.]*(proj|attn)" : NULL,
                                  shape->trains_mlp ? ".*mlp\\.[^.]*(proj|fc)" : NULL,
-                                 shape->trains_head ? "lm_head" : NULL};
+                                 shape->trains_head ? "[^.]*head" : NULL};
     const char *before = "";
     strbuf_add_text(out, "--peft.target_modules=");
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)

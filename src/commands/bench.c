@@ -4,8 +4,8 @@
 #include "base/json.h"
 #include "bench.h"
 #include "bench/bench.h"
-#include "launch.h"
 #include "infer/tuner.h"
+#include "launch.h"
 
 #include "pretrained/encodings.h"
 

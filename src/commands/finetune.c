@@ -1,9 +1,9 @@
 /* cambium finetune: trains a few parameters on a frozen model, or the whole model, on rows with answers. */
 #include "finetune.h"
 #include "commands.h"
+#include "infer/tuner.h"
 #include "model_arguments.h"
 #include "training.h"
-#include "infer/tuner.h"
 
 #include "data/tuning.h"
 #include "jobs/receipts.h"

@@ -1,10 +1,10 @@
 /* cambium plan train: the fastest layouts of a training run on a cluster. */
 #include "finetune.h"
+#include "infer/tuner.h"
 #include "launch.h"
 #include "plan.h"
 #include "plan_measure.h"
 #include "stack.h"
-#include "infer/tuner.h"
 
 #include "config/config.h"
 #include "planner/page.h"

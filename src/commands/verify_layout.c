@@ -1,8 +1,8 @@
 /* cambium verify layout: a run's layout computes the gradients of one rank. */
 #include "finetune.h"
+#include "infer/tuner.h"
 #include "launch.h"
 #include "training.h"
-#include "infer/tuner.h"
 #include "verify.h"
 
 #include "base/smaller.h"

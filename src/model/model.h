@@ -89,7 +89,7 @@ struct model_training {
     /* Evaluations of each batch before its own pass, for planning: with the hooks of training, and with others. */
     int evaluations, other_evaluations;
     const struct hook_table *other_hooks; /* NULL: none */
-    int64_t head_rows;   /* limit of rows that go through the head at a time; 0: the backend's */
+    int64_t head_rows;                    /* limit of rows that go through the head at a time; 0: the backend's */
 };
 
 /* Options of an inference runner only. */

@@ -20,12 +20,14 @@ static int open_workspace(struct lent_run *lent) {
 
 /* Outputs of norms and activations are computed again: with adapters everywhere they are a third of what a layer keeps,
  * and cost little time. */
-static void choose_recomputation(struct run_config *config) {
-    static const char *modules[] = {"layernorm", "mlp_act"};
+static void choose_recomputation(struct lent_run *lent) {
+    struct run_config *config = &lent->run.config;
     if (config->parallel.recompute_granularity != GRANULARITY_NONE)
         return;
     config->parallel.recompute_granularity = GRANULARITY_SELECTIVE;
-    config->parallel.recompute_modules = (struct config_list){modules, 2};
+    config->parallel.recompute_modules = (struct config_list){lent->recomputed, 2};
+    lent->recomputed[0] = "layernorm";
+    lent->recomputed[1] = "mlp_act";
 }
 
 int lent_run_sketch(struct lent_run *lent, struct base *base, const struct rank *rank) {
@@ -38,7 +40,7 @@ int lent_run_sketch(struct lent_run *lent, struct base *base, const struct rank 
     config->parallel.sequence_parallel = config->parallel.use_distributed_optimizer = false;
     config->parallel.data_parallel_sharding_strategy = SHARDING_NONE;
     config->checkpoint.save = config->checkpoint.load = NULL;
-    choose_recomputation(config);
+    choose_recomputation(lent);
     rank_share(&lent->rank, rank, (uint64_t)config->train.seed);
     lent->lender = rank;
     lent->model.base = base;

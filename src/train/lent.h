@@ -6,7 +6,8 @@
 #include "train/stepper.h"
 
 struct lent_run {
-    struct train_run run; /* set by the caller: tuner, loss, config; its model is the base's */
+    struct train_run run;      /* set by the caller: tuner, loss, config; its model is the base's */
+    const char *recomputed[2]; /* of run.config: modules */
     struct rank rank;
     const struct rank *lender; /* whose workspace it uses, if that is large enough */
     struct train_model model;

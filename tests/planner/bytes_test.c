@@ -1,8 +1,8 @@
 /* Planned device bytes of 78 layouts equal those that trainer_open allocates, at every rank, to the byte and part by
  * part. The plan is made from a sketch of the device, as the planner makes it. */
+#include "infer/tuner.h"
 #include "taken.h"
 #include "train/support.h"
-#include "infer/tuner.h"
 
 enum { LAYERS = 8, BATCH = 8, HEADS = 4, CHANNELS = 8 };
 
