@@ -170,7 +170,7 @@ class Reload(Operation):
             keys.write_text("bob sk-bob\nalice\n")
             server.signal(signal.SIGHUP)
             line = server.wait_line("error reload")
-            self.assertIn("reloaded: line 2: expected 'name key [weight] [priority>=N]'", line)
+            self.assertIn("reloaded: line 2: expected 'name key [weight] [priority>=N] [tune] [tuning_jobs=N] [tuning_bytes=SIZE]'", line)
             self.assertEqual((status("sk-new"), status("sk-bob")), (200, 401))
 
     @unittest.skipUnless(shutil.which("openssl"), "there is no openssl to make a certificate")
