@@ -376,10 +376,10 @@ class Tuning(Adapters):
         valid = ["--valid-data", "tuning.jsonl"]
         for words, part in ((skip, "--valid-data is not given"), ([*skip, *valid, "--data", "tuning.jsonl"], "--data is for training"),
                             ([*skip, *valid, "--output", "made"], "--output is for training"),
-                            ([*skip, *valid, "--adapter", "lora", "--peft.r=2"], "peft.r cannot be given with --adapter"),
-                            (self.tune("--adapter", "lora"), "--adapter needs train.skip_train")):
+                            ([*skip, *valid, "--adapter", "lora", "--peft.r=2"], "peft.r cannot be given with --adapter")):
             self.refuse(words, part, status=2)
         self.refuse([*skip, *valid, "--adapter", "nowhere"], "nowhere")
+        self.refuse(self.tune("--adapter", "nowhere"), "nowhere")
         self.refuse(self.tune(method="loran"), "loran", "lora, ia3, adapter, prompt, ptuning", status=2)
         for option in ("--model", "--data", "--output"):
             words = self.tune()

@@ -64,10 +64,10 @@ class Plans(unittest.TestCase):
         done = start(*words)
         self.assertEqual(done.returncode, 0, done.stderr)
         parts = {name: float(value) for name, value in re.findall(r"(?m)^  ([a-z ]+?) +([0-9.]+) MiB$", done.stdout)}
-        self.assertEqual(list(parts), ["weights", "keys and values", "adapters", "workspace", "server", "program"])
+        self.assertEqual(list(parts), ["weights", "keys and values", "adapters", "workspace", "server", "program", "tuning"])
         planned = float(re.search(r"(?m)^planned ([0-9.]+) MiB on this host", done.stdout)[1])
         self.assertAlmostEqual(planned, sum(parts.values()), delta=0.5)
-        self.assertEqual((parts["keys and values"], parts["adapters"]), (4, 0))  # no adapter can come
+        self.assertEqual((parts["keys and values"], parts["adapters"], parts["tuning"]), (4, 0, 0))  # no adapter can come
         _, shown = self.refused(*words, *HUGE)
         self.assertIn("adapters", shown)
         more = start(*words, "--adapter-memory", "64M").stdout
