@@ -281,10 +281,12 @@ static int final_norm_backward(const struct pass *pass) {
 static int weigh_rows(const struct pass *pass, bool train) {
     const struct head_rows *head = &pass->batch->head;
     struct stream *stream = pass->run->rank->exec.stream;
-    float *values = pass->training->row_losses;
+    float *losses = pass->training->row_losses, *values = losses + pass->run->max_rows;
     size_t bytes = (size_t)head->count * sizeof *values;
-    int status = stream_copy_to_host(stream, values, pass->run->scratch.losses, bytes);
+    int status = stream_copy_to_host(stream, losses, pass->run->scratch.losses, bytes);
     THEN(status, stream_wait(stream));
+    if (!status)
+        memcpy(values, losses, bytes); /* a copy of values to the device may wait while losses arrive */
     THEN(status, pass->asked.weigh(pass->asked.context, head->count, values));
     return status || !train ? status : stream_copy_to_device(stream, (void *)head->loss_weight, values, bytes);
 }

@@ -245,7 +245,7 @@ struct training_runner {
     struct model_kept kept;
     struct model_fp8 fp8;
     void *fetched_loss; /* host: a double */
-    float *row_losses;  /* host: [max_rows] if options.has_row_losses */
+    float *row_losses;  /* host: [2, max_rows] if options.has_row_losses: losses, and what is made of them */
 };
 
 /* The KV cache of this rank's layers and heads: one block of [layers][page_count] pages. */

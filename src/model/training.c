@@ -65,7 +65,7 @@ static int plan_gradients(struct training_runner *training) {
 }
 
 static size_t row_loss_bytes(const struct training_runner *training) {
-    return training->options.has_row_losses ? (size_t)training->run.max_rows * sizeof *training->row_losses : 0;
+    return training->options.has_row_losses ? 2 * (size_t)training->run.max_rows * sizeof *training->row_losses : 0;
 }
 
 static int build(struct training_runner *training, const struct model_options *options, struct model_plan *plan) {
