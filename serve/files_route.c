@@ -212,7 +212,7 @@ static void on_worked(struct errand *errand) {
         if (!file) /* it appears after a restart */
             error_set(&error, ERROR_OVERLOADED, NULL, "out of memory");
         else if (upload->exchange)
-            jobs_answer(upload->exchange, openai_file_object(&file->at));
+            route_answer_object(upload->exchange, openai_file_object(&file->at));
         end(upload, file ? NULL : &error);
     } else if (error.which || !upload->exchange) {
         end(upload, error.which ? &error : NULL);
@@ -342,9 +342,7 @@ void files_list(struct exchange *exchange) {
             !strcmp(file->owner, jobs_owner(exchange)) && (!*page.purpose || !strcmp(page.purpose, file->at.purpose));
         if (is_wanted && openai_list_takes(&list, file->at.id)) {
             json_t *object = openai_file_object(&file->at);
-            char *text = json_dumps(object, JSON_COMPACT);
-            strbuf_add_text(&list.out, text ? text : "null");
-            free(text);
+            json_add(&list.out, object);
             json_decref(object);
         }
         file = page.is_ascending ? TAILQ_NEXT(file, all) : TAILQ_PREV(file, stored_list, all);
@@ -414,7 +412,7 @@ void files_get(struct exchange *exchange) {
     if (!file)
         return;
     if (!*rest) {
-        jobs_answer(exchange, openai_file_object(&file->at));
+        route_answer_object(exchange, openai_file_object(&file->at));
         return;
     }
     struct reading *reading = calloc(1, sizeof *reading);
@@ -464,7 +462,7 @@ void files_delete(struct exchange *exchange) {
     }
     removal->errand.work = remove_directory;
     removal->errand.done = free_reading;
-    jobs_answer(exchange, json_pack("{s:s,s:s,s:b}", "id", file->at.id, "object", "file", "deleted", 1));
+    route_answer_object(exchange, json_pack("{s:s,s:s,s:b}", "id", file->at.id, "object", "file", "deleted", 1));
     jobs->bytes -= file->at.bytes;
     TAILQ_REMOVE(&jobs->files, file, all);
     free(file);

@@ -119,8 +119,6 @@ bool jobs_have_room(const struct exchange *exchange, int64_t more, struct error 
 /* Return an object of this client, or NULL. */
 struct stored_file *jobs_find_file(const struct exchange *exchange, const char *id);
 struct job *jobs_find_job(const struct exchange *exchange, const char *id);
-/* Answers with an object and releases it. */
-void jobs_answer(struct exchange *exchange, json_t *object);
 /* Adds a file that is on disk. NULL: no memory. */
 struct stored_file *jobs_add_file(struct jobs *jobs, const struct openai_file *at, const char *owner, int64_t number);
 /* Writes files/ID/file.json of a file into a directory. Any thread. */

@@ -134,17 +134,6 @@ struct job *jobs_find_job(const struct exchange *exchange, const char *id) {
     return NULL;
 }
 
-void jobs_answer(struct exchange *exchange, json_t *object) {
-    char *text = NULL;
-    json_begin();
-    int status = json_end(object, JSON_COMPACT, &text);
-    if (status)
-        route_fail(exchange, AN_ERROR(ERROR_OVERLOADED, NULL, "out of memory"));
-    else
-        exchange_answer(exchange, 200, "application/json", text, strlen(text));
-    free(text);
-}
-
 /* ---- files ---- */
 
 struct stored_file *jobs_add_file(struct jobs *jobs, const struct openai_file *at, const char *owner, int64_t number) {

@@ -227,12 +227,6 @@ void jobs_create(struct exchange *exchange) {
 
 /* ---- lists ---- */
 
-static void add_object(struct strbuf *out, const json_t *object) {
-    char *text = json_dumps(object, JSON_COMPACT);
-    strbuf_add_text(out, text ? text : "null");
-    free(text);
-}
-
 void jobs_list(struct exchange *exchange) {
     const struct jobs *jobs = exchange->request->server->jobs;
     struct openai_page page;
@@ -247,7 +241,7 @@ void jobs_list(struct exchange *exchange) {
     TAILQ_FOREACH_REVERSE(job, &jobs->jobs, job_list, all) {
         bool is_seen = !strcmp(job->owner, jobs_owner(exchange)) && !(job->run && job->run->only_checks);
         if (is_seen && openai_list_takes(&list, job->id))
-            add_object(&list.out, job->object);
+            json_add(&list.out, job->object);
     }
     openai_list_end(&list);
     route_answer_json(exchange, &list.out);
@@ -282,7 +276,7 @@ static void list_checkpoints(struct exchange *exchange, const struct job *job, c
         const json_t *checkpoint = json_array_get(job->checkpoints, i);
         const char *id = json_string_value(json_object_get(checkpoint, "id"));
         if (openai_list_takes(&list, id ? id : ""))
-            add_object(&list.out, checkpoint);
+            json_add(&list.out, checkpoint);
     }
     openai_list_end(&list);
     route_answer_json(exchange, &list.out);
@@ -350,7 +344,7 @@ void jobs_get(struct exchange *exchange) {
     if (!job)
         return;
     if (!*verb)
-        jobs_answer(exchange, json_incref(job->object));
+        route_answer_object(exchange, json_incref(job->object));
     else if (!is_events && !is_checkpoints)
         fail_path(exchange);
     else if (!openai_page_read(exchange->head.query, is_events ? EVENTS : CHECKPOINTS, LIST_MOST, &page, &error))
@@ -371,7 +365,7 @@ void jobs_act(struct exchange *exchange) {
     else if (!act(job, verb, &error))
         route_fail(exchange, &error);
     else
-        jobs_answer(exchange, json_incref(job->object));
+        route_answer_object(exchange, json_incref(job->object));
 }
 
 /* ---- models ---- */

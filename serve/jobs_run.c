@@ -311,7 +311,7 @@ static void on_created(struct errand *errand) {
         } else
             job_change(job, "queued", "info", NULL);
         if (exchange)
-            jobs_answer(exchange, json_incref(job->object));
+            route_answer_object(exchange, json_incref(job->object));
         run->only_checks = false;
         if (!job_has_ended(job) && jobs_have_place(job->jobs))
             job_change(job, "running", "info", NULL);

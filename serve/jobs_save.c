@@ -344,8 +344,8 @@ static void on_unloaded(void *context, const struct error *error, const struct r
     deletion->jobs->under_way--;
     if (deletion->exchange) {
         route_continue(deletion->exchange, &nobody, NULL);
-        jobs_answer(deletion->exchange,
-                    json_pack("{s:s,s:s,s:b}", "id", deletion->name, "object", "model", "deleted", 1));
+        route_answer_object(deletion->exchange,
+                            json_pack("{s:s,s:s,s:b}", "id", deletion->name, "object", "model", "deleted", 1));
     }
     free(deletion);
 }

@@ -21,6 +21,8 @@ void route_exchange(void *router, struct exchange *exchange);
 void route_fail(struct exchange *exchange, const struct error *error);
 /* Answers 200 with a JSON text and frees it. Answers with an error when memory for the text was lacking. */
 void route_answer_json(struct exchange *exchange, struct strbuf *json);
+/* The same with an object, whose reference is taken; NULL: memory was lacking. */
+void route_answer_object(struct exchange *exchange, json_t *object);
 
 /* Marks an exchange that ends only when its client does; a stopping server does not wait for it. */
 void route_forget(struct exchange *exchange);

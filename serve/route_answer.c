@@ -113,3 +113,10 @@ void route_answer_json(struct exchange *exchange, struct strbuf *json) {
     }
     strbuf_free(json);
 }
+
+void route_answer_object(struct exchange *exchange, json_t *object) {
+    struct strbuf text = STRBUF_INIT;
+    json_add(&text, object);
+    json_decref(object);
+    route_answer_json(exchange, &text);
+}

@@ -58,8 +58,6 @@ tinker_take tinker_take_weights_info;                 /* tinker_rest.c */
 struct tinker_session *tinker_session_of(struct exchange *exchange, const char *id, struct error *error);
 /* True when it belongs to the exchange's client. */
 bool tinker_is_owner(const struct tinker_session *session, const struct exchange *exchange);
-/* Answers with an object and releases it; NULL: no memory. */
-void tinker_answer(struct exchange *exchange, json_t *object);
 /* Sends a job to the worker. Without room its `done` is called with nothing done, and false is returned. */
 bool tinker_work(struct tinker *tinker, struct worker_job *job);
 /* Passes an ask to the engine. */

@@ -48,7 +48,7 @@ static bool take_session(struct exchange *exchange, const json_t *root, struct e
     snprintf(session->owner, sizeof session->owner, "%s", client->name);
     LIST_INSERT_HEAD(&tinker->sessions, session, all);
     log_event(tinker->server, LOG_INFO, "tuning", "session %s begins", session->id);
-    tinker_answer(exchange, json_pack("{s:s, s:s}", "type", "create_session", "session_id", session->id));
+    route_answer_object(exchange, json_pack("{s:s, s:s}", "type", "create_session", "session_id", session->id));
     return true;
 }
 
@@ -58,7 +58,7 @@ static bool take_heartbeat(struct exchange *exchange, const json_t *root, struct
     if (!json_in_string(json_object_get(root, "session_id"), "session_id", &id, error))
         return false;
     if (tinker_session_of(exchange, id ? id : "", error)) {
-        tinker_answer(exchange, json_pack("{s:s}", "type", "session_heartbeat"));
+        route_answer_object(exchange, json_pack("{s:s}", "type", "session_heartbeat"));
         return true;
     }
     static const char gone[] = "{\"error\":{\"message\":\"the session has ended\",\"type\":\"not_found_error\","
@@ -89,22 +89,22 @@ static bool take_finish(struct exchange *exchange, const json_t *root, struct er
 
 static bool take_config(struct exchange *exchange, const json_t *root, struct error *error) {
     int64_t body = exchange->request->server->options->limits.body_bytes;
-    tinker_answer(exchange,
-                  json_pack("{s:b, s:b, s:i, s:I, s:b, s:b, s:b, s:b}", "pjwt_auth_enabled", false,
-                            "parallel_fwdbwd_chunks", true, "fwdbwd_max_chunk_len", CHUNK_DATA,
-                            "fwdbwd_max_chunk_bytes_count", (json_int_t)(body / 2 < 5000000 ? body / 2 : 5000000),
-                            "proto_compress_fwdbwd", false, "sample_use_retrieve_futures", false,
-                            "custom_loss_server_side", false, "sample_join_sampling_session", false));
+    route_answer_object(exchange,
+                        json_pack("{s:b, s:b, s:i, s:I, s:b, s:b, s:b, s:b}", "pjwt_auth_enabled", false,
+                                  "parallel_fwdbwd_chunks", true, "fwdbwd_max_chunk_len", CHUNK_DATA,
+                                  "fwdbwd_max_chunk_bytes_count", (json_int_t)(body / 2 < 5000000 ? body / 2 : 5000000),
+                                  "proto_compress_fwdbwd", false, "sample_use_retrieve_futures", false,
+                                  "custom_loss_server_side", false, "sample_join_sampling_session", false));
     return true;
 }
 
 static bool take_dynamic_config(struct exchange *exchange, const json_t *root, struct error *error) {
-    tinker_answer(exchange, json_pack("{s:i, s:b}", "refresh_interval_sec", 300, "sample_cancel_enabled", true));
+    route_answer_object(exchange, json_pack("{s:i, s:b}", "refresh_interval_sec", 300, "sample_cancel_enabled", true));
     return true;
 }
 
 static bool take_telemetry(struct exchange *exchange, const json_t *root, struct error *error) {
-    tinker_answer(exchange, json_pack("{s:s}", "status", "accepted"));
+    route_answer_object(exchange, json_pack("{s:s}", "status", "accepted"));
     return true;
 }
 
@@ -115,7 +115,7 @@ void tinker_capabilities(struct exchange *exchange) {
         json_array_append_new(models,
                               json_pack("{s:s, s:I, s:b, s:b}", "model_name", model->names[i], "max_context_length",
                                         (json_int_t)model->max_model_len, "trainable", true, "sampleable", true));
-    tinker_answer(exchange, json_pack("{s:o}", "supported_models", models));
+    route_answer_object(exchange, json_pack("{s:o}", "supported_models", models));
 }
 
 /* ---- bodies ---- */

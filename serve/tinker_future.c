@@ -37,7 +37,7 @@ void tinker_future_answer(struct exchange *exchange, const struct tinker_future 
     json_t *object = json_pack("{s:s}", "request_id", future->id);
     if (*future->model_id)
         json_object_set_new(object, "model_id", json_string(future->model_id));
-    tinker_answer(exchange, object);
+    route_answer_object(exchange, object);
 }
 
 /* ---- fetching ---- */
@@ -47,8 +47,8 @@ static void tell(struct exchange *exchange, struct tinker_future *future) {
     future->since = clock_seconds();
     if (future->error.which) {
         bool is_users = error_row(future->error.which)->http < 500;
-        tinker_answer(exchange,
-                      json_pack("{s:s, s:s}", "error", future->error.text, "category", is_users ? "user" : "server"));
+        route_answer_object(
+            exchange, json_pack("{s:s, s:s}", "error", future->error.text, "category", is_users ? "user" : "server"));
     } else
         exchange_answer(exchange, 200, future->is_protobuf ? "application/x-protobuf" : "application/json",
                         strbuf_text(&future->result), future->result.length);
@@ -110,12 +110,9 @@ void tinker_future_fail(struct tinker_future *future, const struct error *error)
 }
 
 void tinker_future_json(struct tinker_future *future, json_t *object) {
-    char *text = object ? json_dumps(object, JSON_COMPACT) : NULL;
+    json_add(&future->result, object);
     json_decref(object);
-    if (text)
-        strbuf_add_text(&future->result, text);
-    free(text);
-    if (!text || future->result.failed)
+    if (future->result.failed)
         error_set(&future->error, ERROR_INTERNAL, NULL, "out of memory");
     answer_all(future);
 }
@@ -136,7 +133,7 @@ static void tell_again(struct tinker *tinker, const struct tinker_future *future
             continue;
         json_t *answer = json_pack("{s:s, s:s, s:s}", "type", "try_again", "request_id", waiter->future->id,
                                    "queue_state", "active");
-        tinker_answer(end_wait(waiter), answer);
+        route_answer_object(end_wait(waiter), answer);
     }
 }
 
@@ -171,6 +168,6 @@ bool tinker_take_cancel(struct exchange *exchange, const json_t *root, struct er
         future->sample = NULL;
         tinker_future_fail(future, AN_ERROR(ERROR_CANCELLED, NULL, "the request was cancelled"));
     }
-    tinker_answer(exchange, json_object());
+    route_answer_object(exchange, json_object());
     return true;
 }

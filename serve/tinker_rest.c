@@ -238,7 +238,7 @@ static void done(struct worker_job *job) {
         if (listing->error.which)
             route_fail(listing->exchange, &listing->error);
         else
-            tinker_answer(listing->exchange, json_incref(listing->answer));
+            route_answer_object(listing->exchange, json_incref(listing->answer));
     }
     json_decref(listing->answer);
     json_decref(listing->live);

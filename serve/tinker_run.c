@@ -397,9 +397,9 @@ bool tinker_take_info(struct exchange *exchange, const json_t *root, struct erro
     const struct tinker_run *run = tinker_run_of(exchange, id ? id : "", error);
     if (!run)
         return false;
-    tinker_answer(exchange, json_pack("{s:s, s:s, s:{s:s, s:s, s:s}, s:b, s:I, s:s}", "type", "get_info", "model_id",
-                                      run->id, "model_data", "arch", "transformer", "model_name", model->name,
-                                      "tokenizer_id", tokenizer ? tokenizer : model->name, "is_lora", true, "lora_rank",
-                                      (json_int_t)run->shape.rank, "model_name", model->name));
+    route_answer_object(exchange, json_pack("{s:s, s:s, s:{s:s, s:s, s:s}, s:b, s:I, s:s}", "type", "get_info",
+                                            "model_id", run->id, "model_data", "arch", "transformer", "model_name",
+                                            model->name, "tokenizer_id", tokenizer ? tokenizer : model->name, "is_lora",
+                                            true, "lora_rank", (json_int_t)run->shape.rank, "model_name", model->name));
     return true;
 }

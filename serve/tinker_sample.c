@@ -97,7 +97,7 @@ static void answer(struct exchange *exchange, const struct tinker_future *future
         snprintf(id, sizeof id, "%s:%lld", future->id, (long long)i);
         json_array_append_new(ids, json_string(id));
     }
-    tinker_answer(exchange, json_pack("{s:s, s:o}", "request_id", future->id, "sample_sequence_ids", ids));
+    route_answer_object(exchange, json_pack("{s:s, s:o}", "request_id", future->id, "sample_sequence_ids", ids));
 }
 
 static void answer_waiting(struct tinker_sample *sample) {
@@ -235,6 +235,16 @@ static void add_prompt_token(struct tinker_sample *sample, const struct call_tok
 
 static void next_targets(struct tinker_sample *sample);
 
+/* Frees a call that is done, and takes the next step. */
+static void end_call(struct tinker_sample *sample, struct error error) {
+    call_free(sample->call, error.which);
+    sample->call = NULL;
+    if (error.which)
+        fail_sample(sample, &error);
+    else
+        next_targets(sample);
+}
+
 static void on_update(struct call *call, const struct call_update *update) {
     struct tinker_sample *sample = call->context;
     struct error error = update->error;
@@ -257,14 +267,8 @@ static void on_update(struct call *call, const struct call_update *update) {
         sample->cached = update->starts[i].cached;
     if (update->is_accepted)
         answer_waiting(sample);
-    if (!update->is_done)
-        return;
-    call_free(call, error.which);
-    sample->call = NULL;
-    if (error.which)
-        fail_sample(sample, &error);
-    else
-        next_targets(sample);
+    if (update->is_done)
+        end_call(sample, error);
 }
 
 /* ---- asking ---- */
@@ -301,14 +305,8 @@ static void on_target_update(struct call *call, const struct call_update *update
     for (int64_t i = 0; i < update->end_count; i++)
         if (update->ends[i].has_token)
             sample->target_logprobs[sample->order[first + update->ends[i].prompt]] = update->ends[i].token.logprob;
-    if (!update->is_done)
-        return;
-    call_free(call, error.which);
-    sample->call = NULL;
-    if (error.which)
-        fail_sample(sample, &error);
-    else
-        next_targets(sample);
+    if (update->is_done)
+        end_call(sample, error);
 }
 
 static int fill_targets(const struct tinker_sample *sample, struct call_request *request, int64_t count) {

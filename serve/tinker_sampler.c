@@ -45,8 +45,8 @@ void tinker_sampler(struct exchange *exchange) {
     struct tinker_sampler *sampler =
         tinker_sampler_of(exchange, route_rest(exchange, "/api/v1/samplers/", id, sizeof id) ? id : "", &error);
     if (sampler)
-        tinker_answer(exchange, json_pack("{s:s, s:s, s:s?}", "sampler_id", sampler->id, "base_model", base,
-                                          "model_path", *sampler->path ? sampler->path : NULL));
+        route_answer_object(exchange, json_pack("{s:s, s:s, s:s?}", "sampler_id", sampler->id, "base_model", base,
+                                                "model_path", *sampler->path ? sampler->path : NULL));
     else
         route_fail(exchange, &error);
 }
@@ -70,8 +70,8 @@ static void on_opening_closed(struct exchange *exchange) {
 }
 
 static void answer_sampler(struct exchange *exchange, const struct tinker_sampler *sampler) {
-    tinker_answer(exchange,
-                  json_pack("{s:s, s:s}", "type", "create_sampling_session", "sampling_session_id", sampler->id));
+    route_answer_object(exchange,
+                        json_pack("{s:s, s:s}", "type", "create_sampling_session", "sampling_session_id", sampler->id));
 }
 
 static void after_reading(struct worker_job *job) {

@@ -5,16 +5,6 @@
 
 #include "base/base.h"
 
-void tinker_answer(struct exchange *exchange, json_t *object) {
-    char *text = object ? json_dumps(object, JSON_COMPACT) : NULL;
-    json_decref(object);
-    if (text)
-        exchange_answer(exchange, 200, "application/json", text, strlen(text));
-    else
-        route_fail(exchange, AN_ERROR(ERROR_OVERLOADED, NULL, "out of memory"));
-    free(text);
-}
-
 bool tinker_is_owner(const struct tinker_session *session, const struct exchange *exchange) {
     return session->client == exchange->request->client.client;
 }

@@ -140,6 +140,14 @@ int json_end(json_t *root, size_t flags, char **text) {
                       : status_fail(STATUS_INVALID, "text that is not UTF-8 cannot be written as JSON");
 }
 
+void json_add(struct strbuf *out, const json_t *value) {
+    char *text = value ? json_dumps(value, JSON_COMPACT) : NULL;
+    if (text)
+        strbuf_add_text(out, text);
+    out->failed |= !text;
+    free(text);
+}
+
 int json_print(json_t *root) {
     char *text;
     TRY(json_end(root, JSON_COMPACT | JSON_REAL_PRECISION(9), &text));

@@ -24,5 +24,7 @@ int json_print(json_t *root);
 /* Returns a number, or null for one that JSON cannot hold. */
 json_t *json_number(double value);
 
+/* Appends a value as compact JSON. Without memory, and for NULL, which jansson returns then, out->failed is set. */
+void json_add(struct strbuf *out, const json_t *value);
 /* Appends characters as a JSON string. They must be UTF-8; utf8_add_repaired makes them so. */
 void json_add_string(struct strbuf *out, const void *bytes, size_t length);

@@ -88,7 +88,7 @@ const struct slice *tuning_slice(const struct tuning_run *run);
 int tuning_cancel(struct tuning_run *run);
 /* Takes a snapshot, between passes and updates. STATUS_MEMORY, STATUS_PEER. */
 int tuning_take_snapshot(struct tuning_run *run, struct tuning_snapshot *snapshot);
-/* Return the service that the run had, in seconds by its weight, and add some. A new run begins with the least of all
+/* Return the service that the run had, in seconds by its weight, and add some. A new run begins with the minimum of all
  * others, so that runs take turns from then on. */
 double tuning_service(const struct tuning_run *run);
 void tuning_charge(struct tuning_run *run, double seconds);
